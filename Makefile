@@ -1,0 +1,43 @@
+# Each target does all the set-up itself; a machine needs Python 3.11 with venv, and nothing else.
+#
+#   make demo    train the digits example from its YAML, then print what was found in it
+#   make test    lint, types, import contracts, tests, doctests
+#   make clean   remove what the targets made
+
+PYTHON ?= python3
+WORKERS ?= 2
+# Only torch itself is fetched from here: the plain wheel of PyPI would bring gigabytes of CUDA packages along.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: demo test clean
+
+demo: $(READY)
+	rm -rf runs/digits
+	$(BIN)/lightning-hooks fit --config configs/digits.yaml
+	@echo
+	$(BIN)/python examples/findings.py runs/digits
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest --doctest-modules lightning_hooks
+
+# Remade when the versions or the metadata (entry points, dependencies) change.
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
+		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cli,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

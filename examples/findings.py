@@ -1,0 +1,62 @@
+"""Prints in a few lines what a finished run says: `python examples/findings.py runs/digits`."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from lightning_hooks import read_run
+
+# Charts that are not about one tap: the global summaries, and what the model and Lightning log themselves.
+TENSORS = ("input", "output", "input_grad", "output_grad", "param", "grad", "final_grad", "update")
+
+
+def taps_of(tags: list[str]) -> set[tuple[str, str]]:
+    """The (tensor, target) pairs behind tags such as `grad_norm/head.fc1.weight`."""
+    taps = set()
+    for tag in tags:
+        chart, _, target = tag.partition("/")
+        tensor = max((t for t in TENSORS if chart.startswith(t + "_")), key=len, default=None)
+        if tensor is not None and target:
+            taps.add((tensor, target))
+    return taps
+
+
+def findings(path: str) -> list[str]:
+    """The lines to print about the run in the directory `path`."""
+    scalars = read_run(path).scalars
+    taps = taps_of(list(scalars))
+    targets = {target for _, target in taps}
+    lines = [f"taps logged            {len(taps)} (of {len(targets)} modules and parameters)"]
+    if "hooks/grad_norm" in scalars:
+        steps, norms = (np.asarray(column) for column in scalars["hooks/grad_norm"])
+        lines[0] += f", {len(steps)} steps"
+        peak = int(np.nanargmax(norms)) if np.isfinite(norms).any() else 0
+        ends = f"first {norms[0]:.4g}, last {norms[-1]:.4g}"
+        lines.append(f"global gradient norm   {ends}, max {norms[peak]:.4g} at step {steps[peak]}")
+    ratios = {
+        tag.removeprefix("update_ratio/"): float(np.median(values))
+        for tag, (_, values) in scalars.items()
+        if tag.startswith("update_ratio/") and len(values)
+    }
+    if ratios:
+        for word, name in (("smallest", min(ratios, key=ratios.get)), ("largest", max(ratios, key=ratios.get))):
+            lines.append(f"{word + ' update ratio':<22} {ratios[name]:.3g} ({name}; median over the run)")
+    if "hooks/nonfinite" in scalars:
+        total = int(np.nansum(scalars["hooks/nonfinite"][1]))
+        lines.append(f"non-finite values      {total if total else 'none'}")
+    lines.append(f"see it all             {Path(sys.executable).parent}/tensorboard --logdir {shlex.quote(str(path))}")
+    return lines
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/findings.py RUN_DIRECTORY")
+    if not Path(sys.argv[1]).is_dir():
+        sys.exit(f"{sys.argv[1]} is not a directory; 'make demo' makes runs/digits")
+    print("\n".join(findings(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The same without Lightning: `instrument` around a plain PyTorch loop.
+
+Run it with `python examples/plain_pytorch.py`.
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_hooks import Apply, ClipByGlobalNorm, Watch, instrument
+
+
+def main(epochs: int = 5) -> dict[str, float]:
+    """Trains a small classifier; returns the numbers of the last step."""
+    torch.manual_seed(0)
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    loader = DataLoader(TensorDataset(images, torch.tensor(digits.target)), batch_size=64, shuffle=True)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    watch = [
+        Watch(modules="*", tensors=["output"], stats=["mean", "std", "zero_fraction"]),
+        Watch(params="*.weight", tensors=["grad", "update"], stats=["norm"]),
+    ]
+    apply = [Apply(ClipByGlobalNorm(max_norm=1.0), params="*")]
+
+    numbers: dict[str, float] = {}
+    with instrument(model, watch=watch, apply=apply, optimizer=optimizer) as hooks:
+        for epoch in range(epochs):
+            for batch, labels in loader:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(batch), labels)
+                loss.backward()
+                optimizer.step()  # ends the step: what compute() gives is about this one
+            numbers = hooks.compute()
+            print(f"epoch {epoch}: loss {loss.item():.3f}")
+            for tag in ("output_zero_fraction/1", "output_std/2", "grad_norm/0.weight", "update_norm/0.weight"):
+                print(f"    {tag:<24} {numbers[tag]:.4g}")
+    return numbers  # and no hook is left on the model
+
+
+if __name__ == "__main__":
+    main()

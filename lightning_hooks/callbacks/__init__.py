@@ -1,0 +1,24 @@
+"""What a user adds to a Trainer.
+
+Loaded lazily: every `Trainer()` asks the entry point in `environment`, which must cost nothing where it has nothing to add.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+    from lightning_hooks.callbacks.transforms import GradientTransforms
+
+__all__ = ["GradientTransforms", "StatsMonitor"]
+
+_FILES = {"GradientTransforms": "transforms", "StatsMonitor": "monitor"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a callback on first use."""
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)

@@ -1,0 +1,71 @@
+"""Callbacks from a YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks.monitor import StatsMonitor
+from lightning_hooks.callbacks.transforms import GradientTransforms
+from lightning_hooks.errors import RuleError, did_you_mean
+
+_KNOWN = {"StatsMonitor": StatsMonitor, "GradientTransforms": GradientTransforms}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as in YAML 1.2; PyYAML alone reads a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.[\d_]+)[eE][-+]?\d+"),
+    list("-+.0123456789"),
+)
+
+
+def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
+    """The callbacks that a file lists under `callbacks`, or under `trainer: callbacks` as for LightningCLI.
+
+    Args:
+        path: a YAML file.
+        where: who asks, for messages.
+
+    Raises:
+        RuleError: no such file, no list of callbacks in it, or a callback that cannot be made.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise RuleError(f"{where}: there is no file {str(path)!r}")
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise RuleError(f"{where}: {path} is no YAML ({error})") from error
+    listed: Any = content
+    if isinstance(content, Mapping):
+        trainer = content.get("trainer")
+        listed = content.get("callbacks", trainer.get("callbacks") if isinstance(trainer, Mapping) else None)
+    if not isinstance(listed, list):
+        raise RuleError(f"{where}: {path} must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'")
+    return [_callback(item, f"{where}: {path}: callbacks[{i}]") for i, item in enumerate(listed)]
+
+
+def _callback(item: Any, where: str) -> HooksCallback:
+    if isinstance(item, str):
+        item = {"class_path": item}
+    if not isinstance(item, Mapping) or "class_path" not in item:
+        raise RuleError(f"{where} needs class_path (and init_args), got {item!r}")
+    path = str(item["class_path"])
+    name = path.rpartition(".")[2]
+    if name not in _KNOWN or (path != name and not path.startswith("lightning_hooks.")):
+        raise RuleError(f"{where}: {path!r} is no callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
+    arguments = item.get("init_args") or {}
+    try:
+        callback: HooksCallback = _KNOWN[name](**arguments)
+    except (TypeError, RuleError) as error:
+        raise RuleError(f"{where}: {name}: {error}") from error
+    return callback

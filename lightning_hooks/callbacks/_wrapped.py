@@ -1,0 +1,75 @@
+"""A bound method of the LightningModule, wrapped for the fit and put back: the last moment before the update."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+from weakref import ref
+
+from lightning.pytorch import LightningModule
+
+from lightning_hooks.engine.dispatcher import Dispatcher
+
+
+class WrappedHook:
+    """Calls the method it stands for, then lets the final gradients be read.
+
+    Copies and pickles of the module get the plain method bound to the copy.
+
+    Args:
+        module: whose method.
+        name: `configure_gradient_clipping` or `on_before_optimizer_step`; the optimizer is its first argument.
+        dispatcher: told afterwards.
+    """
+
+    def __init__(self, module: LightningModule, name: str, dispatcher: Dispatcher) -> None:
+        self._module = ref(module)
+        self._name = name
+        self._dispatcher = ref(dispatcher)
+        self._had = module.__dict__.get(name)
+        self._method = None if self._had is not None else getattr(type(module), name)
+
+    @property
+    def __code__(self) -> Any:
+        """Lightning compares it to see whether a user overrode the method."""
+        return (self._had or self._method).__code__  # type: ignore[union-attr]
+
+    def install(self) -> WrappedHook:
+        """Put it in the method's place."""
+        module = self._module()
+        assert module is not None
+        module.__dict__[self._name] = self
+        return self
+
+    def remove(self) -> None:
+        """Put the method back; harmless the second time."""
+        module = self._module()
+        if module is not None and module.__dict__.get(self._name) is self:
+            del module.__dict__[self._name]
+            if self._had is not None:
+                module.__dict__[self._name] = self._had
+
+    def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the method, then the moment."""
+        if self._had is not None:
+            result = self._had(optimizer, *args, **kwargs)
+        else:
+            result = self._method(self._module(), optimizer, *args, **kwargs)  # type: ignore[misc]
+        dispatcher = self._dispatcher()
+        if dispatcher is not None:
+            dispatcher.moment("at_final", optimizer)
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The plain method, bound to the copy of the module that is being made."""
+        if self._had is not None:
+            return self._had
+        return types.MethodType(self._method, memo.get(id(self._module()), self._module()))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> Any:
+        """The plain method, bound to the module that is being pickled."""
+        return (_bind, (self._module(), self._name))
+
+
+def _bind(module: LightningModule, name: str) -> Any:
+    return types.MethodType(getattr(type(module), name), module)

@@ -1,0 +1,186 @@
+"""`StatsMonitor`: what flows through every layer and parameter, at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_hooks.callbacks._base import HooksCallback, current_step, loss_scale, our_callbacks
+from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.plan import Plan, resolve
+from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.report import Match, links_report, plan_report
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules import EveryN, Watch, as_rules, every_n
+from lightning_hooks.stats.record import StepRecord
+
+
+class StatsMonitor(HooksCallback):
+    """Watch named modules and parameters, and log statistics of their tensors.
+
+    Without arguments: `output` and `output_grad` of every leaf module, `param`, `grad` and `update` of every trainable
+    parameter, with the default statistics, at every step.
+
+    Args:
+        watch: rules, or mappings that hold a rule's fields; default as above.
+        every_n_steps: every how many steps, counted as Lightning counts ((step + 1) % n == 0); or a list of steps; or a
+            mapping with `first`, `every`, `last`. A rule's own value goes before it. Default 1.
+        scalars: patterns of names whose scalars stay in full when the others are merged; default none.
+        max_scalars: how many scalars are written before rows are merged along the module tree; default 500.
+        prefix: put before every tag; default none.
+        on_error: `raise` (default), or `warn`: on an error of ours, stop watching, say so once and let training go on.
+
+    Raises:
+        RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
+
+    Example:
+        >>> StatsMonitor(watch=[Watch(params="*.weight", tensors="grad", stats="norm")], every_n_steps=10)
+        StatsMonitor(watch=[Watch(params='*.weight', tensors=('grad',), stats=('norm',))], every_n_steps=10)
+    """
+
+    def __init__(
+        self,
+        watch: Sequence[Mapping[str, Any] | Watch] | None = None,
+        every_n_steps: int | Sequence[int] | Mapping[str, int] = 1,
+        scalars: str | Sequence[str] | None = None,
+        max_scalars: int = 500,
+        prefix: str = "",
+        on_error: str = "raise",
+    ) -> None:
+        super().__init__()
+        self.watch = None if watch is None else as_rules(Watch, watch, "watch")
+        if self.watch is not None and not self.watch:
+            raise RuleError("watch is an empty list; give at least one rule, or leave it out for the default ones")
+        self.every_n_steps = every_n_steps
+        self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
+        self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
+        if isinstance(max_scalars, bool) or not isinstance(max_scalars, int) or max_scalars < 0:
+            raise RuleError(f"max_scalars must be an integer of at least 0, got {max_scalars!r}")
+        if not isinstance(prefix, str):
+            raise RuleError(f"prefix must be a string, got {prefix!r}")
+        if on_error not in ("raise", "warn"):
+            hint = did_you_mean(str(on_error), ["raise", "warn"], 1)
+            raise RuleError(f"on_error must be 'raise' or 'warn', got {on_error!r}{hint}")
+        self.max_scalars = max_scalars
+        self.prefix = prefix
+        self.on_error = on_error
+        self._recorder: Recorder | None = None
+        self._record: StepRecord | None = None
+        self._outlet: Outlet | None = None
+
+    def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
+        defaults = {"watch": None, "every_n_steps": 1, "scalars": [], "max_scalars": 500, "prefix": "", "on_error": "raise"}
+        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
+        return f"StatsMonitor({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle is not attached to anything."""
+        return {**super().__getstate__(), "_recorder": None, "_outlet": None}
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """Tag to value of the last logged step, every measured row whatever `max_scalars` says; empty before the first."""
+        return {} if self._record is None else self._record.latest
+
+    def match(self, model: LightningModule) -> Match:
+        """What the rules match in a model, without training.
+
+        Args:
+            model: the root.
+
+        Raises:
+            RuleError: where a fit would.
+        """
+        return Match(plan_report(self._plan(model)))
+
+    @override
+    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Participant:
+        plan = self._plan(pl_module)
+        leads = self._refuse_same_tags(plan, trainer)
+        observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
+        self._recorder = Recorder(
+            observer, prefix=self.prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads
+        )
+        self._record = None
+        self._outlet = Outlet(trainer)
+        return observer
+
+    @property
+    @override
+    def _wants_final(self) -> bool:
+        return self._recorder is not None and any(r.tensor == "final_grad" for r in self._recorder.observer.plan.rows)
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called before the first batch: write the matched taps and the layout of the charts."""
+        recorder = self._recorder
+        if self._outlet is None or recorder is None or self._dispatcher is None:
+            return
+        plan = recorder.observer.plan
+        links = [link for p in self._dispatcher.participants for link in getattr(p, "links", ())]
+        markdown = Match([*plan_report(plan), *links_report(links)]).markdown()
+        with self._guarded(recorder.observer):
+            self._outlet.write_start(markdown, plan, self.prefix, current_step(trainer))
+
+    @override
+    def _finish(self, trainer: Trainer, step: int) -> None:
+        recorder, dispatcher = self._recorder, self._dispatcher
+        if recorder is None or dispatcher is None or self._outlet is None:
+            return
+        observer = recorder.observer
+        if observer.failed or not any(p is observer for p, _ in dispatcher.active):
+            return
+        with self._guarded(observer):
+            scale = dispatcher.scale if loss_scale(trainer) is not None else None
+            self._record = recorder.record(step, dispatcher.take_reports(), scale)
+            observer.warn_uncalled(dispatcher.places)
+            self._outlet.write(self._record)
+
+    def _plan(self, model: LightningModule) -> Plan:
+        return resolve(model, self.watch, self.schedule)
+
+    def _guarded(self, observer: Observer) -> _Guard:
+        return _Guard(observer)
+
+    def _refuse_same_tags(self, plan: Plan, trainer: Trainer) -> bool:
+        """Refuse tags that an earlier monitor writes; say whether this one is the first with its prefix."""
+        first = True
+        for other in our_callbacks(trainer):
+            if not isinstance(other, StatsMonitor) or other is self or other._recorder is None or other._dispatcher is None:
+                continue
+            if other.prefix != self.prefix:
+                continue
+            first = False
+            common = sorted(_tags(plan) & _tags(other._recorder.observer.plan))
+            if common:
+                raise RuleError(
+                    f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common); give one of them "
+                    "another prefix="
+                )
+        return first
+
+
+class _Guard:
+    """Errors of ours go through `on_error`."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, Exception) and self.observer.on_error == "warn":
+            self.observer.fail(error)
+            return True
+        return False
+
+
+def _tags(plan: Plan) -> set[str]:
+    return {f"{row.tensor}_{stat}/{row.name}" for row in plan.rows for stat in row.stats}

@@ -1,0 +1,63 @@
+"""What happens to one tensor at one place: its participants in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from lightning_hooks.stats.measurement import Measurement
+
+
+class Looks(Protocol):
+    """A part that looks at a tensor."""
+
+    changes: bool
+
+    def look(self, look: Measurement) -> None:
+        """Take a measurement in."""
+
+
+class Changes(Protocol):
+    """A part that may change a tensor."""
+
+    changes: bool
+
+    def change(self, tensor: Tensor) -> Tensor | None:
+        """The tensor's replacement, or None."""
+
+
+Part = Looks | Changes
+
+
+class Chain:
+    """The visitor of one place: observers share a measurement until somebody changes the tensor.
+
+    Args:
+        parts: in the order of the callbacks.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
+
+    @property
+    def changes(self) -> bool:
+        """Whether any part may change the tensor."""
+        return any(part.changes for part in self.parts)
+
+    def __call__(self, tensor: Tensor) -> Tensor | None:
+        """Show the tensor to every part; return what replaces it, if anything does."""
+        measured: Measurement | None = None
+        replacement: Tensor | None = None
+        for part in self.parts:
+            if hasattr(part, "look"):
+                if measured is None:
+                    measured = Measurement(tensor)
+                part.look(measured)
+            else:
+                changed = part.change(tensor)
+                if changed is not None:
+                    tensor = replacement = changed
+                    measured = None
+        return replacement

@@ -1,0 +1,177 @@
+"""The links of a chain of transforms: one rule's transform with its targets, its state and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import InPlaceError, TransformError
+from lightning_hooks.rules import Apply
+from lightning_hooks.select import Target
+from lightning_hooks.stats.prepare import elements
+from lightning_hooks.transforms import Context, Transform
+
+
+@dataclass
+class Link:
+    """One transform of one rule.
+
+    Args:
+        index: its place among all links, for the tag.
+        rule: where it comes from.
+        transform: what it does.
+        targets: the parameters or modules it acts on.
+        seed: of its random generators.
+        place: how a message names it: `apply[0].transform`.
+    """
+
+    index: int
+    rule: Apply
+    transform: Any
+    targets: list[Target[Any]]
+    seed: int
+    place: str
+    context: Context = field(default_factory=Context)
+
+    def __post_init__(self) -> None:
+        """Make the state of the transform."""
+        initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
+        self.context = Context(seed=self.seed, state=initial)
+        self.report = Report()
+
+    @property
+    def name(self) -> str:
+        """The class of the transform."""
+        return type(self.transform).__name__
+
+    def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
+        """Call the transform and check what it returns.
+
+        Args:
+            tensors: gradients.
+            names: of their targets.
+            params: the parameters behind them.
+            step: the number of the step.
+            owned: whether they may be overwritten.
+
+        Raises:
+            InPlaceError: a tensor was changed in place although it is not ours.
+            TransformError: the result cannot take the tensors' place.
+        """
+        context = self.context
+        context.params, context.names, context.step, context.owned = params, names, step, owned
+        versions = [tensor._version for tensor in tensors]
+        try:
+            with torch.no_grad():
+                results = self.transform(tensors, context)
+        except StopIteration as error:  # would end the epoch silently
+            raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
+        finally:
+            context.params, context.names = [], []
+        if not owned:
+            for tensor, version, name in zip(tensors, versions, names, strict=True):
+                if tensor._version != version:
+                    raise InPlaceError(
+                        f"{self.place} ({self.name}) changed the gradient of {name} in place. Other branches of the graph share "
+                        "its memory and would silently see the change; return a new tensor instead"
+                    )
+        self._check(tensors, results, names)
+        return list(results)
+
+    def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
+        if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
+            raise TransformError(f"{self.place} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}")
+        for old, new, name in zip(tensors, results, names, strict=True):
+            if not isinstance(new, Tensor):
+                raise TransformError(f"{self.place} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")
+            for what in ("shape", "dtype", "device", "layout"):
+                if getattr(old, what) != getattr(new, what):
+                    raise TransformError(
+                        f"{self.place} ({self.name}) returned {what} {getattr(new, what)} for {name}; its gradient has "
+                        f"{what} {getattr(old, what)}"
+                    )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the link keeps from step to step."""
+        return {
+            "transform": repr(self.transform),
+            "state": self.context.state,
+            "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},
+            "report": self.report.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint stopped."""
+        self.context.state = state["state"]
+        for key, generator_state in state["generators"].items():
+            generator = torch.Generator(torch.device(key))
+            generator.set_state(generator_state)
+            self.context.generators[key] = generator
+        self.report.load_state_dict(state["report"])
+
+
+class Report:
+    """What a link did: norm before and after, cosine between them, share of steps on which it changed anything.
+
+    Sums stay on the device of the gradients until the step is written.
+    """
+
+    def __init__(self) -> None:
+        self.reported_steps = 0
+        self.acted_steps = 0
+        self._sums: Tensor | None = None
+
+    def begin(self) -> None:
+        """Start a step."""
+        self._sums = None
+
+    def take(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+        """Add some tensors of the step.
+
+        Args:
+            before: as they came.
+            after: as they left.
+        """
+        for old, new in zip(before, after, strict=True):
+            b, a = _flat(old), _flat(new)
+            if b.shape != a.shape:  # sparse with other stored places
+                b, a = _flat(old.to_dense()), _flat(new.to_dense())
+            same = (a == b) | (a.isnan() & b.isnan())
+            sums = torch.stack([torch.dot(b, b), torch.dot(a, a), torch.dot(a, b), (~same).any().double()])
+            self._sums = sums if self._sums is None else self._sums + sums.to(self._sums.device)
+
+    def finish(self) -> dict[str, float]:
+        """What happened in the step: name to value; empty where nothing passed."""
+        if self._sums is None:
+            return {}
+        before, after, product, acted = self._sums.tolist()
+        self._sums = None
+        self.reported_steps += 1
+        self.acted_steps += bool(acted)
+        out = {
+            "norm_before": before**0.5 if before >= 0 else float("nan"),
+            "norm_after": after**0.5 if after >= 0 else float("nan"),
+            "acted": self.acted_steps / self.reported_steps,
+        }
+        if before > 0 and after > 0:
+            out["cosine"] = product / (before**0.5 * after**0.5)
+        return out
+
+    def state_dict(self) -> dict[str, int]:
+        """The counts behind `acted`."""
+        return {"reported_steps": self.reported_steps, "acted_steps": self.acted_steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on counting."""
+        self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    found = elements(tensor)
+    if found is None:
+        raise TransformError(f"a gradient of layout {tensor.layout} cannot be reported")
+    return found[0].reshape(-1).double()

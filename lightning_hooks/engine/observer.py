@@ -1,0 +1,198 @@
+"""One monitor at work: fills its table through hooks and reads its parameters at the right moments."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.rules import MODULE_TENSORS, EveryN
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
+from lightning_hooks.stats.table import Table
+
+Due = frozenset[EveryN]
+
+
+class Observer(Participant):
+    """Watches the rows of a plan.
+
+    Args:
+        plan: the rows.
+        on_error: `raise`, or `warn`: detach, say so once, and let training go on.
+        device: where the table lives.
+        order: place among the participants.
+    """
+
+    def __init__(
+        self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
+    ) -> None:
+        self.plan = plan
+        self.order = order
+        self.reports = True
+        self.on_error = on_error
+        self.failed = False
+        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, device)
+        self.schedules: Due = frozenset()
+        self._params = self._rows_by_parameter()
+        self._serves = {param: update for update, param in plan.param_row_of.items()}
+        self._unmeasurable: set[str] = set()
+        self._checked_calls = False
+
+    def due(self, step: int) -> Hashable | None:
+        """The schedules that are due at a step."""
+        if self.failed:
+            return None
+        return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
+
+    def begin(self, step: int, reporting: bool) -> None:
+        """Start with an empty table."""
+        self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
+        self.table.clear()
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """A slot for every module tap that is due."""
+        for row in self.plan.rows:
+            if row.kind in MODULE_TENSORS and row.due(key):
+                yield row.target.value, row.kind, row.path, _Slot(self, row)
+
+    @property
+    def needs_updates(self) -> bool:
+        """Whether any rule watches `update`."""
+        return any(row.tensor == "update" for row in self.plan.rows)
+
+    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Read `param` and `grad` of the optimizer's parameters."""
+        self._read(optimizer, "param", memo, lambda p: p.detach())
+        self._read(optimizer, "grad", memo, lambda p: p.grad)
+
+    def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Read `final_grad`."""
+        self._read(optimizer, "final_grad", memo, lambda p: p.grad)
+
+    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Keep a copy of the parameters whose update is watched."""
+        with torch.no_grad():
+            for parameter, _ in self._due_rows(optimizer, "update"):
+                if parameter.requires_grad and id(parameter) not in memo.before:
+                    memo.before[id(parameter)] = parameter.detach().clone()
+
+    def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Read `update`: value after the step less value before."""
+
+        def change(parameter: nn.Parameter) -> Tensor | None:
+            before = memo.before.get(id(parameter))
+            return None if before is None else parameter.detach() - before
+
+        memo.forget("update")
+        with torch.no_grad():
+            self._read(optimizer, "update", memo, change)
+
+    def warn_uncalled(self, places: dict[int, Any]) -> None:
+        """Say once which watched modules the first watched step did not call."""
+        if self._checked_calls:
+            return
+        self._checked_calls = True
+        rows = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
+        called = {row.name: places[id(row.target.value)].called for row in rows if id(row.target.value) in places}
+        idle = [name for name, was_called in called.items() if not was_called]
+        if idle:
+            shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
+            warnings.warn(
+                f"matched modules were not called in the first watched step: {shown}. Usual reasons: the forward uses their "
+                "weights directly, calls another method than forward, or does not need them in this step",
+                stacklevel=2,
+            )
+
+    def fail(self, error: Exception) -> None:
+        """An error of ours: raise it, or with `on_error="warn"` watch no more.
+
+        Raises:
+            Exception: the error, unless `on_error` is `warn`.
+        """
+        if self.on_error == "raise":
+            raise error
+        if not self.failed:
+            self.failed = True
+            warnings.warn(
+                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
+            )
+
+    def take(self, row: Row, look: Measurement, *, last: bool) -> None:
+        """Put a measurement into a row.
+
+        Args:
+            row: the tap.
+            look: what was seen.
+            last: whether it takes the place of what was seen before in this step.
+        """
+        if self.failed:
+            return
+        try:
+            (self.table.put if last else self.table.add)(row.index, look)
+        except UnmeasurableError as error:
+            if row.name not in self._unmeasurable:
+                self._unmeasurable.add(row.name)
+                warnings.warn(f"{row.tensor} of {row.name} is not measured: a {error} has no readable elements", stacklevel=2)
+        except StopIteration as error:  # would end the epoch silently
+            self.fail(RuntimeError(f"a statistic of {row.name} raised StopIteration: {error}"))
+        except Exception as error:
+            self.fail(error)
+
+    def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any) -> None:
+        fresh: list[tuple[int, Tensor]] = []
+        rows: list[tuple[Row, int]] = []
+        for parameter, row in self._due_rows(optimizer, tensor):
+            if not parameter.requires_grad:
+                continue
+            if (id(parameter), tensor) not in memo.looks:
+                value = value_of(parameter)
+                if value is None:
+                    continue
+                fresh.append((id(parameter), value))
+            rows.append((row, id(parameter)))
+        # In LBFGS a closure runs several times within one step: the last reading counts, so these are never kept.
+        looks = measure_all([value for _, value in fresh])
+        measured = {key: look for (key, _), look in zip(fresh, looks, strict=True)}
+        memo.looks.update({(key, tensor): look for key, look in measured.items()})
+        for row, key in rows:
+            self.take(row, memo.looks[(key, tensor)], last=True)
+
+    def _due_rows(self, optimizer: HasParameters, tensor: str) -> Iterable[tuple[nn.Parameter, Row]]:
+        rows = self._params.get(tensor, {})
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                row = rows.get(id(parameter))
+                if row is not None and self._is_due(row):
+                    yield parameter, row
+
+    def _is_due(self, row: Row) -> bool:
+        if row.due(self.schedules):
+            return True
+        served = self._serves.get(row.index)
+        return served is not None and self.plan.rows[served].due(self.schedules)
+
+    def _rows_by_parameter(self) -> dict[str, dict[int, Row]]:
+        out: dict[str, dict[int, Row]] = {}
+        for row in self.plan.rows:
+            if row.kind not in MODULE_TENSORS:
+                out.setdefault(row.tensor, {})[id(row.target.value)] = row
+        return out
+
+
+class _Slot:
+    """The place of one row in a chain."""
+
+    changes = False
+
+    def __init__(self, observer: Observer, row: Row) -> None:
+        self.observer = observer
+        self.row = row
+
+    def look(self, look: Measurement) -> None:
+        """Merge a measurement into the row."""
+        self.observer.take(self.row, look, last=False)

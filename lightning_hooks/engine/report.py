@@ -1,0 +1,169 @@
+"""What rules matched, as rows for a terminal, for Markdown and for TensorBoard's text tab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.select import Target
+
+# Measured on event files of this package: a scalar's tag and value, and its place in the table.
+_BYTES_PER_TABLE_VALUE = 4
+_BYTES_PER_SCALAR = 14  # besides the tag
+
+
+@dataclass(frozen=True)
+class MatchLine:
+    """One target of one rule.
+
+    Args:
+        rule: `watch[0]` or `apply[1]`.
+        name: dotted name of the target.
+        type: class of the module, or `Parameter`.
+        shape: of a parameter, else empty.
+        tensors: what is seen or changed of it.
+        statistics: what is computed, or the transform.
+        tags: how many tags it makes.
+        bytes_per_1000_steps: what 1,000 logged steps of it take on disk.
+        note: why a row may stay empty.
+    """
+
+    rule: str
+    name: str
+    type: str
+    shape: str
+    tensors: str
+    statistics: str
+    tags: int
+    bytes_per_1000_steps: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Everything that rules match."""
+
+    lines: Sequence[MatchLine]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the targets, each once, in order."""
+        return list(dict.fromkeys(line.name for line in self.lines))
+
+    @property
+    def tags(self) -> int:
+        """How many tags there will be."""
+        return sum(line.tags for line in self.lines)
+
+    @property
+    def bytes_per_1000_steps(self) -> int:
+        """What 1,000 logged steps take on disk, about."""
+        return sum(line.bytes_per_1000_steps for line in self.lines)
+
+    def markdown(self) -> str:
+        """A Markdown table."""
+        head = "| rule | name | type | shape | tensors | statistics | tags | note |\n|---|---|---|---|---|---|---|---|"
+        rows = [
+            f"| {n.rule} | {n.name} | {n.type} | {n.shape} | {n.tensors} | {n.statistics} | {n.tags} | {n.note} |"
+            for n in self.lines
+        ]
+        return "\n".join([head, *rows])
+
+    def __str__(self) -> str:
+        """A table for a terminal, with the totals below."""
+        head = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
+        cells = [head] + [
+            (n.rule, n.name, n.type, n.shape, n.tensors, n.statistics, str(n.tags), f"{n.bytes_per_1000_steps:,}", n.note)
+            for n in self.lines
+        ]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        table = "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+        return (
+            f"{table}\n{len(self.lines)} matches, {self.tags} tags, about {self.bytes_per_1000_steps / 1e6:.1f} MB "
+            "on disk per 1,000 logged steps"
+        )
+
+
+def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
+    """One line for each target of each watch rule.
+
+    Args:
+        plan: from `resolve`.
+        where: the option that holds the rules.
+    """
+    lines = []
+    for position, (_, rows) in enumerate(plan.rules):
+        by_target: dict[int, list[Row]] = {}
+        for row in rows:
+            by_target.setdefault(id(row.target.value), []).append(row)
+        for kept in by_target.values():
+            target = kept[0].target
+            stats = list(dict.fromkeys(stat for row in kept for stat in row.stats))
+            tags = [f"{row.tensor}_{stat}/{row.name}" for row in kept for stat in row.stats]
+            size = sum(_BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR + len(tag) for tag in tags)
+            lines.append(
+                MatchLine(
+                    rule=f"{where}[{position}]",
+                    name=target.name,
+                    type=_type_of(target),
+                    shape=_shape_of(target),
+                    tensors=", ".join(row.tensor for row in kept),
+                    statistics=", ".join(stats),
+                    tags=len(tags),
+                    bytes_per_1000_steps=1000 * size,
+                    note=_note(target, kept),
+                )
+            )
+    return lines
+
+
+def links_report(links: Sequence[Link]) -> list[MatchLine]:
+    """One line for each target of each transform.
+
+    Args:
+        links: from `resolve_links`.
+    """
+    lines = []
+    for link in links:
+        tags = [f"transform_{what}/{link.index}_{link.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
+        for position, target in enumerate(link.targets):
+            first = position == 0  # the report is one for the whole link
+            lines.append(
+                MatchLine(
+                    rule=link.place.removesuffix(".transform"),
+                    name=target.name,
+                    type=_type_of(target),
+                    shape=_shape_of(target),
+                    tensors=f"{link.rule.tensor or 'grad'} ({link.rule.stage})",
+                    statistics=repr(link.transform),
+                    tags=len(tags) if first else 0,
+                    bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,
+                    note=_note(target, ()),
+                )
+            )
+    return lines
+
+
+def _type_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
+    return type(target.value).__name__
+
+
+def _shape_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
+    value = target.value
+    if isinstance(value, nn.Module):
+        return ""
+    return "not yet known" if isinstance(value, UninitializedParameter) else "×".join(map(str, value.shape)) or "scalar"
+
+
+def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:
+    if isinstance(target.value, nn.Parameter):
+        return "" if target.value.requires_grad else "frozen: rows stay empty until it is trained"
+    reads_input = any(row.kind == "input_grad" for row in rows)
+    if reads_input and isinstance(target.value, nn.Embedding):
+        return "no input_grad: its input is integer"
+    return ""

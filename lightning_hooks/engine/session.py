@@ -1,0 +1,186 @@
+"""`instrument`: the engine around a plain PyTorch loop or in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.changer import Changer, resolve_links
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.plan import resolve
+from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.rules import Apply, EveryN, Watch, as_rules
+from lightning_hooks.stats.record import StepRecord
+from lightning_hooks.taps import Hook
+
+
+class Instrument:
+    """A model under watch; made by `instrument`, used as a context manager."""
+
+    def __init__(self, model: nn.Module, watch: Any, apply: Any, optimizer: Optimizer | Iterable[Optimizer] | None) -> None:
+        self.model = model
+        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
+        rules = as_rules(Watch, watch, "watch")
+        applies = as_rules(Apply, apply, "apply")
+        if not self.optimizers:
+            rules = _without_optimizer(rules, applies)
+        self._dispatcher = Dispatcher(model)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._observer = Observer(resolve(model, rules, EveryN()), device=device, order=(0,)) if rules else None
+        links = resolve_links(model, applies, torch.initial_seed())
+        self._changer = Changer(links, order=(1,)) if links else None
+        self._recorder = Recorder(self._observer) if self._observer else None
+        self._record = StepRecord(step=-1)
+        self._step = 0
+        self._stepped: set[int] = set()
+
+    def __enter__(self) -> Instrument:
+        """Put the hooks on, all or none."""
+        participants = [p for p in (self._observer, self._changer) if p is not None]
+        try:
+            for participant in participants:
+                self._dispatcher.join(participant)
+            for optimizer in self.optimizers:
+                self._dispatcher.extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
+                self._dispatcher.extras.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
+            self._begin()
+        except BaseException:
+            self._dispatcher.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Take every hook off."""
+        self._dispatcher.close()
+        for participant in list(self._dispatcher.participants):
+            self._dispatcher.leave(participant)
+
+    def step(self) -> None:
+        """End the step; without an optimizer this is how the instrument knows.
+
+        Raises:
+            RuleError: there is an optimizer, whose own step ends it.
+        """
+        if self.optimizers:
+            raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
+        if self._observer is not None:
+            self._dispatcher.before_step(self._observer, _Everything(self.model))
+        self._end()
+
+    def compute(self) -> dict[str, float]:
+        """Tag to value of the last ended step; empty before the first."""
+        return self._record.latest
+
+    @property
+    def record(self) -> StepRecord:
+        """The whole last ended step, histograms too."""
+        return self._record
+
+    def _begin(self) -> None:
+        self._dispatcher.begin(self._step, reporting=self._observer is None)
+
+    def _end(self) -> None:
+        self._stepped.clear()
+        self._dispatcher.suspend()
+        reports = self._changer.take_reports() if self._changer else {}
+        if self._observer is not None and self._recorder is not None and self._observer.schedules:
+            self._record = self._recorder.record(self._step, reports)
+            self._observer.warn_uncalled(self._dispatcher.places)
+        elif reports:
+            self._record = StepRecord(step=self._step, summaries=reports)
+        self._dispatcher.end()
+        self._step += 1
+        self._begin()
+
+    def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
+        if closure is not None:
+            raise UnsupportedError(
+                "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
+                "optimizer.step() without one, or leave optimizer= out and call step()"
+            )
+        if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
+            self._end()
+        for participant in self._dispatcher.participants:
+            self._dispatcher.before_step(participant, optimizer)
+        self._dispatcher.moment("at_final", optimizer)
+        self._dispatcher.moment("before_update", optimizer)
+
+    def _after(self, optimizer: Optimizer) -> None:
+        self._dispatcher.moment("after_update", optimizer)
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self.optimizers):
+            self._end()
+
+
+def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply]) -> list[Watch]:
+    """The watch rules where nobody says when the optimizer steps: what needs to know that is refused."""
+    for i, rule in enumerate(watch):
+        for tensor in rule.tensors or ():
+            if tensor in ("final_grad", "update"):
+                raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
+    for i, apply_rule in enumerate(apply):
+        if apply_rule.stage == "step":
+            raise RuleError(f"apply[{i}].stage: 'step' needs an optimizer; give instrument(optimizer=…) or stage='backward'")
+    seen = ("param", "grad")
+    return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
+
+
+class _Everything:
+    """All parameters of a model, where no optimizer says which."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.param_groups = [{"params": list(model.parameters())}]
+
+
+class _StepHook(Hook):
+    def __init__(self, owner: Instrument, before: bool) -> None:
+        self.owner = owner
+        self.before = before
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.before:
+            self.owner._before(optimizer, args, kwargs)
+        else:
+            self.owner._after(optimizer)
+
+
+def instrument(
+    model: nn.Module,
+    watch: Sequence[Watch | Mapping[str, Any]] = (),
+    apply: Sequence[Apply | Mapping[str, Any]] = (),
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+) -> Instrument:
+    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
+
+    With an optimizer a step ends when the optimizer has stepped, gradient accumulation included (with several, when each
+    has). Without one, `step()` ends it, only transforms of stage `backward` are allowed, and `final_grad` and `update` are
+    refused.
+
+    Args:
+        model: the root module.
+        watch: what to look at.
+        apply: which gradients to change.
+        optimizer: one, several, or none.
+
+    Raises:
+        RuleError: a rule that cannot be meant, before anything is hooked.
+
+    Example:
+        >>> from lightning_hooks import Watch
+        >>> model = nn.Sequential(nn.Linear(2, 1))
+        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
+        ...     _ = model(torch.zeros(1, 2)).sum().backward()
+        ...     watched.step()
+        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
+        True
+    """
+    return Instrument(model, watch, apply, optimizer)

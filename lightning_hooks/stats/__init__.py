@@ -1,0 +1,1 @@
+"""What is computed of a tensor, and the table it lands in. Knows torch, neither taps nor transforms."""

@@ -1,0 +1,105 @@
+"""Histograms over signed log2 magnitudes with fixed edges, and quantiles from them.
+
+One bucket per power of two and sign: fixed edges make two histograms of any two tensors add up exactly, whatever their
+ranges. 254 buckets hold the negative numbers (most negative first), one holds every magnitude below the smallest
+normal float32 (zeros included), 254 hold the positive ones. Larger magnitudes fall into the outermost buckets; NaN and
+infinities are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_LOWEST: Final = -125  # frexp exponent of the smallest normal float32, 2**-126
+_HIGHEST: Final = 128  # frexp exponent of the largest float32
+_SIDE: Final = _HIGHEST - _LOWEST + 1
+BUCKETS: Final = 2 * _SIDE + 1
+
+
+def bucket_edges() -> NDArray[np.float64]:
+    """The edges of the buckets, ascending.
+
+    Returns:
+        float64 [BUCKETS + 1].
+
+    Example:
+        >>> edges = bucket_edges()
+        >>> len(edges) == BUCKETS + 1 and bool((edges == -edges[::-1]).all())
+        True
+    """
+    positive = np.exp2(np.arange(_LOWEST - 1, _HIGHEST + 1, dtype=np.float64))
+    return np.concatenate([-positive[::-1], positive])
+
+
+def histogram(tensor: Tensor) -> Tensor:
+    """Count the elements of each bucket.
+
+    Args:
+        tensor: real and dense, any floating dtype, any shape.
+
+    Returns:
+        float64 [BUCKETS], on the tensor's device.
+    """
+    flat = tensor.detach().reshape(-1)
+    flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+    _, exponent = torch.frexp(flat)
+    magnitude = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)  # 0: the middle bucket
+    index = _SIDE + torch.where(flat == 0, 0, magnitude * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
+    weights = torch.isfinite(flat).to(torch.float64)
+    return torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device).index_add_(0, index, weights)
+
+
+def shift(counts: Tensor, octaves: int) -> Tensor:
+    """The histogram of the same elements times 2**octaves, which moves whole buckets.
+
+    Args:
+        counts: float64 [..., BUCKETS].
+        octaves: how many powers of two; negative divides.
+    """
+    if octaves == 0:
+        return counts
+    out = torch.zeros_like(counts)
+    middle = _SIDE
+    out[..., middle] = counts[..., middle]
+    for step in range(1, _SIDE + 1):
+        moved = min(max(step + octaves, 0), _SIDE)
+        out[..., middle + moved] += counts[..., middle + step]
+        out[..., middle - moved] += counts[..., middle - step]
+    return out
+
+
+def quantile(
+    counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Approximate quantiles: linear inside a bucket, so right to within a factor of two.
+
+    Args:
+        counts: [rows, BUCKETS].
+        q: between 0 and 1.
+        low: the least element of each row [rows], which the answer never falls below.
+        high: the greatest element of each row [rows].
+
+    Returns:
+        float64 [rows]; NaN for a row without finite elements.
+    """
+    edges = bucket_edges()
+    total = counts.sum(1)
+    below = np.cumsum(counts, axis=1)
+    target = q * total
+    bucket = (below < target[:, None]).sum(1).clip(0, BUCKETS - 1)
+    occupied_first = (counts > 0).argmax(1)
+    bucket = np.maximum(bucket, occupied_first)
+    rows = np.arange(len(counts))
+    inside = counts[rows, bucket]
+    before = below[rows, bucket] - inside
+    share = np.where(inside > 0, (target - before) / np.where(inside > 0, inside, 1.0), 0.0)
+    with np.errstate(invalid="ignore"):
+        value = edges[bucket] + share * (edges[bucket + 1] - edges[bucket])
+        value = np.where(bucket == _SIDE, 0.0, value)  # the middle bucket: zeros, and magnitudes below 2**-126
+        bounded = np.where(np.isfinite(low) & np.isfinite(high), np.clip(value, low, high), value)
+    return np.where(total > 0, bounded, np.nan)

@@ -1,0 +1,76 @@
+"""One logged step of a monitor: what is written, what `latest` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.stats.histogram import bucket_edges
+
+Array = NDArray[np.float64]
+BUCKET_LIMITS: Array = bucket_edges()[1:]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One statistic of one tensor for all its rows.
+
+    Args:
+        tensor: `grad`, `output[0]` …
+        stat: `norm`, `p99`, or `count`.
+        names: dotted names of the rows; the same object at every step with the same rows.
+        values: float64 [rows]; NaN where nothing was measured, and then the count is 0.
+        measured: bool [rows].
+    """
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    values: Array
+    measured: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Everything that one step logs.
+
+    Args:
+        step: the x-axis of `self.log`.
+        prefix: put before every tag.
+        series: every statistic that was due, complete, with a `count` series for each tensor.
+        summaries: the global numbers and the reports of transforms: tag to value.
+        rolled_up: tag to value of the scalar form where rows were merged along the module tree; None where they all fit.
+        histograms: tag to counts.
+    """
+
+    step: int
+    prefix: str = ""
+    series: Sequence[Series] = ()
+    summaries: Mapping[str, float] = field(default_factory=dict)
+    rolled_up: Mapping[str, float] | None = None
+    histograms: Sequence[tuple[str, Array]] = ()
+    bucket_limits: Array = field(default_factory=lambda: BUCKET_LIMITS, repr=False)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The scalar form: at most `max_scalars` values and the global numbers, by tag."""
+        rows = self.rows() if self.rolled_up is None else self.rolled_up
+        return {f"{self.prefix}{tag}": value for tag, value in {**rows, **self.summaries}.items()}
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """Every row of the table and the global numbers, by tag."""
+        return {f"{self.prefix}{tag}": value for tag, value in {**self.rows(), **self.summaries}.items()}
+
+    def rows(self) -> dict[str, float]:
+        """Every measured row, by tag without prefix."""
+        return {
+            f"{series.tensor}_{series.stat}/{name}": value
+            for series in self.series
+            if series.stat != "count"
+            for name, value, measured in zip(series.names, series.values.tolist(), series.measured.tolist(), strict=True)
+            if measured
+        }

@@ -1,0 +1,91 @@
+"""The scalar statistics: pure, vectorised functions of rows of moments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
+
+Array = NDArray[np.float64]
+
+DEFAULT_STATS: Final = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")
+_QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+
+
+def _abs_max(m: Array) -> Array:
+    # np.maximum carries a NaN on: a hidden NaN is worse than a gap in a chart.
+    return np.maximum(np.abs(m[:, MIN]), np.abs(m[:, MAX]))
+
+
+def _norm(m: Array) -> Array:
+    value = np.sqrt(m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN]))
+    # With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
+    return np.where(np.isinf(_abs_max(m)), np.inf, value)
+
+
+STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {
+    "mean": lambda m: m[:, MEAN],
+    "std": lambda m: np.sqrt(m[:, M2] / m[:, COUNT]),
+    "rms": lambda m: _norm(m) / np.sqrt(m[:, COUNT]),
+    "norm": _norm,
+    "abs_mean": lambda m: m[:, ABS_SUM] / m[:, COUNT],
+    "min": lambda m: m[:, MIN],
+    "max": lambda m: m[:, MAX],
+    "abs_max": _abs_max,
+    "zero_fraction": lambda m: m[:, ZEROS] / m[:, COUNT],
+    "underflow_fraction": lambda m: m[:, UNDERFLOW] / m[:, COUNT],
+    "nonfinite": lambda m: m[:, NONFINITE],
+}
+NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
+
+
+def compute(stat: str, moments: Array) -> Array:
+    """One statistic of many rows.
+
+    Args:
+        stat: a key of `STATISTICS`.
+        moments: float64 [rows, 9].
+
+    Returns:
+        float64 [rows]; NaN where a row holds no elements.
+
+    Example:
+        >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
+        >>> compute("zero_fraction", row).tolist(), compute("std", row).tolist()
+        ([0.5], [0.5])
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
+
+
+def ratio(update: Array, param: Array) -> Array:
+    """Norm of the update over norm of the parameter: 0 where both are 0.
+
+    Args:
+        update: moments of the updates [rows, 9].
+        param: moments of the parameters before the update [rows, 9].
+    """
+    above, below = compute("norm", update), compute("norm", param)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where((above == 0) & (below == 0), 0.0, above / below)
+
+
+def quantile_of(stat: str) -> float | None:
+    """The quantile that a name asks for, or None where it names none.
+
+    Example:
+        >>> quantile_of("p99"), quantile_of("p2.5"), quantile_of("mean")
+        (0.99, 0.025, None)
+    """
+    found = _QUANTILE.fullmatch(stat)
+    return float(found.group(1)) / 100 if found else None
+
+
+def needs_histogram(stat: str) -> bool:
+    """Whether a statistic is read from the log2 buckets."""
+    return stat == "histogram" or quantile_of(stat) is not None

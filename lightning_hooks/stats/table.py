@@ -1,0 +1,165 @@
+"""The table of a monitor: one row of moments per tap, filled by hooks, merged over ranks in one collective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_hooks.stats.custom import UserStatistic, evaluate
+from lightning_hooks.stats.histogram import BUCKETS
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.moments import MOMENTS, merge, merge_groups, neutral
+
+
+class Table(Metric):
+    """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
+
+    The state is one flat tensor, so that the ranks exchange it in one collective. Hooks fill the table with `add` and
+    `put`, not through `update`, whose wrapper costs more than the bookkeeping itself.
+
+    Args:
+        rows: number of taps.
+        histogram_rows: the rows that also keep a histogram.
+        users: the rows that also keep a user's statistic, with it.
+        device: where the moments live.
+
+    Example:
+        >>> table = Table(2)
+        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
+        >>> table.add(0, Measurement(torch.tensor([5.0])))
+        >>> table.moments[:, 0].tolist(), table.moments[0, 1].item()
+        ([3.0, 0.0], 3.0)
+    """
+
+    full_state_update = False
+    state: Tensor
+
+    def __init__(
+        self,
+        rows: int,
+        histogram_rows: tuple[int, ...] = (),
+        users: Sequence[tuple[int, UserStatistic]] = (),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(dist_sync_fn=_gather, sync_on_compute=False)
+        self.rows = rows
+        self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
+        self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
+        self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
+        functions = 0
+        for row, user in users:
+            if user.is_metric:
+                self._metrics.setdefault(row, []).append((user, user.call().to(device)))  # type: ignore[call-arg,union-attr]
+            else:
+                self._functions.setdefault(row, []).append((functions, user))
+                functions += 1
+        self._cuts = (rows * MOMENTS, rows * MOMENTS + len(histogram_rows) * BUCKETS)
+        blank = torch.zeros(self._cuts[1] + 2 * functions, dtype=torch.float64)
+        blank[: self._cuts[0]] = neutral(rows).flatten()
+        self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
+        self._touched: set[int] = set()
+        self.set_dtype(torch.float64)
+        self.to(device)
+
+    @property
+    def moments(self) -> Tensor:
+        """Raw moments, float64 [rows, 9]: a view of the state."""
+        return self.split(self.state)[0]
+
+    @property
+    def histogram_rows(self) -> tuple[int, ...]:
+        """The rows that keep a histogram, in the order of the histograms."""
+        return tuple(self._slot_of)
+
+    @property
+    def functions(self) -> list[tuple[int, int, str]]:
+        """Row, place in the weighted sums, and name of every user's function."""
+        return [(row, place, user.name) for row, kept in self._functions.items() for place, user in kept]
+
+    def add(self, row: int, look: Measurement) -> None:
+        """Merge a measurement into a row: one of several calls or micro-batches of the step."""
+        self._write(row, look, merging=row in self._touched)
+
+    def put(self, row: int, look: Measurement) -> None:
+        """Set a row to a measurement: the last one of the step counts."""
+        for _, metric in self._metrics.get(row, ()):
+            metric.reset()
+        self._write(row, look, merging=False)
+
+    def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
+        moments, histograms, sums = self.split(self.state)
+        new = look.moments.to(self.state.device, non_blocking=True)
+        self._touched.add(row)
+        moments[row] = merge(moments[row], new) if merging else new
+        slot = self._slot_of.get(row)
+        if slot is not None:
+            counts = look.histogram.to(self.state.device, non_blocking=True)
+            histograms[slot] = histograms[slot] + counts if merging else counts
+        for place, user in self._functions.get(row, ()):
+            weight = look.tensor.numel()
+            pair = torch.stack([evaluate(user, look.tensor) * weight, new.new_tensor(float(weight))])
+            sums[place] = sums[place] + pair if merging else pair
+        for _, metric in self._metrics.get(row, ()):
+            metric.update(look.tensor)
+
+    def clear(self) -> None:
+        """Make every row neutral again."""
+        self.state.copy_(self._defaults["state"])  # type: ignore[arg-type]
+        self._touched.clear()
+        for kept in self._metrics.values():
+            for _, metric in kept:
+                metric.reset()
+
+    def merged(self) -> Tensor:
+        """The whole state merged over all ranks: one collective where there are several, none otherwise.
+
+        Returns:
+            A flat copy of the state that later writes do not change.
+        """
+        with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
+            return self.state.clone()
+
+    def metric_values(self) -> dict[tuple[int, str], float]:
+        """The value of every user's metric whose row was filled; metrics synchronise by themselves."""
+        return {
+            (row, user.name): float(metric.compute())
+            for row, kept in self._metrics.items()
+            if row in self._touched
+            for user, metric in kept
+        }
+
+    def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three parts of a flat state, as views.
+
+        Args:
+            state: `self.state` or what `merged` returned.
+
+        Returns:
+            Moments [rows, 9], histograms [histogram rows, BUCKETS], and weighted sums with their weights [functions, 2].
+        """
+        first, second = self._cuts
+        return state[:first].view(self.rows, MOMENTS), state[first:second].view(-1, BUCKETS), state[second:].view(-1, 2)
+
+    def update(self, row: int, tensor: Tensor) -> None:
+        """Measure a tensor into a row; what `Metric` asks for."""
+        self.add(row, Measurement(tensor))
+
+    def compute(self) -> Tensor:
+        """The moments [rows, 9] of this rank; what `Metric` asks for."""
+        return self.moments.clone()
+
+    def _merge_ranks(self, gathered: Tensor) -> Tensor:
+        moments, histograms, sums = zip(*(self.split(state) for state in gathered), strict=True)
+        merged = merge_groups(torch.stack(moments))
+        return torch.cat([merged.flatten(), torch.stack(histograms).sum(0).flatten(), torch.stack(sums).sum(0).flatten()])
+
+
+def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
+    world = torch.distributed.get_world_size(group)
+    out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
+    torch.distributed.all_gather_into_tensor(out, state.contiguous(), group=group)
+    return list(out.view(world, -1))

@@ -1,0 +1,73 @@
+"""One owner of all handles: everything registered here is removed here, once, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+
+class Removable(Protocol):
+    """What registering a hook returns."""
+
+    def remove(self) -> None:
+        """Take the hook away; harmless the second time."""
+
+
+class Handles:
+    """A set of handles that is emptied as one.
+
+    Example:
+        >>> from torch import nn
+        >>> layer, handles = nn.Linear(1, 1), Handles()
+        >>> _ = handles.keep(layer.register_forward_hook(print))
+        >>> handles.close(); handles.close(); len(layer._forward_hooks)
+        0
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Removable] = []
+        self._keys: set[object] = set()
+
+    def keep(self, handle: Any, key: object = None) -> Any:
+        """Take over a handle and return it; a key can be asked for with `in` until the handles are closed."""
+        self._kept.append(handle)
+        if key is not None:
+            self._keys.add(key)
+        return handle
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a handle is held under a key."""
+        return key in self._keys
+
+    def close(self) -> None:
+        """Remove every handle, also when removing one of them fails."""
+        self._keys.clear()
+        with contextlib.ExitStack() as stack:
+            while self._kept:
+                stack.callback(self._kept.pop().remove)
+
+    def __len__(self) -> int:
+        """How many handles are held."""
+        return len(self._kept)
+
+
+class Hook:
+    """Base of every hook object of this package: recognisable, and left behind by copies.
+
+    A deep copy or a pickle of a hooked module gets an `Inert` in its place, so that it works and measures nothing.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Inert:
+        """What a deep copy of a hooked module carries instead."""
+        return Inert()
+
+    def __reduce__(self) -> tuple[type[Inert], tuple[()]]:
+        """What a pickle of a hooked module carries instead."""
+        return (Inert, ())
+
+
+class Inert:
+    """A hook that does nothing: what copies of a hooked module carry in place of ours."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""

@@ -1,0 +1,186 @@
+"""Where the tensors of a module are seen: one pre-hook and one forward hook per module, at most.
+
+`register_full_backward_hook` is never used: it forbids in-place operations, misses outputs in dictionaries and costs six
+times as much as a hook on the output tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.taps.gate import Gate
+from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
+from lightning_hooks.taps.handles import Handles, Hook
+from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that looks at, or changes, one tensor of a module.
+
+    Args:
+        path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
+        visit: called with each floating tensor there; for gradients it may return a replacement.
+        changes: whether it may.
+    """
+
+    path: str
+    visit: Visitor
+    changes: bool = False
+
+
+@dataclass
+class Place:
+    """Everything that happens at one module, each list in the order in which it runs."""
+
+    module: nn.Module
+    input: list[Line] = field(default_factory=list)
+    output: list[Line] = field(default_factory=list)
+    input_grad: list[Line] = field(default_factory=list)
+    output_grad: list[Line] = field(default_factory=list)
+    called: bool = False
+
+
+def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) -> None:
+    """Put the hooks of a place on its module.
+
+    Args:
+        place: what is to happen there; its `called` becomes true when the module is.
+        gate: the gate of the model.
+        handles: takes over the handles on the module.
+        step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
+    """
+    call = _Call(place, gate, step_handles)
+    if place.input or place.input_grad:
+        handles.keep(place.module.register_forward_pre_hook(_PreHook(call), with_kwargs=True))
+    if place.output or place.output_grad or place.input_grad:
+        handles.keep(place.module.register_forward_hook(_ForwardHook(call), with_kwargs=True))
+
+
+class _Call:
+    """What the two hooks of a module share: the inputs of calls that have begun and not returned."""
+
+    def __init__(self, place: Place, gate: Gate, step_handles: Handles) -> None:
+        self.place = place
+        self.gate = gate
+        self.step_handles = step_handles
+        self.begun: list[tuple[int, list[Contribution]]] = []
+        self.rewrites_inputs = any(line.changes for line in place.input_grad)
+
+
+class _PreHook(Hook):
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call, place = self.call, self.call.place
+        if not call.gate.open:
+            return None
+        place.called = True
+        arguments = Arguments(args, kwargs)
+        if place.input and not _is_recomputation():
+            for line in place.input:
+                for tensor in _measured(_part(arguments, line.path)):
+                    line.visit(tensor)
+        if not place.input_grad:
+            return None
+        if call.rewrites_inputs:
+            return _rewritten(arguments, place.input_grad, call.gate)
+        pending = []
+        for line in place.input_grad:
+            tensors = list(_measured(_part(arguments, line.path)))
+            pending.append(contributions(tensors, line.visit, call.gate))
+        call.begun.append((sequence_number(), [contribution for group in pending for contribution in group]))
+        return None
+
+
+class _ForwardHook(Hook):
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call, place = self.call, self.call.place
+        if not call.gate.open:
+            return
+        place.called = True
+        if place.output and not _is_recomputation():
+            for line in place.output:
+                for tensor in _measured(part_of(output, line.path)):
+                    line.visit(tensor)
+        if call.begun:
+            start, pending = call.begun.pop()
+            _connect_each(pending, list(tensors_in(output)), start)
+        if place.output_grad:
+            self._hook_outputs(output)
+
+    def _hook_outputs(self, output: Any) -> None:
+        call = self.call
+        visitors: dict[int, tuple[Tensor, list[Visitor]]] = {}
+        for line in call.place.output_grad:
+            seen: set[int] = set()
+            for tensor in _measured(part_of(output, line.path)):
+                if tensor.requires_grad and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    visitors.setdefault(id(tensor), (tensor, []))[1].append(line.visit)
+        for key, (tensor, visits) in visitors.items():
+            if not tensor.is_leaf:
+                tensor.register_hook(GradHook(visits, call.gate))
+            elif (id(self), key) not in call.step_handles:
+                # A parameter or an input handed through may outlive the step: its hook is ours to take away again.
+                call.step_handles.keep(tensor.register_hook(GradHook(visits, call.gate)), key=(id(self), key))
+
+
+def _is_recomputation() -> bool:
+    # Inside a backward a forward can only be activation checkpointing running again; it was counted the first time.
+    return torch._C._current_graph_task_id() != -1
+
+
+def _part(arguments: Arguments, path: str) -> Any:
+    return part_of(arguments, path) if path else (arguments.args, arguments.kwargs)
+
+
+def _measured(tree: Any) -> Iterator[Tensor]:
+    return (tensor for tensor in tensors_in(tree) if is_measured(tensor))
+
+
+def _connect_each(pending: Iterable[Contribution], outputs: list[Tensor], start: int) -> None:
+    # Two lines may watch the same input, so their edges are looked up one set at a time.
+    groups: list[dict[Any, Contribution]] = []
+    for contribution in pending:
+        key = (contribution.edge.node, contribution.edge.output_nr)
+        group = next((group for group in groups if key not in group), None)
+        if group is None:
+            group = {}
+            groups.append(group)
+        group[key] = contribution
+    for group in groups:
+        connect(list(group.values()), outputs, start)
+
+
+def _rewritten(arguments: Arguments, lines: list[Line], gate: Gate) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
+
+    A clone, since a view would break modules that work in place.
+    """
+    wanted: dict[int, list[Visitor]] = {}
+    for line in lines:
+        for key in {id(tensor) for tensor in _measured(_part(arguments, line.path)) if tensor.requires_grad}:
+            wanted.setdefault(key, []).append(line.visit)
+    clones: dict[int, Tensor] = {}
+
+    def change(tensor: Tensor) -> Tensor:
+        key = id(tensor)
+        if key not in wanted or not torch.is_grad_enabled():
+            return tensor
+        if key not in clones:
+            clones[key] = tensor.clone()
+            clones[key].register_hook(GradHook(wanted[key], gate))
+        return clones[key]
+
+    args, kwargs = map_tensors(change, (arguments.args, arguments.kwargs))
+    return args, kwargs

@@ -1,0 +1,110 @@
+"""Tensors inside the arguments and results of modules: one small wrapper over torch's pytrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
+_MISSING: Any = object()
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Every tensor of a nest of tuples, lists, mappings and dataclasses, in order.
+
+    Args:
+        tree: anything; what is no tensor and no container is passed over.
+
+    Example:
+        >>> import torch
+        >>> len(list(tensors_in({"a": torch.ones(1), "b": (torch.ones(2), 3)})))
+        2
+    """
+    if isinstance(tree, Tensor):
+        yield tree
+        return
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in dataclasses.fields(leaf):
+                yield from tensors_in(getattr(leaf, field.name, None))
+        elif isinstance(leaf, Mapping):  # a mapping that nobody registered with pytree
+            for value in leaf.values():
+                yield from tensors_in(value)
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The same nest with every tensor replaced.
+
+    Args:
+        change: tensor to tensor.
+        tree: anything.
+    """
+    if isinstance(tree, Tensor):
+        return change(tree)
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return change(leaf)
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            values = {f.name: map_tensors(change, getattr(leaf, f.name)) for f in dataclasses.fields(leaf) if f.init}
+            return dataclasses.replace(leaf, **values)
+        if isinstance(leaf, Mapping):
+            return type(leaf)({key: map_tensors(change, value) for key, value in leaf.items()})  # type: ignore[call-arg]
+        return leaf
+
+    return pytree.tree_map(one, tree)
+
+
+def part_of(tree: Any, path: str) -> Any:
+    """The part of a nest that a path names; an empty tuple where there is none.
+
+    Args:
+        tree: the result of a module, or for arguments an `Arguments`.
+        path: `[0]`, `.logits`, or several of these.
+
+    Example:
+        >>> part_of({"a": [1, 2]}, ".a[1]")
+        2
+    """
+    for found in _STEP.finditer(path):
+        index, name = found.groups()
+        tree = _item(tree, int(index)) if index is not None else _named(tree, name)
+        if tree is _MISSING:
+            return ()
+    return tree
+
+
+@dataclasses.dataclass
+class Arguments:
+    """The arguments of a call: `[0]` is the first positional one, `.mask` the keyword `mask`."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def _item(tree: Any, index: int) -> Any:
+    tree = tree.args if isinstance(tree, Arguments) else tree
+    try:
+        return tree[index]
+    except (IndexError, KeyError, TypeError):
+        return _MISSING
+
+
+def _named(tree: Any, name: str) -> Any:
+    if isinstance(tree, Arguments):
+        return tree.kwargs.get(name, _MISSING)
+    if isinstance(tree, Mapping) and name in tree:
+        return tree[name]
+    return getattr(tree, name, _MISSING)
+
+
+def is_measured(tensor: Tensor) -> bool:
+    """Whether a tensor of a module is looked at: floating and complex ones are, integers and booleans are not."""
+    return tensor.is_floating_point() or tensor.is_complex()

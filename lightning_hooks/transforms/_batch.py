@@ -1,0 +1,118 @@
+"""Lists of tensors as the batched operations of torch want them: dense values, grouped by device and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms.base import Context
+
+Change = Callable[[list[Tensor], bool], list[Tensor]]
+"""(dense values, whether they may be overwritten) to the new values."""
+
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+"""The dtype to calculate in, for those whose own range or precision is too small."""
+
+
+def over_values(tensors: list[Tensor], context: Context, change: Change) -> list[Tensor]:
+    """Apply `change` to the dense values: the tensor itself, or the coalesced values of a sparse one.
+
+    What a sparse tensor does not store stays not stored.
+
+    Args:
+        tensors: strided or sparse COO.
+        context: says whether they may be overwritten, and what they are called.
+        change: called once with all values, not at all for an empty list.
+
+    Raises:
+        TransformError: for a nested tensor or another layout.
+    """
+    if not tensors:
+        return tensors if context.owned else []
+    # Coalescing sums the entries that share an index: without it a norm of the values would be wrong. On CUDA it waits
+    # for the device, as the number of entries left is a size; dense tensors never wait.
+    _check_layouts(tensors, context)
+    whole = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
+    values = [tensor._values() if tensor.is_sparse else tensor for tensor in whole]
+    changed = change(values, context.owned)
+    result = [_like(tensor, value) if tensor.is_sparse else value for tensor, value in zip(whole, changed, strict=True)]
+    if not context.owned:
+        return result
+    for tensor, merged, new in zip(tensors, whole, result, strict=True):
+        # A coalesced tensor was overwritten through its values; an uncoalesced one was merged into a copy.
+        if merged is not tensor:
+            tensor.copy_(new)
+    return tensors
+
+
+def in_groups(values: list[Tensor], run: Callable[[list[Tensor]], Sequence[Tensor]]) -> list[Tensor]:
+    """Run a batched operation once per device and dtype: one kernel takes only tensors that agree in both.
+
+    Args:
+        values: any mix.
+        run: from a group to as many results.
+
+    Returns:
+        The results in the order of `values`.
+    """
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault((value.device, value.dtype), []).append(index)
+    results = list(values)
+    for members in groups.values():
+        for index, result in zip(members, run([values[i] for i in members]), strict=True):
+            results[index] = result
+    return results
+
+
+def foreach(operation: str, group: list[Tensor], *args: float | Tensor | list[Tensor], owned: bool) -> Sequence[Tensor]:
+    """Run `torch._foreach_<operation>` on tensors of one device and dtype, in place where they are owned.
+
+    Args:
+        operation: the name between `_foreach_` and the final underscore of the in-place form.
+        group: dense tensors.
+        args: the further arguments of the operation.
+        owned: whether to overwrite the tensors.
+    """
+    if owned:
+        getattr(torch, f"_foreach_{operation}_")(group, *args)
+        return group
+    result: Sequence[Tensor] = getattr(torch, f"_foreach_{operation}")(group, *args)
+    return result
+
+
+def scaled(group: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> Sequence[Tensor]:
+    """Multiply tensors of one device and dtype by scalars on that device, without waiting for it.
+
+    Args:
+        group: dense tensors.
+        factors: one scalar for all, or one for each; of the real dtype that the group is calculated in.
+        owned: whether to overwrite the tensors.
+    """
+    if group[0].dtype not in WIDER:
+        return foreach("mul", group, factors, owned=owned)
+    each = factors if isinstance(factors, list) else [factors] * len(group)
+    # Torch rounds a scalar tensor to the dtype of the other operand, and a small coefficient would be 0 in float16.
+    # With as many dimensions as the tensor it takes part in the promotion: calculated in float32, rounded once.
+    full = [factor.reshape((1,) * value.dim()) for value, factor in zip(group, each, strict=True)]
+    if owned:
+        return [value.mul_(factor) for value, factor in zip(group, full, strict=True)]
+    return [(value * factor).to(value.dtype) for value, factor in zip(group, full, strict=True)]
+
+
+def _check_layouts(tensors: list[Tensor], context: Context) -> None:
+    for index, tensor in enumerate(tensors):
+        if tensor.is_nested or tensor.layout not in (torch.strided, torch.sparse_coo):
+            kind = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
+            raise TransformError(
+                f"the tensor of '{context.name_of(index)}' is {kind}, and only strided and sparse COO tensors can be "
+                "transformed: leave it out of the rule"
+            )
+
+
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    # The indices come from a coalesced tensor: checking them again would wait for the device.
+    return torch.sparse_coo_tensor(tensor._indices(), values, tensor.shape, is_coalesced=True, check_invariants=False)

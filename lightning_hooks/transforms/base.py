@@ -1,0 +1,107 @@
+"""What a transform is, and what it is told about the tensors it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Context:
+    """What a transform may know besides the tensors themselves.
+
+    Args:
+        params: the parameter behind each gradient, None where the tensor belongs to a module.
+        names: the dotted name of each tensor, in the order of the tensors.
+        step: the number of the step, from 0.
+        owned: whether the tensors may be overwritten in place; False by default.
+        generators: the random generators made so far, by the name of their device.
+        seed: the seed of generators made from now on; the same on every rank that must draw the same numbers.
+        state: what this transform keeps from step to step; saved with the checkpoint.
+        process_group: the processes that hold shards of the same tensors; None on a single process.
+
+    Example:
+        >>> context = Context(names=["encoder.weight"], step=3)
+        >>> context.name_of(0), context.owned
+        ('encoder.weight', False)
+    """
+
+    params: list[Tensor | None] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    step: int = 0
+    owned: bool = False
+    generators: dict[str, torch.Generator] = field(default_factory=dict)
+    seed: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    process_group: Any = None
+
+    def name_of(self, index: int) -> str:
+        """How a message names the tensor at `index`; its place in the list where no names were given.
+
+        Example:
+            >>> Context().name_of(2)
+            'tensor 2'
+        """
+        return self.names[index] if index < len(self.names) else f"tensor {index}"
+
+    def generator_for(self, device: torch.device) -> torch.Generator:
+        """The random generator of a device, made at its first use.
+
+        Args:
+            device: where the numbers will be drawn.
+
+        Example:
+            >>> context = Context(seed=7)
+            >>> generator = context.generator_for(torch.device("cpu"))
+            >>> generator is context.generator_for(torch.device("cpu")), generator.initial_seed()
+            (True, 7)
+        """
+        key = str(device)
+        if key not in self.generators:
+            # Counted, not taken from the device's index: replicas on different devices must draw the same numbers,
+            # while two devices of one process must not repeat each other.
+            self.generators[key] = torch.Generator(device).manual_seed(self.seed + len(self.generators))
+        return self.generators[key]
+
+
+class Transform:
+    """Tensors in, tensors of the same shape, dtype, device and layout out; subclass it to write your own.
+
+    The result takes the tensors' place. Unless `context.owned` is set, the tensors given must not be changed in place:
+    other parts of the graph may share their memory.
+
+    Example:
+        >>> class Negate(Transform):
+        ...     def __call__(self, tensors, context):
+        ...         return [-tensor for tensor in tensors]
+        >>> Negate()([torch.tensor([1.0, -2.0])], Context())
+        [tensor([-1.,  2.])]
+    """
+
+    needs_all: ClassVar[bool] = False
+    """Must see all matched tensors together; refused where they arrive one at a time."""
+
+    repairs_nonfinite: ClassVar[bool] = False
+    """Turns NaN or infinity into numbers; refused where that would hide an overflow from a loss scaler."""
+
+    random: ClassVar[bool] = False
+    """Draws random numbers, from `Context.generator_for` only."""
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """The tensors that take the place of `tensors`, in the same order.
+
+        Args:
+            tensors: any mix of shapes, dtypes and devices; may be empty.
+            context: what else is known about them.
+
+        Raises:
+            NotImplementedError: where a subclass does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(tensors, context)")
+
+    def initial_state(self) -> dict[str, Any]:
+        """What `Context.state` holds before the first call; must be picklable. Nothing by default."""
+        return {}

@@ -1,0 +1,175 @@
+"""Limiting values and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, TransformError
+from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
+from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class ClipByValue(Transform):
+    """Limit every element to an interval; with `-c` and `c` the same numbers as `torch.nn.utils.clip_grad_value_`.
+
+    A NaN stays NaN. The elements that a sparse tensor does not store stay zero.
+
+    Args:
+        min: the least value; None, the default, for no limit below.
+        max: the greatest value; None, the default, for no limit above.
+
+    Raises:
+        RuleError: where neither is given, one is not finite, or `min` is above `max`.
+        TransformError: when called with a complex tensor, whose elements have no order.
+
+    Example:
+        >>> ClipByValue(min=-1.0, max=1.0)([torch.tensor([-3.0, 0.5, 2.0])], Context())
+        [tensor([-1.0000,  0.5000,  1.0000])]
+    """
+
+    min: float | None = None
+    max: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.min is None and self.max is None:
+            raise RuleError("ClipByValue needs min or max, got neither")
+        for bound in ("min", "max"):
+            if getattr(self, bound) is not None:
+                check_finite(self, bound)
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise RuleError(f"ClipByValue.min must not be above max, got min={self.min!r} and max={self.max!r}")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor with its elements moved into the interval."""
+        for index, tensor in enumerate(tensors):
+            if tensor.is_complex():
+                raise TransformError(
+                    f"ClipByValue cannot order the complex elements of '{context.name_of(index)}' ({tensor.dtype}): "
+                    "use ClipByNorm, or leave it out of the rule"
+                )
+        return over_values(tensors, context, self._change)
+
+    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
+        def run(group: list[Tensor]) -> Sequence[Tensor]:
+            result: Sequence[Tensor] = group
+            # First min, then max, as torch does.
+            for operation, bound in (("clamp_min", self.min), ("clamp_max", self.max)):
+                if bound is not None:
+                    result = foreach(operation, list(result), _within(bound, group[0].dtype), owned=owned)
+            return result
+
+        return in_groups(values, run)
+
+
+@dataclass(frozen=True)
+class ClipByNorm(Transform):
+    """Scale each tensor, on its own, down to a greatest norm: `x * min(1, max_norm / (norm(x) + 1e-6))`.
+
+    The formula is that of `torch.nn.utils.clip_grad_norm_`, applied to one tensor at a time. Norms of float16 and
+    bfloat16 tensors are computed in float32. A tensor whose norm is NaN becomes NaN.
+
+    Args:
+        max_norm: the greatest norm of a tensor; above 0.
+        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+
+    Raises:
+        RuleError: where `max_norm` or `norm_type` is not in its range.
+
+    Example:
+        >>> ClipByNorm(1.0)([torch.tensor([3.0, 4.0]), torch.tensor([0.5])], Context())
+        [tensor([0.6000, 0.8000]), tensor([0.5000])]
+    """
+
+    max_norm: float
+    norm_type: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "max_norm", above=0)
+        check_norm_type(self)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor, scaled down where its norm is above `max_norm`."""
+        return over_values(tensors, context, self._change)
+
+    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
+        def run(group: list[Tensor]) -> Sequence[Tensor]:
+            factors = _coefficient(torch.stack(_norms(group, self.norm_type)), self.max_norm)
+            return scaled(group, list(factors.unbind()), owned)
+
+        return in_groups(values, run)
+
+
+@dataclass(frozen=True)
+class ClipByGlobalNorm(Transform):
+    """Scale all tensors together down to a greatest norm: `x * min(1, max_norm / (norm(all x) + 1e-6))`.
+
+    Dense float32 tensors come out bit-equal to those of `torch.nn.utils.clip_grad_norm_`. Norms of float16 and bfloat16
+    tensors are computed in float32. If one element is NaN, everything becomes NaN.
+
+    Source: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        max_norm: the greatest norm of all tensors seen as one vector; above 0.
+        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+
+    Raises:
+        RuleError: where `max_norm` or `norm_type` is not in its range.
+
+    Example:
+        >>> ClipByGlobalNorm(1.0)([torch.tensor([3.0]), torch.tensor([4.0])], Context())
+        [tensor([0.6000]), tensor([0.8000])]
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    max_norm: float
+    norm_type: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "max_norm", above=0)
+        check_norm_type(self)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """All tensors, scaled by one coefficient where their common norm is above `max_norm`."""
+        return over_values(tensors, context, self._change)
+
+    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
+        norms = in_groups(values, lambda group: _norms(group, self.norm_type))
+        # Torch stacks the norms group by group; for one group, and so for its numbers, the order is the same.
+        total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), self.norm_type)
+        factor = _coefficient(total, self.max_norm)
+
+        def run(group: list[Tensor]) -> Sequence[Tensor]:
+            wide = WIDER.get(group[0].dtype, group[0].dtype)
+            return scaled(group, factor.to(device=group[0].device, dtype=wide.to_real()), owned)
+
+        return in_groups(values, run)
+
+
+def _coefficient(norm: Tensor, max_norm: float) -> Tensor:
+    # Clamping where an `if` would do: reading the norm to decide would wait for the device. A NaN passes the clamp.
+    return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+
+
+def _norms(group: list[Tensor], norm_type: float) -> list[Tensor]:
+    """The norm of each tensor of one device and dtype: real scalars of the dtype to calculate in; 0 where empty."""
+    wide = WIDER.get(group[0].dtype)
+    full = [value for value in group if value.numel()]
+    norms = iter(torch._foreach_norm(full, norm_type, dtype=wide) if full else ())
+    # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
+    # would be taken in another order than torch takes it.
+    zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
+    return [next(norms) if value.numel() else zero for value in group]
+
+
+def _within(bound: float, dtype: torch.dtype) -> float:
+    # Torch refuses a bound that the dtype cannot hold.
+    greatest = torch.finfo(dtype).max
+    return max(-greatest, min(greatest, bound))

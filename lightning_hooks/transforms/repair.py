@@ -1,0 +1,75 @@
+"""Replacing what is not a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class ZeroNonFinite(Transform):
+    """Replace NaN and infinity by zero, or by numbers of your own; everything else stays as it is.
+
+    Of a complex element the real and the imaginary part are replaced each on its own.
+
+    Args:
+        nan: what takes the place of NaN; 0 by default.
+        inf: what takes the place of infinity, its negative that of negative infinity; 0 by default.
+
+    Raises:
+        RuleError: where a replacement is not a finite number.
+        TransformError: when called with a tensor whose dtype cannot hold a replacement.
+
+    Example:
+        >>> ZeroNonFinite(inf=9.0)([torch.tensor([1.0, float("nan"), float("-inf")])], Context())
+        [tensor([ 1.,  0., -9.])]
+    """
+
+    repairs_nonfinite: ClassVar[bool] = True
+
+    nan: float = 0.0
+    inf: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "nan")
+        check_finite(self, "inf")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor with its non-finite elements replaced."""
+        for index, tensor in enumerate(tensors):
+            self._check_range(tensor.dtype, context.name_of(index))
+        return over_values(tensors, context, self._change)
+
+    def _check_range(self, dtype: torch.dtype, name: str) -> None:
+        # Torch would write an infinity in the place of the infinity.
+        greatest = torch.finfo(dtype).max
+        for field in ("nan", "inf"):
+            value = getattr(self, field)
+            if abs(value) > greatest:
+                raise TransformError(
+                    f"ZeroNonFinite.{field} is {value!r}, too large for '{name}': "
+                    f"the greatest finite {dtype} is {greatest:g}"
+                )
+
+    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
+        # torch has no batched form of nan_to_num.
+        return [self._repaired(value, owned) for value in values]
+
+    def _repaired(self, value: Tensor, owned: bool) -> Tensor:
+        # Not -inf: that of 0.0 is -0.0.
+        negative = 0.0 - self.inf
+        if value.is_complex():
+            parts = torch.view_as_real(value.resolve_conj())
+            result = torch.view_as_complex(torch.nan_to_num(parts, self.nan, self.inf, negative))
+            return value.copy_(result) if owned else result
+        if owned:
+            return value.nan_to_num_(self.nan, self.inf, negative)
+        return torch.nan_to_num(value, self.nan, self.inf, negative)
