@@ -180,9 +180,7 @@ def main() -> None:
         callbacks=[
             StatsMonitor(
                 watch=[
-                    Watch(
-                        modules="blocks.*", types="Block", tensors=["output", "output_grad"], stats=["rms", "abs_max"]
-                    ),
+                    Watch(modules="blocks.*", types="Block", tensors=["output", "output_grad"], stats=["rms", "abs_max"]),
                     Watch(params="*.weight", tensors=["param", "grad", "update"], stats=["norm"]),
                 ],
                 every_n_steps=5,

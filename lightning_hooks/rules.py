@@ -178,13 +178,13 @@ class Apply:
         given = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         if not given or given[0] is None:
             raise RuleError("transform is missing; give a transform or a list of them")
-        transforms = tuple(_transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given))
+        transforms = tuple(
+            _transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given)
+        )
         object.__setattr__(self, "transform", transforms)
         if self.modules is not None:
             if self.stage not in (None, "backward"):
-                raise RuleError(
-                    f"stage={self.stage!r} goes with params; a rule on modules acts in backward (leave stage out)"
-                )
+                raise RuleError(f"stage={self.stage!r} goes with params; a rule on modules acts in backward (leave stage out)")
             object.__setattr__(self, "stage", "backward")
             tensor = self.tensor or "output_grad"
             if tensor not in ("output_grad", "input_grad"):
@@ -194,7 +194,9 @@ class Apply:
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
         if self.stage not in (None, "step", "backward"):
-            raise RuleError(f"stage must be 'step' or 'backward', got {self.stage!r}{did_you_mean(str(self.stage), ['step', 'backward'], 1)}")
+            raise RuleError(
+                f"stage must be 'step' or 'backward', got {self.stage!r}{did_you_mean(str(self.stage), ['step', 'backward'], 1)}"
+            )
         object.__setattr__(self, "stage", self.stage or "step")
 
     def __repr__(self) -> str:
@@ -255,7 +257,9 @@ def _check_tensor(tensor: Any, of_module: bool, where: str) -> None:
         return
     if base in others:
         raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")
-    raise RuleError(f"{where}: unknown tensor {tensor!r}{did_you_mean(str(tensor), known, 2)}; a rule on {owner} has {', '.join(known)}")
+    raise RuleError(
+        f"{where}: unknown tensor {tensor!r}{did_you_mean(str(tensor), known, 2)}; a rule on {owner} has {', '.join(known)}"
+    )
 
 
 def _activation_hint(tensor: str) -> str:

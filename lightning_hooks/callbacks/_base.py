@@ -124,7 +124,7 @@ class HooksCallback(Callback):
             dispatcher.leave(participant)
 
     def _position(self, trainer: Trainer) -> int:
-        return next(i for i, callback in enumerate(trainer.callbacks) if callback is self)
+        return next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
 
     def _shared(self, trainer: Trainer, pl_module: LightningModule) -> Dispatcher:
         for callback in our_callbacks(trainer):
@@ -139,9 +139,15 @@ class HooksCallback(Callback):
         return Dispatcher(pl_module, optimizers)
 
 
+def all_callbacks(trainer: Trainer) -> list[Callback]:
+    """The callbacks of a trainer, in order."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
+
+
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
     """The callbacks of this package in a trainer, in order."""
-    return [callback for callback in trainer.callbacks if isinstance(callback, HooksCallback)]
+    return [callback for callback in all_callbacks(trainer) if isinstance(callback, HooksCallback)]
 
 
 def current_step(trainer: Trainer) -> int:

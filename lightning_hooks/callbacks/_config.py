@@ -69,3 +69,27 @@ def _callback(item: Any, where: str) -> HooksCallback:
     except (TypeError, RuleError) as error:
         raise RuleError(f"{where}: {name}: {error}") from error
     return callback
+
+
+def check_config(arguments: list[str]) -> None:
+    """Check the rules of the config files among command-line arguments.
+
+    Args:
+        arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
+
+    Raises:
+        RuleError: a callback of ours that cannot be made, with the place of the wrong value.
+    """
+    for position, argument in enumerate(arguments):
+        flag, _, value = argument.partition("=")
+        if flag not in ("--config", "-c"):
+            continue
+        path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader) if Path(path).is_file() else None
+        trainer = content.get("trainer") if isinstance(content, Mapping) else None
+        for key in ("callbacks", "callbacks+"):
+            listed = trainer.get(key) if isinstance(trainer, Mapping) else None
+            for i, item in enumerate(listed if isinstance(listed, list) else []):
+                name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
+                if name in _KNOWN or name.startswith("lightning_hooks."):
+                    _callback({"class_path": name} if isinstance(item, str) else item, f"{path}: trainer.{key}[{i}]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.stats.record import StepRecord
@@ -20,7 +19,7 @@ class Outlet:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self._writes = trainer.is_global_zero and rank_zero_only.rank == 0
+        self._writes = trainer.is_global_zero
         self._loggers = list(trainer.loggers)
         self._writers: dict[int, RunWriter] = {}
 

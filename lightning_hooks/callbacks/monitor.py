@@ -75,7 +75,14 @@ class StatsMonitor(HooksCallback):
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults = {"watch": None, "every_n_steps": 1, "scalars": [], "max_scalars": 500, "prefix": "", "on_error": "raise"}
+        defaults: dict[str, Any] = {
+            "watch": None,
+            "every_n_steps": 1,
+            "scalars": [],
+            "max_scalars": 500,
+            "prefix": "",
+            "on_error": "raise",
+        }
         shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
         return f"StatsMonitor({', '.join(shown)})"
 

@@ -64,9 +64,7 @@ class GradientTransforms(HooksCallback):
     @property
     def state_key(self) -> str:
         """Tells several of these callbacks apart in a checkpoint: by what they act on, not by every number."""
-        rules = [
-            f"{'+'.join(type(t).__name__ for t in r.transform)}@{r.stage}:{r.params or r.modules}" for r in self.apply
-        ]
+        rules = [f"{'+'.join(type(t).__name__ for t in r.transform)}@{r.stage}:{r.params or r.modules}" for r in self.apply]
         return self._generate_state_key(apply=rules)
 
     @property

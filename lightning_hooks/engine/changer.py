@@ -19,9 +19,7 @@ from lightning_hooks.select import Target, named_modules, named_parameters, sele
 _SEED_STRIDE = 7919  # keeps the streams of neighbouring links apart; any large prime does
 
 
-def resolve_links(
-    model: nn.Module, rules: Sequence[Apply], seed: int = 0, where: str = "apply", start: int = 0
-) -> list[Link]:
+def resolve_links(model: nn.Module, rules: Sequence[Apply], seed: int = 0, where: str = "apply", start: int = 0) -> list[Link]:
     """The links that apply rules mean in a model.
 
     Args:
@@ -127,7 +125,11 @@ class Changer(Participant):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint stopped; links whose transform changed start anew, with one warning."""
         saved = state["links"]
-        changed = [f"{old['transform']} is now {link.transform!r}" for old, link in zip(saved, self.links, strict=False) if old["transform"] != repr(link.transform)]
+        changed = [
+            f"{old['transform']} is now {link.transform!r}"
+            for old, link in zip(saved, self.links, strict=False)
+            if old["transform"] != repr(link.transform)
+        ]
         if len(saved) != len(self.links):
             changed.append(f"{len(saved)} transforms are now {len(self.links)}")
         if changed:

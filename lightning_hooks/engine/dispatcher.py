@@ -14,7 +14,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import Gate, GradHook, Handles, Hook, Line, Place, register
 
 ModulePart = tuple[nn.Module, str, str, Part]
-_LIVE: "WeakSet[Dispatcher]" = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
+_LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
 _CHANGEABLE = ("input_grad", "output_grad")
 
 

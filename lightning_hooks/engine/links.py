@@ -84,7 +84,9 @@ class Link:
 
     def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
         if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
-            raise TransformError(f"{self.place} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}")
+            raise TransformError(
+                f"{self.place} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}"
+            )
         for old, new, name in zip(tensors, results, names, strict=True):
             if not isinstance(new, Tensor):
                 raise TransformError(f"{self.place} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")

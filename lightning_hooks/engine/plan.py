@@ -108,7 +108,14 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         targets: list[Target[Any]]
         if rule.modules is not None:
             targets = list(
-                select(modules, rule.modules, types=rule.types, leaves=rule.leaves, strict=rule.strict, where=f"{here}.modules")
+                select(
+                    modules,
+                    rule.modules,
+                    types=rule.types,
+                    leaves=rule.leaves,
+                    strict=rule.strict,
+                    where=f"{here}.modules",
+                )
             )
             tensors: Sequence[str] = rule.tensors or ("output", "output_grad")
         else:

@@ -78,7 +78,17 @@ class Match:
         """A table for a terminal, with the totals below."""
         head = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
         cells = [head] + [
-            (n.rule, n.name, n.type, n.shape, n.tensors, n.statistics, str(n.tags), f"{n.bytes_per_1000_steps:,}", n.note)
+            (
+                n.rule,
+                n.name,
+                n.type,
+                n.shape,
+                n.tensors,
+                n.statistics,
+                str(n.tags),
+                f"{n.bytes_per_1000_steps:,}",
+                n.note,
+            )
             for n in self.lines
         ]
         widths = [max(len(row[i]) for row in cells) for i in range(len(head))]

@@ -83,7 +83,8 @@ def evaluate(statistic: UserStatistic, tensor: Tensor) -> Tensor:
     Raises:
         RuleError: the function did not return a scalar.
     """
-    value = statistic.call(tensor)
+    call: Callable[..., Any] = statistic.call
+    value = call(tensor)
     value = torch.as_tensor(value, device=tensor.device)
     if value.numel() != 1:
         raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")

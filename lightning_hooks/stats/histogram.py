@@ -73,9 +73,7 @@ def shift(counts: Tensor, octaves: int) -> Tensor:
     return out
 
 
-def quantile(
-    counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
     """Approximate quantiles: linear inside a bucket, so right to within a factor of two.
 
     Args:

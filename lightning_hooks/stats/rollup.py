@@ -62,9 +62,7 @@ class RollUp:
         self._groups = [(tensor, block, tuple(stats[group])) for (tensor, block), group in groups.items()]
 
     def _tags(self, depth: int) -> set[tuple[str, str, str]]:
-        return {
-            (label.tensor, stat, block_of(label.name, depth)) for label in self.labels for stat in _mergeable(label.stats)
-        }
+        return {(label.tensor, stat, block_of(label.name, depth)) for label in self.labels for stat in _mergeable(label.stats)}
 
     def scalars(self, moments: NDArray[np.float64], params: NDArray[np.float64] | None = None) -> dict[str, float]:
         """Tag to value of the merged rows that hold any elements.

@@ -53,7 +53,8 @@ class Table(Metric):
         functions = 0
         for row, user in users:
             if user.is_metric:
-                self._metrics.setdefault(row, []).append((user, user.call().to(device)))  # type: ignore[call-arg,union-attr]
+                made: Any = user.call  # a class, so calling it makes a metric
+                self._metrics.setdefault(row, []).append((user, made().to(device)))
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1

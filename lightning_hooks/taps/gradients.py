@@ -99,7 +99,7 @@ class _NodeHook(Hook):
 
 def sequence_number() -> int:
     """The number that the next node of the autograd graph will get: nodes below it were there before."""
-    return int(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def contributions(tensors: Sequence[Tensor], visit: Visitor, gate: Gate) -> list[Contribution]:

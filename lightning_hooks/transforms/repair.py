@@ -55,8 +55,7 @@ class ZeroNonFinite(Transform):
             value = getattr(self, field)
             if abs(value) > greatest:
                 raise TransformError(
-                    f"ZeroNonFinite.{field} is {value!r}, too large for '{name}': "
-                    f"the greatest finite {dtype} is {greatest:g}"
+                    f"ZeroNonFinite.{field} is {value!r}, too large for '{name}': the greatest finite {dtype} is {greatest:g}"
                 )
 
     def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:

@@ -1,0 +1,95 @@
+"""`lightning-hooks fit | match`: the command line over LightningCLI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_hooks.errors import HooksError
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningCLI
+
+_USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
+
+commands:
+  fit     train: a LightningCLI in which the classes of lightning_hooks have short names
+  match   print what each rule of the config matches in its model, without training
+
+`lightning-hooks fit --help` lists the options of both.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: arguments without the program's name; default those of the process.
+
+    Returns:
+        0, or 2 where the command or a rule cannot be meant.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, end="")
+        return 0 if arguments else 2
+    command, *rest = arguments
+    commands = {"fit": _fit, "match": _match}
+    if command not in commands:
+        print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
+        return 2
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, so a config may name what lies here
+    try:
+        commands[command](rest)
+    except HooksError as error:
+        print(f"lightning-hooks: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _fit(arguments: list[str]) -> None:
+    cli = _lightning_cli(arguments)
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+
+
+def _match(arguments: list[str]) -> None:
+    from lightning_hooks.callbacks._base import our_callbacks
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+    from lightning_hooks.callbacks.transforms import GradientTransforms
+
+    cli = _lightning_cli(arguments)
+    ours = [c for c in our_callbacks(cli.trainer) if isinstance(c, (StatsMonitor, GradientTransforms))]
+    if not ours:
+        print("the config has no callback of lightning_hooks")
+    for callback in ours:
+        print(f"{type(callback).__name__}\n{callback.match(cli.model)}\n")
+
+
+def _lightning_cli(arguments: list[str]) -> LightningCLI:
+    try:
+        from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+    except ImportError as error:
+        raise HooksError(f"the command line needs jsonargparse: pip install 'lightning-hooks[cli]' ({error})") from error
+    # Importing the rooms makes their classes known by their short names.
+    from lightning_hooks import callbacks, transforms
+    from lightning_hooks.callbacks._config import check_config
+
+    for room in (callbacks, transforms):
+        for name in room.__all__:
+            getattr(room, name)
+
+    class CLI(LightningCLI):
+        """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""
+
+        def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+            check_config(arguments)
+            super().parse_arguments(parser, args)
+
+    argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]  # LightningCLI warns about arguments from elsewhere
+    try:
+        return CLI(run=False, save_config_kwargs={"overwrite": True})
+    finally:
+        sys.argv = argv

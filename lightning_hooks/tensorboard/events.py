@@ -1,0 +1,164 @@
+"""One step as one event: the table, the scalars and the histograms in a single summary.
+
+The table form is one vector per (tensor, statistic), about five bytes a value. TensorBoard keeps the first metadata of a tag
+across all files of a run, so a vector's tag carries a hash of its list of rows, and the list is a summary of its own, written
+at the start of every file: after a resume with other rows no row gets another's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorboard.compat.proto.histogram_pb2 import HistogramProto
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_TENSOR, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
+
+PLUGIN: Final = "lightning_hooks"
+TABLE: Final = "table"
+ROWS: Final = "rows"
+
+
+class Series(Protocol):
+    """One statistic of one tensor for all its rows."""
+
+    @property
+    def tensor(self) -> str:
+        """`grad`, `output[0]` …"""
+
+    @property
+    def stat(self) -> str:
+        """`norm`, `p99`, or `count`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dotted names of the rows; the same object at every step."""
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """One value a row, NaN where nothing was measured."""
+
+
+class Record(Protocol):
+    """What one step logs."""
+
+    @property
+    def step(self) -> int:
+        """The x-axis."""
+
+    @property
+    def prefix(self) -> str:
+        """Put before every tag."""
+
+    @property
+    def series(self) -> Sequence[Series]:
+        """The table form."""
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """The scalar form: whole tags."""
+
+    @property
+    def histograms(self) -> Sequence[tuple[str, NDArray[np.float64]]]:
+        """Whole tags and their counts."""
+
+    @property
+    def bucket_limits(self) -> NDArray[np.float64]:
+        """Right edges of the buckets, ascending."""
+
+
+class EventBuilder:
+    """Builds the summaries of one event file; remembers what the file already explains.
+
+    Example:
+        >>> EventBuilder().row_list(("a", "b"))
+        '1fb0fa82'
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
+        self._explained: set[str] = set()
+
+    def row_list(self, names: tuple[str, ...]) -> str:
+        """The hash of a list of rows, computed once for each object."""
+        known = self._hashes.get(id(names))
+        if known is None:
+            digest = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
+            known = self._hashes[id(names)] = (names, digest)  # holding the tuple keeps its id taken
+        return known[1]
+
+    def summary(self, record: Record) -> Summary:
+        """Everything of one step.
+
+        Args:
+            record: what the step logs.
+        """
+        out = Summary()
+        for series in record.series:
+            digest = self.row_list(series.names)
+            self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", series.names)
+            self._add_vector(out, f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{digest}", series.values)
+        for tag, value in record.scalars.items():
+            out.value.add(tag=tag, simple_value=value)
+        for tag, counts in record.histograms:
+            out.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
+        return out
+
+    def _add_rows(self, out: Summary, tag: str, names: tuple[str, ...]) -> None:
+        if tag in self._explained:
+            return
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(names))])
+        tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[name.encode() for name in names])
+        out.value.add(tag=tag, tensor=tensor, metadata=self._metadata(tag))
+
+    def _add_vector(self, out: Summary, tag: str, values: NDArray[np.float64]) -> None:
+        with np.errstate(over="ignore"):
+            content = values.astype("<f4").tobytes()
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(values))])
+        tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=content)
+        metadata = None if tag in self._explained else self._metadata(tag)
+        out.value.add(tag=tag, tensor=tensor, metadata=metadata)
+
+    def _metadata(self, tag: str) -> Any:
+        self._explained.add(tag)
+        plugin = SummaryMetadata.PluginData(plugin_name=PLUGIN)
+        return SummaryMetadata(plugin_data=plugin, data_class=DATA_CLASS_TENSOR)
+
+
+def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) -> Any:
+    """The raw-histogram form of counts over fixed edges: only the occupied range.
+
+    Args:
+        counts: [buckets].
+        limits: right edges, ascending [buckets].
+
+    Example:
+        >>> proto = histogram_proto(np.array([0.0, 2.0, 0.0]), np.array([0.0, 1.0, 2.0]))
+        >>> proto.num, list(proto.bucket_limit), list(proto.bucket)
+        (2.0, [0.0, 1.0], [0.0, 2.0])
+    """
+    occupied = np.flatnonzero(counts)
+    if len(occupied) == 0:
+        return HistogramProto(min=0.0, max=0.0, num=0.0, sum=0.0, sum_squares=0.0, bucket_limit=[0.0], bucket=[0.0])
+    # One empty bucket on the left gives the first occupied one its left edge.
+    first, last = max(int(occupied[0]) - 1, 0), int(occupied[-1])
+    kept, edges = counts[first : last + 1], limits[first : last + 1]
+    left = limits[np.maximum(occupied - 1, 0)]
+    middle = (left + limits[occupied]) / 2
+    with np.errstate(over="ignore"):
+        total = float((counts[occupied] * middle).sum())
+        squares = float((counts[occupied] * np.square(middle)).sum())
+    return HistogramProto(
+        min=float(left[0]),
+        max=float(limits[last]),
+        num=float(counts.sum()),
+        sum=total,
+        sum_squares=squares,
+        bucket_limit=edges.tolist(),
+        bucket=kept.tolist(),
+    )

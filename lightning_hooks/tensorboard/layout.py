@@ -1,0 +1,50 @@
+"""The Custom Scalars layout: charts that belong together, side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+from tensorboard.util.tensor_util import make_tensor_proto
+
+
+def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "") -> Any:
+    """One category for each tensor with a chart for each statistic, and one for the global numbers.
+
+    Args:
+        pairs: (tensor, statistic) as they are logged.
+        prefix: of every tag.
+
+    Returns:
+        A `Summary` for the first event of a run.
+    """
+    tensors: dict[str, list[str]] = {}
+    for tensor, stat in pairs:
+        tensors.setdefault(tensor, []).append(stat)
+    hooks = [
+        _chart("gradient norms", f"{prefix}hooks/", "(grad_norm|final_grad_norm)"),
+        _chart("update ratio", f"{prefix}hooks/", "update_ratio"),
+        _chart("non-finite elements", f"{prefix}hooks/", "nonfinite"),
+        _chart("transforms: norm before and after", f"{prefix}transform_", "norm_(before|after)/.*"),
+        _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
+        _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
+    ]
+    categories = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
+    for tensor, stats in tensors.items():
+        charts = [_chart(f"{tensor} {stat}", f"{prefix}{tensor}_{stat}/", ".*") for stat in stats]
+        categories.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))
+    # tensorboard's own helper for this summary needs TensorFlow.
+    layout = layout_pb2.Layout(category=categories).SerializeToString()
+    summary = Summary()
+    summary.value.add(
+        tag=metadata.CONFIG_SUMMARY_TAG, tensor=make_tensor_proto([layout]), metadata=metadata.create_summary_metadata()
+    )
+    return summary
+
+
+def _chart(title: str, literal: str, pattern: str) -> Any:
+    content = layout_pb2.MultilineChartContent(tag=[f"^{re.escape(literal)}{pattern}$"])
+    return layout_pb2.Chart(title=title, multiline=content)

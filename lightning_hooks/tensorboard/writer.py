@@ -1,0 +1,75 @@
+"""Writing into the logger's own event file.
+
+Two event files that grow in one directory lose steps with TensorBoard's Python loader, so nothing is written beside the
+logger: its `SummaryWriter` hands over its file writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text import metadata as text_metadata
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from lightning_hooks.tensorboard.events import EventBuilder, Record
+from lightning_hooks.tensorboard.layout import layout_summary
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
+    """Whether a logger's experiment is torch's `SummaryWriter`."""
+    return hasattr(experiment, "_get_file_writer") and hasattr(experiment, "add_custom_scalars")
+
+
+class RunWriter:
+    """Writes steps into the event file of a `SummaryWriter`.
+
+    Args:
+        writer: of the logger.
+    """
+
+    def __init__(self, writer: SummaryWriter) -> None:
+        self._writer = writer
+        self._file_writer: Any = None
+        self._builder = EventBuilder()
+
+    def write_start(self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "") -> None:
+        """Write what is watched as a text summary, and the layout of the charts.
+
+        Args:
+            markdown: a table of the matched taps.
+            pairs: (tensor, statistic) as they will be logged.
+            step: of the coming batch.
+            prefix: of every tag.
+        """
+        summary = Summary()
+        tag = f"{prefix}hooks/taps/text_summary"
+        plugin = text_metadata.create_summary_metadata(display_name=f"{prefix}hooks/taps", description="")
+        summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
+        summary.MergeFrom(layout_summary(pairs, prefix))
+        self._add(summary, step)
+
+    def write(self, record: Record) -> None:
+        """Write a step as one event.
+
+        Args:
+            record: what it logs.
+        """
+        file_writer = self._current()
+        self._add(self._builder.summary(record), record.step, file_writer)
+
+    def _current(self) -> Any:
+        """The open file; a new one (after a `close`) is explained anew."""
+        file_writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        if file_writer is not self._file_writer:
+            self._file_writer = file_writer
+            self._builder = EventBuilder()
+        return file_writer
+
+    def _add(self, summary: Any, step: int, file_writer: Any = None) -> None:
+        (file_writer or self._current()).add_event(Event(summary=summary), step)
