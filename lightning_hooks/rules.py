@@ -194,9 +194,8 @@ class Apply:
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
         if self.stage not in (None, "step", "backward"):
-            raise RuleError(
-                f"stage must be 'step' or 'backward', got {self.stage!r}{did_you_mean(str(self.stage), ['step', 'backward'], 1)}"
-            )
+            hint = did_you_mean(str(self.stage), ["step", "backward"], 1)
+            raise RuleError(f"stage must be 'step' or 'backward', got {self.stage!r}{hint}")
         object.__setattr__(self, "stage", self.stage or "step")
 
     def __repr__(self) -> str:

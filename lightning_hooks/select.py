@@ -178,7 +178,8 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Iterable
     message = f"{where}: {shown!r} matches nothing"
     if types is not None:
         there = sorted({type(target.owner).__name__ for target in targets})
-        message += f" of types {[kind if isinstance(kind, str) else kind.__name__ for kind in types]} (the model has {', '.join(there)})"
+        wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
+        message += f" of types {wanted} (the model has {', '.join(there)})"
     names = [alias for target in targets for alias in target.aliases]
     plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix("re:").lstrip("!")
     close = nearest(plain, names)

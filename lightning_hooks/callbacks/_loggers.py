@@ -23,7 +23,7 @@ class Outlet:
         self._loggers = list(trainer.loggers)
         self._writers: dict[int, RunWriter] = {}
 
-    def write_start(self, markdown: str, plan: Plan, prefix: str, step: int) -> None:
+    def write_start(self, markdown: str, plan: Plan, prefix: str, step: int, *, transforms: bool = False) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
@@ -31,6 +31,7 @@ class Outlet:
             plan: of the monitor.
             prefix: of its tags.
             step: of the coming batch.
+            transforms: whether there are transforms that report.
         """
         if not self._writes:
             return
@@ -38,7 +39,7 @@ class Outlet:
         for logger in self._loggers:
             writer = self._writer(logger)
             if writer is not None:
-                writer.write_start(markdown, pairs, step, prefix)
+                writer.write_start(markdown, pairs, step, prefix, transforms=transforms)
 
     def write(self, record: StepRecord) -> None:
         """Write one step to every logger."""

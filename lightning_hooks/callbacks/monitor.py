@@ -133,7 +133,7 @@ class StatsMonitor(HooksCallback):
         links = [link for p in self._dispatcher.participants for link in getattr(p, "links", ())]
         markdown = Match([*plan_report(plan), *links_report(links)]).markdown()
         with self._guarded(recorder.observer):
-            self._outlet.write_start(markdown, plan, self.prefix, current_step(trainer))
+            self._outlet.write_start(markdown, plan, self.prefix, current_step(trainer), transforms=bool(links))
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:

@@ -147,14 +147,14 @@ class Changer(Participant):
         for link in self.links:
             if link.rule.stage == "backward" and getattr(link.transform, "repairs_nonfinite", False):
                 raise UnsupportedError(
-                    f"{link.place}: {link.name} in backward would hide the overflow from the loss scaler, whose scale then grows "
-                    "without end; use stage='step' on params, or bf16-mixed"
+                    f"{link.place}: {link.name} in backward would hide the overflow from the loss scaler, whose scale then "
+                    "grows without end; use stage='step' on params, or bf16-mixed"
                 )
         fused = [type(o).__name__ for o in optimizers if getattr(o, "_step_supports_amp_scaling", False)]
         if fused and self._step_links:
             raise UnsupportedError(
-                f"{self._step_links[0].place}: {fused[0]}(fused=True) unscales inside its own step, so gradients are still scaled "
-                "when the rule would act; use fused=False or stage='backward'"
+                f"{self._step_links[0].place}: {fused[0]}(fused=True) unscales inside its own step, so gradients are still "
+                "scaled when the rule would act; use fused=False or stage='backward'"
             )
 
     def _change(self, link: Link, targets: list[Target[Any]]) -> None:

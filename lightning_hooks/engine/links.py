@@ -76,8 +76,8 @@ class Link:
             for tensor, version, name in zip(tensors, versions, names, strict=True):
                 if tensor._version != version:
                     raise InPlaceError(
-                        f"{self.place} ({self.name}) changed the gradient of {name} in place. Other branches of the graph share "
-                        "its memory and would silently see the change; return a new tensor instead"
+                        f"{self.place} ({self.name}) changed the gradient of {name} in place. Other branches of the graph "
+                        "share its memory and would silently see the change; return a new tensor instead"
                     )
         self._check(tensors, results, names)
         return list(results)

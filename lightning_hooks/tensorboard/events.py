@@ -29,11 +29,11 @@ class Series(Protocol):
 
     @property
     def tensor(self) -> str:
-        """`grad`, `output[0]` …"""
+        """What is seen: `grad`, `output[0]`, and the like."""
 
     @property
     def stat(self) -> str:
-        """`norm`, `p99`, or `count`."""
+        """What is computed: `norm`, `p99`, or `count`."""
 
     @property
     def names(self) -> tuple[str, ...]:

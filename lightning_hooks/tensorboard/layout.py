@@ -11,12 +11,13 @@ from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 
-def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "") -> Any:
+def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms: bool = False) -> Any:
     """One category for each tensor with a chart for each statistic, and one for the global numbers.
 
     Args:
         pairs: (tensor, statistic) as they are logged.
         prefix: of every tag.
+        transforms: whether there are reports of transforms to draw.
 
     Returns:
         A `Summary` for the first event of a run.
@@ -28,10 +29,13 @@ def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "") -> Any:
         _chart("gradient norms", f"{prefix}hooks/", "(grad_norm|final_grad_norm)"),
         _chart("update ratio", f"{prefix}hooks/", "update_ratio"),
         _chart("non-finite elements", f"{prefix}hooks/", "nonfinite"),
-        _chart("transforms: norm before and after", f"{prefix}transform_", "norm_(before|after)/.*"),
-        _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
-        _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
     ]
+    if transforms:
+        hooks += [
+            _chart("transforms: norm before and after", f"{prefix}transform_", "norm_(before|after)/.*"),
+            _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
+            _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
+        ]
     categories = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
     for tensor, stats in tensors.items():
         charts = [_chart(f"{tensor} {stat}", f"{prefix}{tensor}_{stat}/", ".*") for stat in stats]

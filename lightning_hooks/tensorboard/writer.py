@@ -38,7 +38,9 @@ class RunWriter:
         self._file_writer: Any = None
         self._builder = EventBuilder()
 
-    def write_start(self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "") -> None:
+    def write_start(
+        self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "", *, transforms: bool = False
+    ) -> None:
         """Write what is watched as a text summary, and the layout of the charts.
 
         Args:
@@ -46,12 +48,13 @@ class RunWriter:
             pairs: (tensor, statistic) as they will be logged.
             step: of the coming batch.
             prefix: of every tag.
+            transforms: whether there are reports of transforms to draw.
         """
         summary = Summary()
-        tag = f"{prefix}hooks/taps/text_summary"
+        tag = f"{prefix}hooks/taps"
         plugin = text_metadata.create_summary_metadata(display_name=f"{prefix}hooks/taps", description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
-        summary.MergeFrom(layout_summary(pairs, prefix))
+        summary.MergeFrom(layout_summary(pairs, prefix, transforms=transforms))
         self._add(summary, step)
 
     def write(self, record: Record) -> None:
