@@ -6,8 +6,9 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Only torch itself is fetched from here: the plain wheel of PyPI would bring gigabytes of CUDA packages along.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# Where pip would take a torch with gigabytes of CUDA packages, give it PyTorch's CPU index:
+#   make test PIP_TORCH="--index-url <the index of CPU builds>"
+PIP_TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -34,7 +35,7 @@ $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
 		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-deps --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_TORCH) $(TORCH)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cli,dev]'
 	touch $@
 

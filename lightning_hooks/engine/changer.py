@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.links import Link
 from lightning_hooks.errors import RuleError, UnsupportedError
@@ -39,6 +40,7 @@ def resolve_links(model: nn.Module, rules: Sequence[Apply], seed: int = 0, where
         targets: list[Target[Any]]
         if rule.modules is not None:
             targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
+            refuse_compiled(model, targets, f"{here}.modules")
         else:
             assert rule.params is not None
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import EveryN, Watch, every_n, parse_tensor
 from lightning_hooks.select import Target, named_modules, named_parameters, select
@@ -117,6 +118,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
                     where=f"{here}.modules",
                 )
             )
+            refuse_compiled(model, targets, f"{here}.modules")
             tensors: Sequence[str] = rule.tensors or ("output", "output_grad")
         else:
             assert rule.params is not None

@@ -173,7 +173,8 @@ def _shape_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
 def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:
     if isinstance(target.value, nn.Parameter):
         return "" if target.value.requires_grad else "frozen: rows stay empty until it is trained"
-    reads_input = any(row.kind == "input_grad" for row in rows)
-    if reads_input and isinstance(target.value, nn.Embedding):
-        return "no input_grad: its input is integer"
+    if any(row.kind == "input_grad" for row in rows):
+        if isinstance(target.value, (nn.Embedding, nn.EmbeddingBag)):
+            return "input_grad stays empty: the input is integer"
+        return "input_grad stays empty where the input needs no gradient, as the data does not"
     return ""

@@ -77,7 +77,7 @@ class EventBuilder:
 
     Example:
         >>> EventBuilder().row_list(("a", "b"))
-        '1fb0fa82'
+        '59900c43'
     """
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ class RunWriter:
 
     def _current(self) -> Any:
         """The open file; a new one (after a `close`) is explained anew."""
-        file_writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        file_writer = self._writer._get_file_writer()
         if file_writer is not self._file_writer:
             self._file_writer = file_writer
             self._builder = EventBuilder()

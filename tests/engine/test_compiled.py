@@ -1,0 +1,32 @@
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Apply, Scale, UnsupportedError, Watch, instrument, match
+
+
+def in_a_part(model):
+    model[0] = torch.compile(model[0])
+
+
+def in_place(model):
+    model[0].compile()
+
+
+@pytest.mark.parametrize("compiled", [in_a_part, in_place])
+@pytest.mark.parametrize("rule", [Watch(modules="0.0"), Apply(Scale(2.0), modules="0.*")])
+def test_rules_on_modules_inside_a_compiled_one_are_refused(compiled, rule):
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+    compiled(model)
+    expected = r"^(watch|apply)\[0\].modules: '0.0' is compiled \(0\), and torch ignores hooks on compiled modules without a word"
+    with pytest.raises(UnsupportedError, match=expected):
+        match(model, [rule])
+
+
+def test_modules_beside_it_and_parameters_inside_it_are_watched():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+    in_a_part(model)
+    rules = [Watch(modules="1", stats="mean"), Watch(params="0.0.weight", tensors="grad", stats="norm")]
+    assert match(model, rules).names == ["1", "0.0.weight"]
+    with instrument(model, watch=[Watch(modules="1")]):
+        pass
