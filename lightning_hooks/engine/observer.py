@@ -36,7 +36,7 @@ class Observer(Participant):
         self.reports = True
         self.on_error = on_error
         self.failed = False
-        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, device)
+        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, device)
         self.schedules: Due = frozenset()
         self._params = self._rows_by_parameter()
         self._serves = {param: update for update, param in plan.param_row_of.items()}

@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.rules import EveryN, Watch, every_n, parse_tensor
+from lightning_hooks.rules import PARAM_TENSORS, EveryN, Watch, every_n, parse_tensor
 from lightning_hooks.select import Target, named_modules, named_parameters, select
 from lightning_hooks.stats.custom import UserStatistic, user_statistic
 from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, needs_histogram, quantile_of
@@ -77,6 +77,11 @@ class Plan:
     def histogram_rows(self) -> tuple[int, ...]:
         """Rows of which a histogram or a quantile is asked."""
         return tuple(row.index for row in self.rows if any(needs_histogram(stat) for stat in row.stats))
+
+    @property
+    def replicated_rows(self) -> tuple[int, ...]:
+        """Rows of parameters, which data-parallel ranks have alike."""
+        return tuple(row.index for row in self.rows if row.kind in PARAM_TENSORS)
 
     @property
     def users(self) -> list[tuple[int, UserStatistic]]:

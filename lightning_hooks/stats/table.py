@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from lightning_hooks.stats.custom import UserStatistic, evaluate
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import MOMENTS, merge, merge_groups, neutral
+from lightning_hooks.stats.moments import COUNT, MOMENTS, merge, merge_groups, neutral
 
 
 class Table(Metric):
@@ -25,6 +25,7 @@ class Table(Metric):
         rows: number of taps.
         histogram_rows: the rows that also keep a histogram.
         users: the rows that also keep a user's statistic, with it.
+        replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
         device: where the moments live.
 
     Example:
@@ -43,6 +44,7 @@ class Table(Metric):
         rows: int,
         histogram_rows: tuple[int, ...] = (),
         users: Sequence[tuple[int, UserStatistic]] = (),
+        replicated: Sequence[int] = (),
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(dist_sync_fn=_gather, sync_on_compute=False)
@@ -54,10 +56,12 @@ class Table(Metric):
         for row, user in users:
             if user.is_metric:
                 made: Any = user.call  # a class, so calling it makes a metric
-                self._metrics.setdefault(row, []).append((user, made().to(device)))
+                self._metrics.setdefault(row, []).append((user, made(sync_on_compute=row not in replicated).to(device)))
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1
+        self._replicated = torch.zeros(rows, dtype=torch.bool)
+        self._replicated[list(replicated)] = True
         self._cuts = (rows * MOMENTS, rows * MOMENTS + len(histogram_rows) * BUCKETS)
         blank = torch.zeros(self._cuts[1] + 2 * functions, dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
@@ -154,13 +158,23 @@ class Table(Metric):
         return self.moments.clone()
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
-        moments, histograms, sums = zip(*(self.split(state) for state in gathered), strict=True)
-        merged = merge_groups(torch.stack(moments))
-        return torch.cat([merged.flatten(), torch.stack(histograms).sum(0).flatten(), torch.stack(sums).sum(0).flatten()])
+        moments, histograms, sums = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
+        counts = self._counted_once(moments[..., COUNT])
+        moments = torch.where(counts[..., None], moments, neutral(self.rows, moments.device))
+        histograms = histograms * counts[:, list(self.histogram_rows), None]
+        # Not a product: a NaN of a rank that does not count must not count either.
+        sums = torch.where(counts[:, [row for row, _, _ in self.functions], None], sums, 0.0)
+        return torch.cat([merge_groups(moments).flatten(), histograms.sum(0).flatten(), sums.sum(0).flatten()])
+
+    def _counted_once(self, count: Tensor) -> Tensor:
+        """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""
+        ranks = torch.arange(len(count), device=count.device)[:, None]
+        first = (count > 0).to(torch.uint8).argmax(0)
+        return (ranks == first) | ~self._replicated.to(count.device)
 
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
     world = torch.distributed.get_world_size(group)
     out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
-    torch.distributed.all_gather_into_tensor(out, state.contiguous(), group=group)
+    torch.distributed.all_gather_single(out, state.contiguous(), group=group)
     return list(out.view(world, -1))
