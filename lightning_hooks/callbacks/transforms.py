@@ -51,6 +51,7 @@ class GradientTransforms(HooksCallback):
         if not self.apply:
             raise RuleError("apply is an empty list; give at least one rule")
         self._saved: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = None
         self._outlet: Outlet | None = None
 
     def __repr__(self) -> str:
@@ -115,11 +116,17 @@ class GradientTransforms(HooksCallback):
             self._outlet.write(StepRecord(step=step, summaries=reports))
 
     @override
+    def _leave(self) -> None:
+        if self.changer is not None:
+            self._last = self.changer.state_dict()  # for a checkpoint that is saved after the fit
+        super()._leave()
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         """What the transforms keep from step to step, with their random generators."""
         if self.changer is not None:
             return self.changer.state_dict()
-        return self._saved or {}
+        return self._saved or self._last or {}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

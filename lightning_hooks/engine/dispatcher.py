@@ -15,6 +15,7 @@ from lightning_hooks.taps import Gate, GradHook, Handles, Hook, Line, Place, reg
 
 ModulePart = tuple[nn.Module, str, str, Part]
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
+_READ_AT = {"at_final": "final_grad", "after_update": "update"}
 _CHANGEABLE = ("input_grad", "output_grad")
 
 
@@ -73,6 +74,7 @@ class Memo:
     def __init__(self) -> None:
         self.looks: dict[tuple[int, str], Measurement] = {}
         self.before: dict[int, Tensor] = {}
+        self.readers: set[int] = set()
 
     def forget(self, tensor: str) -> None:
         """Drop what was measured of a tensor, because it changed."""
@@ -102,7 +104,7 @@ class Dispatcher:
         self._memos: dict[int, Memo] = {}
         self._installed: tuple[Any, ...] | None = None
         self._param_chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
-        self._paused = False
+        self._paused = self._reopen = False
         # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
         finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
         finalizer.atexit = False
@@ -166,14 +168,15 @@ class Dispatcher:
 
     def pause(self, paused: bool) -> None:
         """Take the hooks off, or let the next step put them back."""
-        self._paused = paused
-        if paused:
+        if paused and not self._paused:
+            self._reopen = self.gate.open
             self.gate.open = False
             self.off()
-        elif self.step is not None:
+        self._paused = paused
+        if not paused and self.step is not None:
             self._install()
             self._hook_parameters()
-            self.gate.open = True
+            self.gate.open = self._reopen
 
     def close(self) -> None:
         """Take everything away; harmless the second time."""
@@ -189,13 +192,22 @@ class Dispatcher:
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
         """Let one participant act on the gradients of an optimizer's step."""
         if self.gate.open and any(p is participant for p, _ in self.active):
-            participant.before_step(optimizer, self._memo(optimizer))
+            memo = self._memo(optimizer)
+            if id(participant) in memo.readers:  # LBFGS runs its closure again: what was read before is old
+                memo.readers.clear()
+                memo.looks.clear()
+            memo.readers.add(id(participant))
+            participant.before_step(optimizer, memo)
 
     def moment(self, name: str, optimizer: HasParameters) -> None:
         """Let every active participant look at a moment: `at_final`, `before_update` or `after_update`."""
         if self.gate.open:
+            memo = self._memo(optimizer)
+            memo.forget(_READ_AT.get(name, ""))
+            if name == "before_update":
+                memo.before.clear()
             for participant, _ in list(self.active):
-                getattr(participant, name)(optimizer, self._memo(optimizer))
+                getattr(participant, name)(optimizer, memo)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""

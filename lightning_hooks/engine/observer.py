@@ -88,7 +88,6 @@ class Observer(Participant):
             before = memo.before.get(id(parameter))
             return None if before is None else parameter.detach() - before
 
-        memo.forget("update")
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
 
@@ -155,7 +154,6 @@ class Observer(Participant):
                     continue
                 fresh.append((id(parameter), value))
             rows.append((row, id(parameter)))
-        # In LBFGS a closure runs several times within one step: the last reading counts, so these are never kept.
         looks = measure_all([value for _, value in fresh])
         measured = {key: look for (key, _), look in zip(fresh, looks, strict=True)}
         memo.looks.update({(key, tensor): look for key, look in measured.items()})

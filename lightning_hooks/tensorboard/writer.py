@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
     """Whether a logger's experiment is torch's `SummaryWriter`."""
-    return hasattr(experiment, "_get_file_writer") and hasattr(experiment, "add_custom_scalars")
+    from torch.utils.tensorboard import SummaryWriter  # here, so that reading a run does not load torch
+
+    return isinstance(experiment, SummaryWriter)
 
 
 class RunWriter:
