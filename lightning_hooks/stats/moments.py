@@ -71,17 +71,8 @@ def merge_groups(rows: Tensor, dim: int = 0) -> Tensor:
     rows = rows.movedim(dim, 0)
     count = rows[..., COUNT]
     total = count.sum(0)
-    weight = count / total.clamp(min=1)
-    # Deviations from the first non-empty mean keep a large common offset out of the sum; where that is not finite the
-    # plain weighted mean carries the NaN or infinity on, as IEEE has it.
-    first = (count > 0).to(torch.uint8).argmax(0, keepdim=True)
-    pivot = rows[..., MEAN].gather(0, first)
-    shifted = pivot[0] + (weight * (rows[..., MEAN] - pivot)).sum(0)
-    plain = (count * rows[..., MEAN]).sum(0) / total.clamp(min=1)
-    mean = torch.where(torch.isfinite(rows[..., MEAN]).all(0), shifted, plain)
-    mean = torch.where(total > 0, mean, torch.zeros_like(mean))
-    empty = count == 0
-    spread = torch.where(empty, torch.zeros_like(count), count * (rows[..., MEAN] - mean).square())
+    mean = (count / total.clamp(min=1) * rows[..., MEAN]).sum(0)
+    spread = torch.where(count == 0, torch.zeros_like(count), count * (rows[..., MEAN] - mean).square())
     out = torch.empty_like(rows[0])
     out[..., COUNT] = total
     out[..., MEAN] = mean
@@ -104,11 +95,19 @@ def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
     Returns:
         Moments [groups, 9]; a group without rows is neutral.
     """
+    count = rows[:, COUNT]
     out = neutral(groups, rows.device)
-    for index in range(groups):
-        members = rows[group == index]
-        if members.shape[0]:
-            out[index] = merge_groups(members)
+    added = torch.zeros_like(out).index_add_(0, group, rows)
+    total = added[:, COUNT]
+    weighted = count / total.clamp(min=1)[group] * rows[:, MEAN]
+    mean = torch.zeros_like(total).index_add_(0, group, weighted)
+    spread = torch.where(count == 0, torch.zeros_like(count), count * (rows[:, MEAN] - mean[group]).square())
+    out[:, COUNT] = total
+    out[:, MEAN] = mean
+    out[:, M2] = added[:, M2].index_add_(0, group, spread)
+    out[:, MIN] = out[:, MIN].scatter_reduce(0, group, rows[:, MIN], "amin")
+    out[:, MAX] = out[:, MAX].scatter_reduce(0, group, rows[:, MAX], "amax")
+    out[:, _SUMS] = added[:, _SUMS]
     return out
 
 
