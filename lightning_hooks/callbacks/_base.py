@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._wrapped import WrappedHook
 from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+
+_MADE: WeakSet[Dispatcher] = WeakSet()
 
 
 class HooksCallback(Callback):
@@ -130,13 +132,18 @@ class HooksCallback(Callback):
         for callback in our_callbacks(trainer):
             if callback._dispatcher is not None and callback._dispatcher.model is pl_module:
                 return callback._dispatcher
+        # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+        for stale in [made for made in _MADE if made.model is pl_module]:
+            stale.close()
         known = ref(trainer)
 
         def optimizers() -> list[Optimizer]:
             alive = known()
             return list(alive.optimizers) if alive is not None else []
 
-        return Dispatcher(pl_module, optimizers)
+        dispatcher = Dispatcher(pl_module, optimizers)
+        _MADE.add(dispatcher)
+        return dispatcher
 
 
 def all_callbacks(trainer: Trainer) -> list[Callback]:

@@ -53,7 +53,7 @@ class Outlet:
                 logger.log_metrics(record.scalars, step=record.step)
 
     def _writer(self, logger: Any) -> RunWriter | None:
-        experiment = logger.experiment
+        experiment = getattr(logger, "experiment", None)  # a Logger need not have one
         if not is_tensorboard(experiment):
             return None
         if id(experiment) not in self._writers:

@@ -59,6 +59,9 @@ class StatsMonitor(HooksCallback):
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
+        for i, pattern in enumerate(self.scalars):
+            if not isinstance(pattern, str):
+                raise RuleError(f"scalars[{i}] must be a string, got {pattern!r}")
         if isinstance(max_scalars, bool) or not isinstance(max_scalars, int) or max_scalars < 0:
             raise RuleError(f"max_scalars must be an integer of at least 0, got {max_scalars!r}")
         if not isinstance(prefix, str):

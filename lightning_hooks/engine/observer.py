@@ -154,7 +154,11 @@ class Observer(Participant):
                     continue
                 fresh.append((id(parameter), value))
             rows.append((row, id(parameter)))
-        looks = measure_all([value for _, value in fresh])
+        try:
+            looks = measure_all([value for _, value in fresh])
+        except Exception as error:
+            self.fail(error)
+            return
         measured = {key: look for (key, _), look in zip(fresh, looks, strict=True)}
         memo.looks.update({(key, tensor): look for key, look in measured.items()})
         for row, key in rows:

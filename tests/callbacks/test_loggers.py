@@ -1,0 +1,245 @@
+"""Where a step goes: the loggers of a Trainer, at the steps of `self.log`."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch, read_run
+from tests.callbacks.models import Gan, Memory, Net, assert_clean, data, everything, trainer_of, watch_fit
+
+NORMS = [Watch(params="*", tensors=["grad", "update"], stats="norm"), Watch(modules="body.*", tensors="output", stats="mean")]
+
+
+def tables(directory: str | Path) -> list[tuple[int, list[str]]]:
+    """Step and tags of every event that holds a part of our table."""
+    found = []
+    for file in sorted(Path(directory).glob("*tfevents*")):
+        for event in LegacyEventFileLoader(str(file)).Load():
+            tags = [value.tag for value in event.summary.value]
+            if any(tag.startswith("table/") for tag in tags):
+                found.append((event.step, tags))
+    return found
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_steps_equal_those_of_self_log(tmp_path: Path, accumulate: int) -> None:
+    model, monitor = Net(log=True), StatsMonitor(NORMS)
+    memory, _ = watch_fit(tmp_path, model, monitor, max_epochs=2, accumulate_grad_batches=accumulate)
+    assert memory.steps == memory.steps_of("loss")
+    assert memory.steps == list(range(12 if accumulate == 1 else 4))
+
+
+def test_steps_equal_those_of_self_log_with_two_optimizers(tmp_path: Path) -> None:
+    memory, trainer = watch_fit(tmp_path, Gan(log=True), StatsMonitor(), max_epochs=2)
+    assert memory.steps == memory.steps_of("loss") == list(range(12))
+    assert trainer.global_step == 24
+
+
+def test_steps_equal_those_of_self_log_where_the_window_changes(tmp_path: Path) -> None:
+    memory, model = Memory(), Net(log=True)
+    scheduler = GradientAccumulationScheduler({0: 1, 1: 4})
+    trainer_of(tmp_path, StatsMonitor(NORMS), scheduler, logger=memory, max_epochs=2).fit(model, data())
+    assert memory.steps == memory.steps_of("loss") == list(range(6 + 2))
+    assert_clean(model)
+
+
+def test_steps_equal_those_of_self_log_without_a_known_length(tmp_path: Path) -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(data(7))
+
+    loader = DataLoader(Stream(), batch_size=None)
+    memory, _ = watch_fit(tmp_path, Net(log=True), StatsMonitor(NORMS), loader, accumulate_grad_batches=3, max_epochs=2)
+    assert memory.steps == memory.steps_of("loss") == list(range(6))
+
+
+def test_an_interval_shares_the_steps_of_lightning(tmp_path: Path) -> None:
+    memory, _ = watch_fit(tmp_path, Net(log=True), StatsMonitor(NORMS, every_n_steps=4), data(12), log_every_n_steps=4)
+    assert memory.steps == memory.steps_of("loss") == [3, 7, 11]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("every_batch", [True, False], ids=["mid-epoch", "epoch-end"])
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_steps_after_a_resume(tmp_path: Path, accumulate: int, every_batch: bool) -> None:
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if every_batch and batch_idx == 3 and trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "last.ckpt")
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if not every_batch:
+                trainer.save_checkpoint(tmp_path / "last.ckpt")
+
+    trainer_of(tmp_path, StatsMonitor(NORMS), Save(), accumulate_grad_batches=accumulate).fit(Net(), data())
+    memory, model = Memory(), Net(log=True)
+    trainer = trainer_of(tmp_path, StatsMonitor(NORMS), logger=memory, max_epochs=2, accumulate_grad_batches=accumulate)
+    trainer.fit(model, data(), ckpt_path=tmp_path / "last.ckpt")
+    assert memory.steps == memory.steps_of("loss")
+    assert memory.steps[0] > 0 and memory.steps[-1] == 12 // accumulate - 1
+    assert_clean(model)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_a_resume_inside_a_window_covers_what_is_left(tmp_path: Path) -> None:
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 0 and trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "mid.ckpt")
+
+    watch = [Watch(modules="body.0", tensors="output", stats="mean")]
+    options: dict[str, Any] = {"accumulate_grad_batches": 3}
+    trainer_of(tmp_path, StatsMonitor(watch), Save(), **options).fit(Net(), data())
+    model, logger = Net(log=True), TensorBoardLogger(tmp_path, name="resumed")
+    trainer = trainer_of(tmp_path, StatsMonitor(watch), logger=logger, **options)
+    trainer.fit(model, data(), ckpt_path=tmp_path / "mid.ckpt")
+    counts = read_run(logger.log_dir).table("output", "count")
+    assert counts.steps.tolist() == [0, 1]
+    assert counts["body.0"].tolist() == [2 * 4 * 8, 3 * 4 * 8]
+    assert_clean(model)
+
+
+def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    model, monitor = Net(log=True), StatsMonitor(everything(), max_scalars=5000)
+    transforms = GradientTransforms([Apply(Scale(0.5), params="*")])
+    trainer = trainer_of(
+        tmp_path, monitor, transforms, logger=logger, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=1.0
+    )
+    trainer.fit(model, data())
+    events = tables(logger.log_dir)
+    assert [step for step, _ in events] == list(range(6))
+    run = read_run(logger.log_dir)
+    assert run.scalars["loss"][0].tolist() == list(range(6))
+    for tag, value in monitor.latest.items():
+        steps, values = run.scalars[tag]
+        assert steps.tolist() == list(range(6)), tag
+        assert values[-1] == pytest.approx(value, rel=1e-6, nan_ok=True)
+    assert any(tag.startswith("transform_norm_before/0_Scale") for tag in monitor.latest)
+    # No event of a scalar alone: all of ours is in these six, and the text and the layout in one before them.
+    ours = set(monitor.latest) | set(run.histograms)
+    seen = Counter(tag for _, tags in events for tag in tags if tag in ours)
+    assert set(seen.values()) == {6} and len(seen) == len(ours)
+    accumulator = EventAccumulator(logger.log_dir, size_guidance={"scalars": 0, "tensors": 0, "histograms": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    assert "grad_norm/body.0.weight" in tags["scalars"] and "grad_histogram/body.0.weight" in tags["histograms"]
+    assert "body.0.weight" in run.texts["hooks/taps"]
+
+
+def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(), logger=logger).fit(Net(), data())
+    run = read_run(logger.log_dir)
+    for tensor, stat in run.tensors():
+        table = run.table(tensor, stat)
+        for name in table.names if stat != "count" else ():
+            assert run.scalars[f"{tensor}_{stat}/{name}"][1] == pytest.approx(table[name], rel=1e-6)
+
+
+def test_csv_has_one_row_of_ours_a_step(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    model, monitor = Net(log=True), StatsMonitor(NORMS)
+    trainer_of(tmp_path, monitor, logger=logger, max_epochs=2, accumulate_grad_batches=3).fit(model, data())
+    with open(Path(logger.log_dir) / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    ours = [row for row in rows if row["hooks/grad_norm"]]
+    assert [int(row["step"]) for row in ours] == [int(row["step"]) for row in rows if row["loss"]] == list(range(4))
+    for tag, value in monitor.latest.items():
+        assert float(ours[-1][tag]) == pytest.approx(value)
+
+
+def test_every_logger_gets_the_step(tmp_path: Path) -> None:
+    boards = [TensorBoardLogger(tmp_path, name="one"), TensorBoardLogger(tmp_path, name="two")]
+    memory, table = Memory(), CSVLogger(tmp_path)
+    monitor = StatsMonitor(NORMS)
+    trainer_of(tmp_path, monitor, logger=[boards[0], memory, table, boards[1]]).fit(Net(), data())
+    assert memory.steps == list(range(6)) and memory.ours[-1][1] == monitor.latest
+    for board in boards:
+        assert [step for step, _ in tables(board.log_dir)] == list(range(6))
+        assert "hooks/taps" in read_run(board.log_dir).texts
+    assert (Path(table.log_dir) / "metrics.csv").exists()
+
+
+def test_without_a_logger_latest_still_holds_the_step(tmp_path: Path) -> None:
+    monitor = StatsMonitor()
+    trainer_of(tmp_path, monitor, logger=False).fit(Net(), data())
+    assert monitor.latest["grad_norm/body.0.weight"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
+def test_fast_dev_run_writes_nothing(tmp_path: Path, kind: Any) -> None:
+    monitor, model = StatsMonitor(), Net(log=True)
+    trainer_of(tmp_path, monitor, logger=kind(tmp_path), fast_dev_run=2).fit(model, data())
+    assert monitor.latest and not list(tmp_path.iterdir())
+    assert_clean(model)
+
+
+def test_two_fits_into_one_run_are_read_back_as_one(tmp_path: Path) -> None:
+    for fit, watch in enumerate((NORMS, NORMS[:1])):
+        logger = TensorBoardLogger(tmp_path, name="run", version=0)
+        model = Net(log=True)
+        trainer_of(tmp_path, StatsMonitor(watch, every_n_steps=[2 * fit, 2 * fit + 1]), logger=logger).fit(model, data())
+    table = read_run(tmp_path / "run" / "version_0").table("grad", "norm")
+    assert table.steps.tolist() == [0, 1, 2, 3] and set(table.names) == {n for n, _ in Net().named_parameters()}
+    assert not torch.isnan(torch.tensor(table.values)).any()
+
+
+class Broken(Memory):
+    """A disk that is full from the third step on."""
+
+    error: Exception = OSError("no space left on device")
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if step == 2 and "grad_norm/body.0.weight" in metrics:
+            raise self.error
+        super().log_metrics(metrics, step)
+
+
+def test_a_failing_logger_raises_its_own_exception(tmp_path: Path) -> None:
+    model, logger = Net(), Broken()
+    with pytest.raises(OSError, match="no space left") as raised:
+        trainer_of(tmp_path, StatsMonitor(NORMS), logger=logger).fit(model, data())
+    assert raised.value is logger.error
+    assert_clean(model)
+
+
+def test_a_failing_logger_detaches_the_monitor_and_training_goes_on(tmp_path: Path) -> None:
+    model, logger = Net(log=True), Broken()
+    monitor, other = StatsMonitor(NORMS, on_error="warn"), StatsMonitor(NORMS, prefix="other/")
+    trainer = trainer_of(tmp_path, monitor, other, logger=logger, max_epochs=2)
+    with pytest.warns(UserWarning) as caught:
+        trainer.fit(model, data())
+    said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    assert said == ["a StatsMonitor stopped watching after OSError: no space left on device; training goes on"]
+    assert trainer.global_step == 12
+    assert [step for step, metrics in logger.ours if "grad_norm/body.0.weight" in metrics] == [0, 1]
+    assert [step for step, metrics in logger.ours if "other/grad_norm/body.0.weight" in metrics] == list(range(12))
+    assert_clean(model)
+
+
+def test_values_that_are_not_finite_reach_every_logger(tmp_path: Path) -> None:
+    class Bad(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch, batch_idx) * (float("nan") if batch_idx == 1 else 1.0)
+
+    logger, memory, table = TensorBoardLogger(tmp_path), Memory(), CSVLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(), logger=[logger, memory, table]).fit(Bad(), data(2))
+    tag = "grad_norm/body.0.weight"
+    assert math.isnan(memory.values(tag)[1]) and not math.isnan(memory.values(tag)[0])
+    assert memory.values("hooks/nonfinite")[0] == 0 < memory.values("hooks/nonfinite")[1]
+    assert math.isnan(read_run(logger.log_dir).scalars[tag][1][1])
