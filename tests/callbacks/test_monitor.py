@@ -173,6 +173,17 @@ def test_sanity_check_and_validation_are_not_watched(tmp_path: Path, options: di
     assert_clean(model)
 
 
+def test_what_a_callback_computes_between_two_batches_is_not_watched(tmp_path: Path) -> None:
+    class Calls(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            pl_module(batch[0])
+
+    monitor = StatsMonitor([Watch(modules="body.0", tensors="output")])
+    seen = Count(monitor, "output", "body.0")
+    trainer_of(tmp_path, monitor, Calls(), seen, accumulate_grad_batches=3).fit(Net(), data())
+    assert list(seen.counts.values()) == [3 * 4 * 8] * 2
+
+
 def test_a_module_that_is_never_called_is_named_once(tmp_path: Path) -> None:
     class Idle(Net):
         def __init__(self) -> None:

@@ -1,0 +1,156 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_hooks import Apply, ClipByNorm, RuleError, Scale, Watch, Zero
+from lightning_hooks.rules import EveryN, as_rules, every_n, parse_tensor
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Watch(modules="*"),
+        Watch(params=["*.weight", "!head.*"], tensors="grad", stats=["norm", "p99"], every_n_steps=3, strict=False),
+        Watch(modules="*", types=["Linear"], leaves=True),
+        Apply(Scale(factor=0.5), params="*"),
+        Apply([Zero(), ClipByNorm(max_norm=1.0)], params="*", stage="backward"),
+        Apply(Zero(), modules="relu", tensor="input_grad"),
+    ],
+)
+def test_repr_can_be_typed_back_in(rule):
+    assert eval(repr(rule)) == rule
+
+
+def test_rules_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Watch(modules="*").modules = "x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "watch[0].modules: Watch needs exactly one of modules and params, got neither"),
+        ({"modules": "*", "params": "*"}, "watch[0].modules: Watch needs exactly one of modules and params, got both"),
+        (
+            {"params": "*", "tensors": ["output"]},
+            "watch[0].tensors: 'output' is a tensor of modules; a rule on params has param, grad, final_grad, update",
+        ),
+        (
+            {"modules": "*", "tensors": "grad"},
+            "watch[0].tensors: 'grad' is a tensor of params; a rule on modules has input, output, input_grad, output_grad",
+        ),
+        (
+            {"modules": "*", "tensors": "outptu"},
+            "watch[0].tensors: unknown tensor 'outptu' (did you mean 'output' or 'output_grad'?); a rule on modules has "
+            "output, input_grad, output_grad",
+        ),
+        ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or leave it out"),
+        ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or leave it out"),
+        ({"modules": [3]}, "watch[0].modules[0] must be a string, got 3"),
+        ({"modules": []}, "watch[0].modules is an empty list; give at least one pattern"),
+        ({"params": "*", "leaves": True}, "watch[0].leaves=True goes with modules, not with params"),
+        (
+            {"params": "*", "every_n_steps": 0},
+            "watch[0].every_n_steps must be an integer of at least 1, a list of steps, or a mapping with first, every, "
+            "last, got 0",
+        ),
+    ],
+)
+def test_messages_of_watch(fields, message):
+    with pytest.raises(RuleError) as caught:
+        as_rules(Watch, [fields], "watch")
+    assert str(caught.value) == message
+
+
+def test_an_unknown_key_is_named_with_the_nearest():
+    with pytest.raises(RuleError, match=r"^apply\[1\]: unknown key 'parms' \(did you mean 'params'"):
+        as_rules(Apply, [{"params": "*", "transform": "Zero"}, {"parms": "*"}], "apply")
+    with pytest.raises(RuleError, match=r"^watch must be a list of Watch rules or mappings, got 'x'$"):
+        as_rules(Watch, "x", "watch")
+    with pytest.raises(RuleError, match=r"^watch\[0\] must be a Watch or a mapping, got 3$"):
+        as_rules(Watch, [3], "watch")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"params": "*"}, r"^apply\[0\].transform is missing; give a transform or a list of them$"),
+        ({"params": "*", "transform": "Zro"}, r"^apply\[0\].transform: unknown transform 'Zro' \(did you mean 'Zero'"),
+        ({"params": "*", "transform": {"init_args": {}}}, r"^apply\[0\].transform: a mapping needs class_path"),
+        (
+            {"params": "*", "transform": ["Zero", {"class_path": "Scale", "init_args": {"factr": 1}}]},
+            r"^apply\[0\].transform\[1\]: .*unexpected keyword argument 'factr'; Scale takes factor$",
+        ),
+        ({"params": "*", "transform": {"class_path": "ClipByNorm", "init_args": {"max_norm": -1.0}}}, r"max_norm.*-1.0"),
+        ({"params": "*", "transform": "no.such.Thing"}, r"^apply\[0\].transform: cannot import 'no.such.Thing'"),
+        (
+            {"params": "*", "transform": "Zero", "stage": "bckward"},
+            r"^apply\[0\].stage must be 'step' or 'backward', got 'bckward' \(did you mean 'backward'\?\)$",
+        ),
+        ({"modules": "*", "transform": "Zero", "stage": "step"}, r"^apply\[0\].stage='step' goes with params"),
+        (
+            {"modules": "*", "transform": "Zero", "tensor": "output"},
+            r"^apply\[0\].tensor must be .* got 'output'; GradientTransforms changes gradients, not activations$",
+        ),
+        ({"params": "*", "transform": "Zero", "tensor": "output_grad"}, r"^apply\[0\].tensor='output_grad' goes with modules"),
+    ],
+)
+def test_messages_of_apply(fields, message):
+    with pytest.raises(RuleError, match=message):
+        as_rules(Apply, [fields], "apply")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {"class_path": "lightning_hooks.Scale", "init_args": {"factor": 0.5}},
+        {"class_path": "Scale", "init_args": {"factor": 0.5}},
+        {"class_path": "lightning_hooks.transforms.Scale", "init_args": {"factor": 0.5}},
+        {"_target_": "lightning_hooks.Scale", "factor": 0.5},
+        Scale(0.5),
+    ],
+)
+def test_a_transform_by_path_short_name_target_and_instance(transform):
+    (rule,) = as_rules(Apply, [{"params": "*", "transform": transform}], "apply")
+    assert rule.transform == (Scale(0.5),)
+
+
+def test_containers_of_hydra_are_read():
+    omegaconf = pytest.importorskip("omegaconf")
+    listed = omegaconf.OmegaConf.create([{"params": ["*.weight"], "tensors": ["grad"], "stats": ["norm"]}])
+    assert as_rules(Watch, listed, "watch") == [Watch(params=["*.weight"], tensors="grad", stats="norm")]
+
+
+def test_every_n_steps_counts_as_lightning_does():
+    assert [step for step in range(12) if every_n(4, "x").due(step)] == [3, 7, 11]
+    assert [step for step in range(12) if every_n([0, 5], "x").due(step)] == [0, 5]
+    assert [step for step in range(30) if every_n({"first": 5, "every": 5, "last": 20}, "x").due(step)] == [9, 14, 19]
+
+
+@given(st.integers(1, 50), st.integers(0, 500))
+def test_a_schedule_is_due_once_in_every_n_steps(n, start):
+    assert sum(EveryN(every=n).due(step) for step in range(start, start + n)) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, "every_n_steps must be an integer of at least 1.*got True"),
+        ("3", "every_n_steps must be .*got '3'"),
+        ([1, -1], r"every_n_steps\[1\] must be an integer of at least 0, got -1"),
+        ({"evry": 2}, "unknown key 'evry'; give an integer"),
+        ({"first": 9, "last": 3}, "last=3 is before first=9"),
+    ],
+)
+def test_schedules_that_cannot_be_meant(value, message):
+    with pytest.raises(RuleError, match=message):
+        every_n(value, "every_n_steps")
+
+
+def test_a_part_of_a_tensor():
+    assert parse_tensor("output[0].logits") == ("output", "[0].logits")
+    assert Watch(modules="*", tensors=["output[0]", "input.mask"]).tensors == ("output[0]", "input.mask")
+    with pytest.raises(RuleError, match=r"unknown tensor 'grad\[0\]'"):
+        Watch(params="*", tensors="grad[0]")
