@@ -44,7 +44,7 @@ def test_rules_cannot_be_changed():
         (
             {"modules": "*", "tensors": "outptu"},
             "watch[0].tensors: unknown tensor 'outptu' (did you mean 'output' or 'output_grad'?); a rule on modules has "
-            "output, input_grad, output_grad",
+            "input, output, input_grad, output_grad",
         ),
         ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or leave it out"),
         ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or leave it out"),
