@@ -1,0 +1,354 @@
+"""What a watched plain loop says, against the same numbers computed by hand."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lightning_hooks import (
+    Apply,
+    ClipByGlobalNorm,
+    Function,
+    HooksLeftError,
+    InPlaceError,
+    RuleError,
+    Scale,
+    UnsupportedError,
+    Watch,
+    assert_no_hooks,
+    instrument,
+    paused,
+)
+
+EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
+
+
+def norms(model, names, loss, tensors=EVERY_TENSOR, **options):
+    """One step without an optimizer; `{tag: value}`."""
+    with instrument(model, watch=[Watch(modules=names, tensors=tensors, stats="norm", **options)]) as watched:
+        loss(model).backward()
+        watched.step()
+    assert_no_hooks(model)
+    return watched.compute()
+
+
+class Attention(nn.Module):
+    """Reads its input three times, as attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        return torch.softmax(self.q(x) @ self.k(x).transpose(-1, -2), -1) @ self.v(x)
+
+
+class Residual(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.inner = inner
+
+    def forward(self, x):
+        h = self.first(x)
+        return h + self.inner(h)
+
+
+@pytest.mark.parametrize("inner", [nn.Linear(4, 4), Attention(), nn.Sequential(nn.LayerNorm(4), nn.GELU())], ids=repr)
+def test_input_grad_is_the_modules_own_contribution(inner):
+    torch.manual_seed(0)
+    model, x = Residual(inner), torch.randn(3, 4)
+    found = norms(model, "inner", lambda m: m(x).square().sum())
+    h = model.first(x).detach()
+    own, other = h.clone().requires_grad_(), h.clone().requires_grad_()
+    (other + inner(own)).square().sum().backward()
+    assert found["input_grad_norm/inner"] == pytest.approx(own.grad.norm().item(), rel=1e-6)
+    assert own.grad.norm() != (own.grad + other.grad).norm()
+
+
+def test_output_grad_is_the_total_over_all_consumers():
+    model, x = Residual(nn.Linear(4, 4)), torch.randn(3, 4)
+    found = norms(model, "first", lambda m: m(x).square().sum())
+    h = model.first(x).detach().requires_grad_()
+    (h + model.inner(h)).square().sum().backward()
+    assert found["output_grad_norm/first"] == pytest.approx(h.grad.norm().item(), rel=1e-6)
+
+
+def test_a_module_called_several_times_merges_into_one_row():
+    layer = nn.Linear(4, 4)
+    model, x = nn.Sequential(layer, nn.Tanh(), layer), torch.randn(3, 4)
+    found = norms(model, "0", lambda m: m(x).sum())
+    first = layer(x)
+    second = layer(torch.tanh(first))
+    assert found["output_norm/0"] == pytest.approx(torch.cat([first, second]).norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_work_in_place_after_a_module_changes_nothing(inplace):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=inplace), nn.Linear(4, 1)), torch.randn(5, 4)
+    found = norms(model, "*", lambda m: m(x).sum())
+    pre = model[0](x).detach().requires_grad_()
+    model[2](torch.relu(pre)).sum().backward()
+    assert found["output_norm/0"] == pytest.approx(pre.norm().item(), rel=1e-6)
+    assert found["input_norm/1"] == found["output_norm/0"]
+    assert found["output_grad_norm/0"] == pytest.approx(pre.grad.norm().item(), rel=1e-6)
+    assert found["input_grad_norm/1"] == pytest.approx(pre.grad.norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_activations_and_gradients_count_once(reentrant):
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+        def forward(self, x):
+            return checkpoint(self.block, x, use_reentrant=reentrant)
+
+    model, x = Net(), torch.randn(3, 4, requires_grad=True)
+    rules = [Watch(modules="block.*", tensors=["output", "output_grad"], stats=["norm"])]
+    with instrument(model, watch=rules) as watched:
+        model(x).sum().backward()
+        watched.step()
+    found = watched.compute()
+    a = model.block[0](x).detach().requires_grad_()
+    model.block[2](torch.tanh(a)).sum().backward()
+    assert found["output_norm/block.0"] == pytest.approx(a.norm().item(), rel=1e-6)
+    assert found["output_grad_norm/block.0"] == pytest.approx(a.grad.norm().item(), rel=1e-6)
+
+
+def test_nested_results_parts_keywords_and_integers():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(5, 4)
+            self.heads = Heads()
+
+        def forward(self, ids):
+            return self.heads(hidden=self.embed(ids))
+
+    class Heads(nn.Module):
+        def forward(self, *, hidden):
+            return {"logits": 2 * hidden, "rest": [hidden + 1, torch.arange(3), None]}
+
+    model, ids = Net(), torch.tensor([1, 2])
+    tensors = ("input", "input.hidden", "output", "output.logits", "output.rest[0]", "output.nothing")
+    found = norms(model, "*", lambda m: m(ids)["logits"].sum(), tensors=tensors)
+    hidden = model.embed(ids)
+    assert "input_norm/embed" not in found  # integers
+    assert "output.nothing_norm/heads" not in found
+    assert found["input_norm/heads"] == found["input.hidden_norm/heads"] == pytest.approx(hidden.norm().item())
+    assert found["output.logits_norm/heads"] == pytest.approx(2 * hidden.norm().item())
+    assert found["output.rest[0]_norm/heads"] == pytest.approx((hidden + 1).norm().item())
+    assert found["output_norm/heads"] == pytest.approx(torch.cat([2 * hidden, hidden + 1]).norm().item())
+
+
+def test_a_parameter_handed_through_collects_no_hooks():
+    class Hands(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.inner = Inner()
+
+        def forward(self):
+            return self.inner(self.weight).sum()
+
+    class Inner(nn.Module):
+        def forward(self, x):
+            return x
+
+    model = Hands()
+    with instrument(model, watch=[Watch(modules="inner", tensors="output_grad", stats="norm")]) as watched:
+        for _ in range(4):
+            model().backward()
+            assert len(model.weight._backward_hooks) == 1
+            watched.step()
+            assert watched.compute()["output_grad_norm/inner"] == pytest.approx(3**0.5)
+    assert not model.weight._backward_hooks
+
+
+def test_a_gradient_of_none_is_passed_over():
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    found = norms(model, "0", lambda m: Nothing.apply(m(torch.ones(1, 2))).sum() + m[0].bias.sum(), ("output_grad",))
+    assert "output_grad_norm/0" not in found
+
+
+def train(model, steps, watched_by=None, accumulate=1):
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def loop():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            for _ in range(accumulate):
+                model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+
+    if watched_by is None:
+        loop()
+        return None
+    with instrument(model, optimizer=optimizer, **watched_by) as watched:
+        loop()
+    return watched
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_weights_are_bit_identical_with_everything_watched(accumulate):
+    plain = nn.Sequential(nn.Linear(4, 16), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.LayerNorm(16), Attention16())
+    other = copy.deepcopy(plain)
+    everything = {
+        "watch": [
+            Watch(modules=["*", "!*.out_proj"], tensors=EVERY_TENSOR, stats=["norm", "histogram", "p50"]),
+            Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats=["ratio", "histogram", "std"]),
+        ]
+    }
+    train(plain, 20, accumulate=accumulate)
+    train(other, 20, everything, accumulate=accumulate)
+    for a, b in zip(plain.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+class Attention16(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x):
+        x = x.unsqueeze(0)
+        return self.attn(x, x, x)[0]
+
+
+def test_the_tensors_of_a_parameter():
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    before, x = model.weight.detach().clone(), torch.randn(4, 3)
+    rules = {
+        "watch": [Watch(params="weight", tensors=["param", "grad", "final_grad", "update"], stats=["norm"])],
+        "apply": [Apply(ClipByGlobalNorm(max_norm=0.1), params="*")],
+    }
+    rules["watch"].append(Watch(params="weight", tensors="update", stats="ratio"))
+    with instrument(model, optimizer=optimizer, **rules) as watched:
+        for half in x.split(2):
+            model(half).sum().backward()
+        optimizer.step()
+    found, grad = watched.compute(), x.sum(0)
+    clipped = grad * (0.1 / (grad.norm() + 1e-6)).clamp(max=1)
+    assert found["param_norm/weight"] == pytest.approx(before.norm().item())
+    assert found["grad_norm/weight"] == pytest.approx(grad.norm().item())
+    assert found["final_grad_norm/weight"] == pytest.approx(clipped.norm().item())
+    assert found["update_norm/weight"] == pytest.approx(0.5 * clipped.norm().item(), rel=1e-5)
+    assert found["update_ratio/weight"] == pytest.approx(found["update_norm/weight"] / found["param_norm/weight"])
+    assert found["transform_norm_before/0_ClipByGlobalNorm"] == pytest.approx(grad.norm().item())
+    assert found["transform_norm_after/0_ClipByGlobalNorm"] == pytest.approx(0.1, rel=1e-4)
+    assert found["transform_cosine/0_ClipByGlobalNorm"] == pytest.approx(1.0)
+    assert found["transform_acted/0_ClipByGlobalNorm"] == 1.0
+
+
+@pytest.mark.parametrize("tensor", ["output_grad", "input_grad"])
+def test_the_gradient_through_a_module_is_changed_and_seen(tensor):
+    torch.manual_seed(0)
+    model, x = Residual(nn.Linear(4, 4)), torch.randn(3, 4)
+    rule = Apply(Scale(factor=3.0), modules="inner", tensor=tensor)
+    with instrument(model, watch=[Watch(modules="inner", tensors=tensor, stats="norm")], apply=[rule]) as watched:
+        model(x).sum().backward()
+        watched.step()
+    h = model.first(x).detach()
+    through = torch.ones(3, 4) @ model.inner.weight.detach()
+    expected = torch.ones_like(h) + 3 * through
+    torch.testing.assert_close(model.first.weight.grad, expected.T @ x)
+    seen = torch.ones(3, 4) if tensor == "output_grad" else through
+    assert watched.compute()[f"{tensor}_norm/inner"] == pytest.approx(seen.norm().item())  # the watch comes first
+    assert watched.compute()["transform_norm_after/0_Scale"] == pytest.approx(3 * seen.norm().item())
+
+
+def spoil(grad):
+    return grad.mul_(2)
+
+
+def test_a_gradient_changed_in_place_in_backward_raises():
+    model = nn.Linear(2, 1)
+    rule = Apply(Function(call=spoil), params="weight", stage="backward")
+    with (
+        pytest.raises(InPlaceError, match=r"^apply\[0\].transform \(Function\) changed the gradient of weight in place"),
+        instrument(model, apply=[rule]),
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+    assert_no_hooks(model)
+
+
+def test_refusals():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'update' is only seen with an optimizer"):
+        instrument(model, watch=[Watch(params="*", tensors="update")])
+    with pytest.raises(RuleError, match=r"^apply\[0\].stage: 'step' needs an optimizer"):
+        instrument(model, apply=[Apply(Scale(2.0), params="*")])
+    with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once"):
+        instrument(model, apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*", stage="backward")])
+    with instrument(model, watch=[Watch(params="*")], optimizer=optimizer) as watched:
+        with pytest.raises(RuleError, match=r"^step\(\) is for loops without an optimizer"):
+            watched.step()
+        with pytest.raises(UnsupportedError, match="the optimizer got a closure"):
+            optimizer.step(lambda: model(torch.ones(1, 2)).sum())
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_several_optimizers_each_at_its_own_step():
+    model = nn.ModuleDict({"a": nn.Linear(1, 1, bias=False), "b": nn.Linear(1, 1, bias=False)})
+    a, b = (torch.optim.SGD(model[name].parameters(), lr=lr) for name, lr in (("a", 0.1), ("b", 0.2)))
+    with instrument(model, watch=[Watch(params="*", tensors="update", stats="mean")], optimizer=[a, b]) as watched:
+        for _ in range(2):
+            (model["a"](torch.ones(1, 1)) + model["b"](torch.ones(1, 1))).sum().backward()
+            a.step()
+            a.zero_grad()
+            b.step()
+            b.zero_grad()
+            assert watched.compute()["update_mean/a.weight"] == pytest.approx(-0.1)
+            assert watched.compute()["update_mean/b.weight"] == pytest.approx(-0.2)
+
+
+def test_nothing_is_left_after_an_exception_a_pause_and_a_lost_instrument():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with pytest.raises(ZeroDivisionError), instrument(model, watch=[Watch(modules="*")]):
+        model(torch.ones(1, 2))
+        raise ZeroDivisionError
+    assert_no_hooks(model)
+    with instrument(model, watch=[Watch(modules="*")]):
+        with pytest.raises(HooksLeftError, match="hooks of lightning_hooks are left on module 0, module 1"):
+            assert_no_hooks(model)
+        with paused(model):
+            assert_no_hooks(model)
+        with pytest.raises(HooksLeftError):
+            assert_no_hooks(model)
+    lost = instrument(model, watch=[Watch(modules="*")])
+    lost.__enter__()
+    del lost
+    gc.collect()
+    assert_no_hooks(model)
+
+
+def test_copies_of_a_watched_module_work_and_measure_nothing():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with instrument(model, watch=[Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")]) as watched:
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for other in copies:
+            assert_no_hooks(other)
+            other(torch.ones(1, 2)).sum().backward()
+        model(torch.zeros(1, 2)).sum().backward()
+        watched.step()
+    assert watched.compute()["input_norm/0"] == 0.0
