@@ -162,9 +162,10 @@ class Changer(Participant):
     def _change(self, link: Link, targets: list[Target[Any]]) -> None:
         grads = [target.value.grad for target in targets]
         names = [target.name for target in targets]
-        results = link.run(grads, names, [target.value for target in targets], self.step, owned=not self.reporting)
+        before = [grad.clone() for grad in grads] if self.reporting else []
+        results = link.run(grads, names, [target.value for target in targets], self.step, owned=True)
         if self.reporting:
-            link.report.take(grads, results)
+            link.report.take(before, results)
         for grad, result in zip(grads, results, strict=True):
             if result is not grad:
                 grad.copy_(result)  # in place: the reducer of DDP may hold views of these gradients

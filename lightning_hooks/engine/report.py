@@ -15,6 +15,7 @@ from lightning_hooks.select import Target
 # Measured on event files of this package: a scalar's tag and value, and its place in the table.
 _BYTES_PER_TABLE_VALUE = 4
 _BYTES_PER_SCALAR = 14  # besides the tag
+_BYTES_PER_HISTOGRAM = 4000  # of values of both signs: every bucket from the first to the last; of one sign about half
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,9 @@ def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
         for kept in by_target.values():
             target = kept[0].target
             stats = list(dict.fromkeys(stat for row in kept for stat in row.stats))
+            asked = [stat for row in kept for stat in row.stats]
             tags = [f"{row.tensor}_{stat}/{row.name}" for row in kept for stat in row.stats]
-            size = sum(_BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR + len(tag) for tag in tags)
+            size = sum(len(tag) + _bytes_beside_tag(stat) for tag, stat in zip(tags, asked, strict=True))
             lines.append(
                 MatchLine(
                     rule=f"{where}[{position}]",
@@ -157,6 +159,10 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
                 )
             )
     return lines
+
+
+def _bytes_beside_tag(stat: str) -> int:
+    return _BYTES_PER_HISTOGRAM if stat == "histogram" else _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
 
 
 def _type_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
