@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -61,11 +62,30 @@ def _match(arguments: list[str]) -> None:
     from lightning_hooks.callbacks.transforms import GradientTransforms
 
     cli = _lightning_cli(arguments)
+    cli.model.configure_model()  # a fit would: some models make their layers here
     ours = [c for c in our_callbacks(cli.trainer) if isinstance(c, (StatsMonitor, GradientTransforms))]
     if not ours:
         print("the config has no callback of lightning_hooks")
     for callback in ours:
         print(f"{type(callback).__name__}\n{callback.match(cli.model)}\n")
+    _refuse_together(cli, ours)
+
+
+def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
+    """Refuse what a fit would refuse although each callback is right by itself."""
+    from lightning_hooks.callbacks.monitor import StatsMonitor, refuse_common_tags
+    from lightning_hooks.engine.changer import Changer, resolve_links
+    from lightning_hooks.engine.plan import resolve
+
+    monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
+    plans = [(monitor.prefix, resolve(cli.model, monitor.watch, monitor.schedule)) for monitor in monitors]
+    for (prefix, plan), (other_prefix, other) in itertools.combinations(plans, 2):
+        if prefix == other_prefix:
+            refuse_common_tags(other, plan)
+    if getattr(cli.trainer.precision_plugin, "scaler", None) is not None:
+        for callback in ours:
+            if not isinstance(callback, StatsMonitor):
+                Changer(resolve_links(cli.model, callback.apply)).refuse_under_scaler(())  # a fit knows the optimizers too
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -1,87 +1,20 @@
-"""What a user writes: rules as plain frozen dataclasses, and how they are read from YAML or Hydra mappings."""
+"""What a user writes: rules as plain frozen dataclasses."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.reading import as_transform
+from lightning_hooks.schedule import every_n
 
 MODULE_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
 PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update")
 _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
-
-R = TypeVar("R", bound="Watch | Apply")
-
-
-@dataclass(frozen=True)
-class EveryN:
-    """Steps at which something happens, counted as Lightning counts: (step + 1) % n == 0.
-
-    Args:
-        every: every how many steps; 1 is each.
-        first: the first step that counts, default 0.
-        last: the last step that counts, default none.
-        steps: an explicit list of steps instead.
-
-    Example:
-        >>> EveryN(every=10).due(9), EveryN(every=10).due(10), EveryN(steps=(3, 5)).due(5)
-        (True, False, True)
-    """
-
-    every: int = 1
-    first: int = 0
-    last: int | None = None
-    steps: tuple[int, ...] | None = None
-
-    def due(self, step: int) -> bool:
-        """Whether a step is one of them."""
-        if self.steps is not None:
-            return step in self.steps
-        return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
-
-
-def every_n(value: Any, where: str) -> EveryN:
-    """Read a schedule: a number, a list of steps, or a mapping of `first`, `every`, `last`.
-
-    Raises:
-        RuleError: it is none of these.
-
-    Example:
-        >>> every_n({"first": 10, "every": 5}, "every_n_steps")
-        EveryN(every=5, first=10, last=None, steps=None)
-    """
-    wanted = "an integer of at least 1, a list of steps, or a mapping with first, every, last"
-    if isinstance(value, EveryN):
-        return value
-    if isinstance(value, Mapping):
-        unknown = set(value) - {"first", "every", "last"}
-        if unknown:
-            raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; give {wanted}")
-        numbers = dict(value)
-        schedule = EveryN(
-            every=_whole(numbers.get("every", 1), 1, f"{where}.every"),
-            first=_whole(numbers.get("first", 0), 0, f"{where}.first"),
-            last=None if numbers.get("last") is None else _whole(numbers["last"], 0, f"{where}.last"),
-        )
-        if schedule.last is not None and schedule.last < schedule.first:
-            raise RuleError(f"{where}: last={schedule.last} is before first={schedule.first}")
-        return schedule
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return EveryN(steps=tuple(_whole(step, 0, f"{where}[{i}]") for i, step in enumerate(value)))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RuleError(f"{where} must be {wanted}, got {value!r}")
-    return EveryN(every=value)
-
-
-def _whole(value: Any, least: int, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RuleError(f"{where} must be an integer of at least {least}, got {value!r}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -179,7 +112,7 @@ class Apply:
         if not given or given[0] is None:
             raise RuleError("transform is missing; give a transform or a list of them")
         transforms = tuple(
-            _transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given)
+            as_transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given)
         )
         object.__setattr__(self, "transform", transforms)
         if self.modules is not None:
@@ -201,40 +134,6 @@ class Apply:
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
         return _short_repr(self)
-
-
-def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
-    """Read a list of rules from instances and mappings (plain, or Hydra's containers).
-
-    Args:
-        kind: `Watch` or `Apply`.
-        rules: one rule or a sequence of them.
-        where: the option that holds them, for messages: `watch`.
-
-    Raises:
-        RuleError: with the place of the wrong value (`watch[2].stats`) and what would be right.
-    """
-    if isinstance(rules, (kind, Mapping)):
-        rules = [rules]
-    if isinstance(rules, str) or not isinstance(rules, Sequence):
-        raise RuleError(f"{where} must be a list of {kind.__name__} rules or mappings, got {rules!r}")
-    return [_as_rule(kind, rule, f"{where}[{i}]") for i, rule in enumerate(rules)]
-
-
-def _as_rule(kind: type[R], rule: Any, where: str) -> R:
-    if isinstance(rule, kind):
-        return rule
-    if not isinstance(rule, Mapping):
-        raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {rule!r}")
-    known = [field.name for field in dataclasses.fields(kind)]
-    fields = {str(key): value for key, value in rule.items() if key != "_target_"}
-    for key in fields:
-        if key not in known:
-            raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}; {kind.__name__} has {', '.join(known)}")
-    try:
-        return kind(**fields)
-    except RuleError as error:
-        raise RuleError(f"{where}.{error}") from error
 
 
 def parse_tensor(tensor: str) -> tuple[str, str]:
@@ -301,45 +200,3 @@ def _short_repr(rule: Watch | Apply) -> str:
         if value != field.default and not implied:
             shown.append(f"{field.name}={value!r}")
     return f"{type(rule).__name__}({', '.join(shown)})"
-
-
-def _transform(item: Any, where: str) -> Any:
-    """A transform from an instance, a class path, or a mapping as jsonargparse or Hydra write it."""
-    if callable(item) and not isinstance(item, (type, Mapping)):
-        return item
-    if isinstance(item, Mapping):
-        fields = {str(key): value for key, value in item.items()}
-        path = fields.pop("class_path", None) or fields.pop("_target_", None)
-        if path is None:
-            raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
-        arguments = dict(fields.pop("init_args", {})) if "init_args" in fields else fields
-        if arguments is not fields and fields:
-            raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
-    else:
-        path, arguments = item, {}
-    if not isinstance(path, str) and not isinstance(path, type):
-        raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
-    kind = _transform_class(path, where) if isinstance(path, str) else path
-    try:
-        return kind(**arguments)
-    except TypeError as error:
-        known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        raise RuleError(f"{where}: {error}; {kind.__name__} takes {', '.join(known) or 'no arguments'}") from error
-    except RuleError as error:
-        raise RuleError(f"{where}: {error}") from error
-
-
-def _transform_class(path: str, where: str) -> Any:
-    from lightning_hooks import transforms as room  # here, so that a rule that names no transform does not load torch
-
-    if "." not in path or path.startswith("lightning_hooks."):
-        name = path.rpartition(".")[2]
-        if name not in room.__all__ or name in ("Transform", "Context"):
-            known = [known for known in room.__all__ if known not in ("Transform", "Context")]
-            raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
-        return getattr(room, name)
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RuleError(f"{where}: cannot import {path!r} ({error})") from error

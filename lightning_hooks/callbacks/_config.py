@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import nn
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.callbacks.transforms import GradientTransforms
+from lightning_hooks.engine.plan import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 
 _KNOWN = {"StatsMonitor": StatsMonitor, "GradientTransforms": GradientTransforms}
@@ -41,10 +46,7 @@ def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
     file = Path(path)
     if not file.is_file():
         raise RuleError(f"{where}: there is no file {str(path)!r}")
-    try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise RuleError(f"{where}: {path} is no YAML ({error})") from error
+    content = _read(file, f"{where}: {path}")
     listed: Any = content
     if isinstance(content, Mapping):
         trainer = content.get("trainer")
@@ -66,9 +68,27 @@ def _callback(item: Any, where: str) -> HooksCallback:
     arguments = item.get("init_args") or {}
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
+        if isinstance(callback, StatsMonitor):
+            _check_statistics(callback)
     except (TypeError, RuleError) as error:
         raise RuleError(f"{where}: {name}: {error}") from error
     return callback
+
+
+def _check_statistics(monitor: StatsMonitor) -> None:
+    """Names of statistics are resolved together with a model; here one without layers, in which no pattern can match."""
+    rules = [dataclasses.replace(rule, strict=False) for rule in monitor.watch or ()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        resolve(nn.Module(), rules, monitor.schedule)
+
+
+def _read(file: Path, where: str) -> Any:
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise RuleError(f"{where} is no YAML ({reason})") from error
 
 
 def check_config(arguments: list[str]) -> None:
@@ -85,7 +105,7 @@ def check_config(arguments: list[str]) -> None:
         if flag not in ("--config", "-c"):
             continue
         path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader) if Path(path).is_file() else None
+        content = _read(Path(path), path) if os.path.isfile(path) else None  # it may also be YAML itself
         trainer = content.get("trainer") if isinstance(content, Mapping) else None
         for key in ("callbacks", "callbacks+"):
             listed = trainer.get(key) if isinstance(trainer, Mapping) else None

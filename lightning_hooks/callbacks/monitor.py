@@ -16,7 +16,9 @@ from lightning_hooks.engine.plan import Plan, resolve
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, links_report, plan_report
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.rules import EveryN, Watch, as_rules, every_n
+from lightning_hooks.reading import as_rules
+from lightning_hooks.rules import Watch
+from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.stats.record import StepRecord
 
 
@@ -167,12 +169,7 @@ class StatsMonitor(HooksCallback):
             if other.prefix != self.prefix:
                 continue
             first = False
-            common = sorted(_tags(plan) & _tags(other._recorder.observer.plan))
-            if common:
-                raise RuleError(
-                    f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common); give one of them "
-                    "another prefix="
-                )
+            refuse_common_tags(plan, other._recorder.observer.plan)
         return first
 
 
@@ -190,6 +187,20 @@ class _Guard:
             self.observer.fail(error)
             return True
         return False
+
+
+def refuse_common_tags(plan: Plan, other: Plan) -> None:
+    """Refuse that two monitors with one prefix write the same tag.
+
+    Raises:
+        RuleError: with the first such tag.
+    """
+    common = sorted(_tags(plan) & _tags(other))
+    if common:
+        raise RuleError(
+            f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common); give one of them "
+            "another prefix="
+        )
 
 
 def _tags(plan: Plan) -> set[str]:

@@ -18,7 +18,8 @@ from lightning_hooks.engine.dispatcher import Dispatcher, Participant
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.report import Match, links_report
 from lightning_hooks.errors import RuleError
-from lightning_hooks.rules import Apply, as_rules
+from lightning_hooks.reading import as_rules
+from lightning_hooks.rules import Apply
 from lightning_hooks.stats.record import StepRecord
 
 

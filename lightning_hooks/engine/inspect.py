@@ -13,7 +13,9 @@ from lightning_hooks.engine.dispatcher import live_dispatchers
 from lightning_hooks.engine.plan import resolve
 from lightning_hooks.engine.report import Match, links_report, plan_report
 from lightning_hooks.errors import HooksLeftError
-from lightning_hooks.rules import Apply, EveryN, Watch, as_rules
+from lightning_hooks.reading import as_rules
+from lightning_hooks.rules import Apply, Watch
+from lightning_hooks.schedule import EveryN
 from lightning_hooks.taps import Hook
 
 _MODULE_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
-from lightning_hooks.rules import MODULE_TENSORS, EveryN
+from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
 from lightning_hooks.stats.table import Table
 

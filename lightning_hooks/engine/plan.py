@@ -10,7 +10,8 @@ from torch import nn
 
 from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.rules import PARAM_TENSORS, EveryN, Watch, every_n, parse_tensor
+from lightning_hooks.rules import PARAM_TENSORS, Watch, parse_tensor
+from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.select import Target, named_modules, named_parameters, select
 from lightning_hooks.stats.custom import UserStatistic, user_statistic
 from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, needs_histogram, quantile_of

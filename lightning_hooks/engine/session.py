@@ -17,7 +17,9 @@ from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.plan import resolve
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.rules import Apply, EveryN, Watch, as_rules
+from lightning_hooks.reading import as_rules
+from lightning_hooks.rules import Apply, Watch
+from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.taps import Hook
 

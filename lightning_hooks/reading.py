@@ -1,0 +1,96 @@
+"""Rules and transforms read from mappings: plain ones from YAML, or Hydra's containers, which are no `list` and `dict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from lightning_hooks.errors import RuleError, did_you_mean
+
+R = TypeVar("R")
+
+
+def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
+    """Read a list of rules from instances and mappings (plain, or Hydra's containers).
+
+    Args:
+        kind: `Watch` or `Apply`.
+        rules: one rule or a sequence of them.
+        where: the option that holds them, for messages: `watch`.
+
+    Raises:
+        RuleError: with the place of the wrong value (`watch[2].stats`) and what would be right.
+    """
+    if isinstance(rules, (kind, Mapping)):
+        rules = [rules]
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        raise RuleError(f"{where} must be a list of {kind.__name__} rules or mappings, got {rules!r}")
+    return [_as_rule(kind, rule, f"{where}[{i}]") for i, rule in enumerate(rules)]
+
+
+def _as_rule(kind: type[R], rule: Any, where: str) -> R:
+    if isinstance(rule, kind):
+        return rule
+    if not isinstance(rule, Mapping):
+        raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {rule!r}")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    fields = {str(key): value for key, value in rule.items() if key != "_target_"}
+    for key in fields:
+        if key not in known:
+            raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}; {kind.__name__} has {', '.join(known)}")
+    try:
+        return kind(**fields)
+    except RuleError as error:
+        raise RuleError(f"{where}.{error}") from error
+
+
+def as_transform(item: Any, where: str) -> Any:
+    """A transform from an instance, a class path, or a mapping as jsonargparse or Hydra write it.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it names no transform, or one that cannot be made so.
+    """
+    if callable(item) and not isinstance(item, (type, Mapping)):
+        return item
+    if isinstance(item, Mapping):
+        fields = {str(key): value for key, value in item.items()}
+        path = fields.pop("class_path", None) or fields.pop("_target_", None)
+        if path is None:
+            raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
+        arguments = dict(fields.pop("init_args", {})) if "init_args" in fields else fields
+        if arguments is not fields and fields:
+            raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
+    else:
+        path, arguments = item, {}
+    if not isinstance(path, str) and not isinstance(path, type):
+        raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
+    kind = _transform_class(path, where) if isinstance(path, str) else path
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        raise RuleError(f"{where}: {error}; {kind.__name__} takes {', '.join(known) or 'no arguments'}") from error
+    except RuleError as error:
+        raise RuleError(f"{where}: {error}") from error
+
+
+def _transform_class(path: str, where: str) -> Any:
+    from lightning_hooks import transforms as room  # here, so that a rule that names no transform does not load torch
+
+    if "." not in path or path.startswith("lightning_hooks."):
+        name = path.rpartition(".")[2]
+        if name not in room.__all__ or name in ("Transform", "Context"):
+            known = [known for known in room.__all__ if known not in ("Transform", "Context")]
+            raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
+        return getattr(room, name)
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RuleError(f"{where}: cannot import {path!r} ({error})") from error

@@ -1,0 +1,75 @@
+"""At which steps something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_hooks.errors import RuleError
+
+
+@dataclass(frozen=True)
+class EveryN:
+    """Steps at which something happens, counted as Lightning counts: (step + 1) % n == 0.
+
+    Args:
+        every: every how many steps; 1 is each.
+        first: the first step that counts, default 0.
+        last: the last step that counts, default none.
+        steps: an explicit list of steps instead.
+
+    Example:
+        >>> EveryN(every=10).due(9), EveryN(every=10).due(10), EveryN(steps=(3, 5)).due(5)
+        (True, False, True)
+    """
+
+    every: int = 1
+    first: int = 0
+    last: int | None = None
+    steps: tuple[int, ...] | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether a step is one of them."""
+        if self.steps is not None:
+            return step in self.steps
+        return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
+
+
+def every_n(value: Any, where: str) -> EveryN:
+    """Read a schedule: a number, a list of steps, or a mapping of `first`, `every`, `last`.
+
+    Raises:
+        RuleError: it is none of these.
+
+    Example:
+        >>> every_n({"first": 10, "every": 5}, "every_n_steps")
+        EveryN(every=5, first=10, last=None, steps=None)
+    """
+    wanted = "an integer of at least 1, a list of steps, or a mapping with first, every, last"
+    if isinstance(value, EveryN):
+        return value
+    if isinstance(value, Mapping):
+        unknown = set(value) - {"first", "every", "last"}
+        if unknown:
+            raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; give {wanted}")
+        numbers = dict(value)
+        schedule = EveryN(
+            every=_whole(numbers.get("every", 1), 1, f"{where}.every"),
+            first=_whole(numbers.get("first", 0), 0, f"{where}.first"),
+            last=None if numbers.get("last") is None else _whole(numbers["last"], 0, f"{where}.last"),
+        )
+        if schedule.last is not None and schedule.last < schedule.first:
+            raise RuleError(f"{where}: last={schedule.last} is before first={schedule.first}")
+        return schedule
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return EveryN(steps=tuple(_whole(step, 0, f"{where}[{i}]") for i, step in enumerate(value)))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RuleError(f"{where} must be {wanted}, got {value!r}")
+    return EveryN(every=value)
+
+
+def _whole(value: Any, least: int, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RuleError(f"{where} must be an integer of at least {least}, got {value!r}")
+    return value
