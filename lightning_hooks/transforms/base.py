@@ -20,7 +20,8 @@ class Context:
         owned: whether the tensors may be overwritten in place; False by default.
         generators: the random generators made so far, by the name of their device.
         seed: the seed of generators made from now on; the same on every rank that must draw the same numbers.
-        state: what this transform keeps from step to step; saved with the checkpoint.
+        state: what this transform keeps from step to step, by the name of the tensor where it keeps something for each;
+            saved with the checkpoint, so it must be picklable.
         process_group: the processes that hold shards of the same tensors; None on a single process.
 
     Example:
@@ -37,6 +38,24 @@ class Context:
     seed: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     process_group: Any = None
+    skip_reason: str | None = field(default=None, init=False)
+
+    def skip_step(self, reason: str = "a transform asked for it") -> None:
+        """Ask that the optimizer's step does not happen: parameters and optimizer state stay as they are.
+
+        The rules after this one still run; then all gradients of the optimizer become None. At stage `step` only.
+
+        Args:
+            reason: why, in a few words; the first reason of a step counts.
+
+        Example:
+            >>> context = Context()
+            >>> context.skip_step("a norm above 10")
+            >>> context.skip_reason
+            'a norm above 10'
+        """
+        if self.skip_reason is None:
+            self.skip_reason = reason
 
     def name_of(self, index: int) -> str:
         """How a message names the tensor at `index`; its place in the list where no names were given.
@@ -89,6 +108,15 @@ class Transform:
 
     random: ClassVar[bool] = False
     """Draws random numbers, from `Context.generator_for` only."""
+
+    needs_params: ClassVar[bool] = False
+    """Needs the parameter behind each gradient (`Context.params`); refused on the tensors of modules."""
+
+    needs_step: ClassVar[bool] = False
+    """Acts on the optimizer's step as a whole; refused anywhere but at stage `step`."""
+
+    on_activations: ClassVar[bool] = True
+    """Means something on activations too; where False, refused there."""
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The tensors that take the place of `tensors`, in the same order.
