@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.participant import Participant
 
 _MADE: WeakSet[Dispatcher] = WeakSet()
 

@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback, current_step, loss_scale, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
-from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan import Plan, resolve
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, links_report, plan_report
@@ -146,12 +147,12 @@ class StatsMonitor(HooksCallback):
         if recorder is None or dispatcher is None or self._outlet is None:
             return
         observer = recorder.observer
-        if observer.failed or not any(p is observer for p, _ in dispatcher.active):
+        if observer.failed or not dispatcher.acts(observer):
             return
         with self._guarded(observer):
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
             self._record = recorder.record(step, dispatcher.take_reports(), scale)
-            observer.warn_uncalled(dispatcher.places)
+            observer.warn_uncalled(dispatcher.called)
             self._outlet.write(self._record)
 
     def _plan(self, model: LightningModule) -> Plan:

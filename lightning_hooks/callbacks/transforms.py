@@ -14,8 +14,9 @@ from typing_extensions import override
 from lightning_hooks.callbacks._base import HooksCallback, is_log_step, loss_scale
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.engine.changer import Changer, resolve_links
-from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.report import Match, links_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.rules import Apply
 from lightning_hooks.select import Target, named_modules, named_parameters, select
@@ -75,9 +75,9 @@ class Changer(Participant):
         self._step_links = [link for link in self.links if link.rule.stage == "step"]
         self._ids = {link.index: {id(target.value) for target in link.targets} for link in self._step_links}
 
-    def due(self, step: int) -> Hashable | None:
-        """Every step."""
-        return "always" if self.links else None
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """Every step of training."""
+        return "always" if self.links and stage == "train" else None
 
     def begin(self, step: int, reporting: bool) -> None:
         """Note the number of the step and whether links report on it."""
@@ -91,7 +91,7 @@ class Changer(Participant):
         for link in self.links:
             if link.rule.modules is not None:
                 for target in link.targets:
-                    yield target.value, str(link.rule.tensor), "", _BackwardPart(self, link, target, None)
+                    yield ModulePart(target.value, str(link.rule.tensor), "", _BackwardPart(self, link, target, None))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """A part for each parameter that a link acts on in backward."""

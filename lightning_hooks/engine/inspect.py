@@ -16,7 +16,7 @@ from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Watch
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.taps import Hook
+from lightning_hooks.taps import OurHook
 
 _MODULE_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -62,7 +62,7 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 
 def _carries(holder: Any, dicts: Sequence[str]) -> bool:
-    return any(isinstance(hook, Hook) for name in dicts for hook in (getattr(holder, name, None) or {}).values())
+    return any(isinstance(hook, OurHook) for name in dicts for hook in (getattr(holder, name, None) or {}).values())
 
 
 def match(model: nn.Module, rules: Sequence[Watch | Apply | Mapping[str, Any]]) -> Match:

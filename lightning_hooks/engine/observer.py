@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -44,9 +44,9 @@ class Observer(Participant):
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
-    def due(self, step: int) -> Hashable | None:
+    def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
-        if self.failed:
+        if self.failed or stage != "train":
             return None
         return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
 
@@ -59,7 +59,7 @@ class Observer(Participant):
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield row.target.value, row.kind, row.path, _Slot(self, row)
+                yield ModulePart(row.target.value, row.kind, row.path, _Slot(self, row))
 
     @property
     def needs_updates(self) -> bool:
@@ -92,14 +92,17 @@ class Observer(Participant):
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
 
-    def warn_uncalled(self, places: dict[int, Any]) -> None:
-        """Say once which watched modules the first watched step did not call."""
+    def warn_uncalled(self, called: set[int]) -> None:
+        """Say once which watched modules the first watched step did not call.
+
+        Args:
+            called: the ids of those that were.
+        """
         if self._checked_calls:
             return
         self._checked_calls = True
-        rows = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
-        called = {row.name: places[id(row.target.value)].called for row in rows if id(row.target.value) in places}
-        idle = [name for name, was_called in called.items() if not was_called]
+        watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
+        idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:
             shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
             warnings.warn(

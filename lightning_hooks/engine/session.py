@@ -21,7 +21,7 @@ from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Watch
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.record import StepRecord
-from lightning_hooks.taps import Hook
+from lightning_hooks.taps import OurHook
 
 
 class Instrument:
@@ -95,7 +95,7 @@ class Instrument:
         reports = self._changer.take_reports() if self._changer else {}
         if self._observer is not None and self._recorder is not None and self._observer.schedules:
             self._record = self._recorder.record(self._step, reports)
-            self._observer.warn_uncalled(self._dispatcher.places)
+            self._observer.warn_uncalled(self._dispatcher.called)
         elif reports:
             self._record = StepRecord(step=self._step, summaries=reports)
         self._dispatcher.end()
@@ -143,7 +143,7 @@ class _Everything:
         self.param_groups = [{"params": list(model.parameters())}]
 
 
-class _StepHook(Hook):
+class _StepHook(OurHook):
     def __init__(self, owner: Instrument, before: bool) -> None:
         self.owner = owner
         self.before = before
