@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.importing import import_object
 
 R = TypeVar("R")
 
@@ -89,8 +89,4 @@ def _transform_class(path: str, where: str) -> Any:
             known = [known for known in room.__all__ if known not in ("Transform", "Context")]
             raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
         return getattr(room, name)
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RuleError(f"{where}: cannot import {path!r} ({error})") from error
+    return import_object(path, where)

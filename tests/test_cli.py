@@ -196,7 +196,7 @@ def test_match_prints_what_each_rule_matches(folder: Path, capsys: pytest.Captur
     by_name = {(line[0], line[1]): line[2:] for line in lines if len(line) > 3}
     assert by_name[("watch[0]", "encoder.1")][:4] == ["ReLU", "output, output_grad", "mean, std, zero_fraction", "6"]
     assert by_name[("watch[1]", "encoder.0.weight")][:5] == ["Parameter", "3×4", "param, grad, update", "norm", "3"]
-    assert by_name[("apply[0]", "head.bias")][:4] == ["Parameter", "1", "grad (step)", "Zero()"]
+    assert by_name[("apply[0]", "head.bias")][:4] == ["Parameter", "1", "grad (step)", "Zero(index=None, dim=1)"]
     assert by_name[("apply[1]", "encoder.0.weight")][3] == "ClipByGlobalNorm(max_norm=1.0, norm_type=2.0)"
     assert ("watch[0]", "head") not in by_name
     assert re.search(
