@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.importing import import_object
+from lightning_hooks.errors import TransformError
+from lightning_hooks.reading import as_callable
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -17,7 +17,8 @@ class Function(Transform):
     """Apply a function of one tensor to each tensor.
 
     The function gets the tensor as it is, also where it is sparse, and must return a new one of the same shape, dtype,
-    device and layout; it must not change its argument.
+    device and layout; it must not change its argument. It must not keep anything from step to step: what it keeps is in no
+    checkpoint (write a `Transform` for that, see `Context.state`).
 
     Args:
         call: a callable `Tensor -> Tensor`, or the import path of one, as in `"torch.tanh"`.
@@ -36,16 +37,8 @@ class Function(Transform):
     _resolved: Callable[[Tensor], Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        target = import_object(self.call, "Function.call") if isinstance(self.call, str) else self.call
-        if isinstance(target, type):
-            raise RuleError(f"Function.call must be a function or an instance, got the class {self.call!r}")
-        if not callable(target):
-            raise RuleError(
-                f"Function.call must be callable or the import path of a callable, got {self.call!r}"
-                + (f", which is of type {type(target).__name__}" if isinstance(self.call, str) else "")
-            )
         # A frozen dataclass sets a derived field this way.
-        object.__setattr__(self, "_resolved", target)
+        object.__setattr__(self, "_resolved", as_callable(self.call, "Function.call"))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """What the function returns for each tensor."""

@@ -34,10 +34,13 @@ def test_instance_and_method() -> None:
         ("torhc.neg", "Function.call: cannot import 'torhc.neg': there is no module 'torhc'"),
         (
             "torch.pi",
-            "Function.call must be callable or the import path of a callable, got 'torch.pi', which is of type float",
+            "Function.call must be a function, an object that can be called, or the import path of one, got 'torch.pi'",
         ),
-        ("torch.nn.ReLU", "Function.call must be a function or an instance, got the class 'torch.nn.ReLU'"),
-        (3, "Function.call must be callable or the import path of a callable, got 3"),
+        (
+            "torch.nn.ReLU",
+            "Function.call must be a function, an object that can be called, or the import path of one, got 'torch.nn.ReLU'",
+        ),
+        (3, "Function.call must be a function, an object that can be called, or the import path of one, got 3"),
     ],
 )
 def test_refused(call: object, message: str) -> None:
