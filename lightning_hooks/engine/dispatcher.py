@@ -88,9 +88,11 @@ class Dispatcher:
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
         self._installed = None
         _LIVE.add(self)
+        participant.joined(self.gate)
 
     def leave(self, participant: Participant) -> None:
         """Let a participant go; the others keep their hooks. The last one turns out the lights."""
+        participant.left()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
             opened.active = [(p, key) for p, key in opened.active if p is not participant]
@@ -117,9 +119,9 @@ class Dispatcher:
             self._open[stage] = opened
             if stage == TRAIN:
                 self._memos.clear()
-            reporting = reporting or any(p.reports for p, _ in opened.active)
+            reporting = stage == TRAIN and (reporting or any(p.reports for p, _ in opened.active))
             for participant, _ in opened.active:
-                participant.begin(step, reporting)
+                participant.begin(step, stage, reporting)
         if opened.key != self._installed:
             self._install()
         for participant, _ in opened.active:
@@ -162,6 +164,8 @@ class Dispatcher:
         self.gate.open = False
         self.off()
         self.extras.close()
+        for participant in self.participants:
+            participant.left()
         self._memos.clear()
         self._open.clear()
         _LIVE.discard(self)
@@ -189,7 +193,11 @@ class Dispatcher:
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
-        return {tag: value for p, _ in self.active for tag, value in p.take_reports().items()}
+        out: dict[str, float] = {}
+        for participant, _ in self.active:
+            for tag, value in participant.take_reports().items():
+                out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
+        return out
 
     def _memo(self, optimizer: HasParameters) -> Memo:
         return self._memos.setdefault(id(optimizer), Memo())

@@ -29,6 +29,8 @@ class Observer(Participant):
         order: place among the participants.
     """
 
+    stage = "train"
+
     def __init__(
         self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
     ) -> None:
@@ -46,11 +48,11 @@ class Observer(Participant):
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
-        if self.failed or stage != "train":
+        if self.failed or stage != self.stage:
             return None
         return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
 
-    def begin(self, step: int, reporting: bool) -> None:
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
         self.table.clear()
@@ -83,7 +85,9 @@ class Observer(Participant):
                     memo.before[id(parameter)] = parameter.detach().clone()
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Read `update`: value after the step less value before."""
+        """Read `update`: value after the step less value before; nothing where the step did not happen."""
+        if memo.skipped:
+            return
 
         def change(parameter: nn.Parameter) -> Tensor | None:
             before = memo.before.get(id(parameter))

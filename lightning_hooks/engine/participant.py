@@ -57,6 +57,12 @@ class Participant:
         """
         raise NotImplementedError
 
+    def joined(self, gate: Gate) -> None:
+        """Called when a dispatcher has taken it in: place what stays from step to step."""
+
+    def left(self) -> None:
+        """Called when it has gone: take that away; harmless the second time."""
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """What it does at modules."""
         return ()
@@ -68,7 +74,7 @@ class Participant:
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """Register what only torch itself can place, in the order of the participants."""
 
-    def begin(self, step: int, reporting: bool) -> None:
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Called when a step that is due begins."""
 
     def batch(self) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.custom import BoundHook
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.select import Target
 
 # Measured on event files of this package: a scalar's tag and value, and its place in the table.
@@ -155,7 +157,7 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
-                    tensors=f"{link.rule.tensor or 'grad'} ({link.rule.stage})",
+                    tensors=f"{link.tensor} ({link.stage})",
                     statistics=repr(link.transform),
                     tags=len(tags) if first else 0,
                     bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,
@@ -163,6 +165,38 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
                 )
             )
     return lines
+
+
+def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
+    """One line for each place of each hook; one for the hook of an optimizer.
+
+    Args:
+        hooks: from `resolve_hooks`.
+    """
+    lines = []
+    for hook in hooks:
+        call = hook.rule.call
+        shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
+        for target in hook.targets:
+            lines.append(
+                MatchLine(
+                    hook.place, target.name, _type_of(target), _shape_of(target), hook.rule.kind, shown, 0, 0, _note(target, ())
+                )
+            )
+        if not hook.targets and hook.rule.kind in OPTIMIZER_KINDS:
+            lines.append(MatchLine(hook.place, "(every optimizer)", "Optimizer", "", hook.rule.kind, shown, 0, 0))
+    return lines
+
+
+def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str) -> list[MatchLine]:
+    """One line for each module that is captured; its files grow with the batches, not with the steps that are logged.
+
+    Args:
+        targets: the modules.
+        tensor: what is captured of them.
+        kept: what is kept of it.
+    """
+    return [MatchLine("capture", t.name, _type_of(t), "", tensor, kept, 0, 0, _note(t, ())) for t in targets]
 
 
 def _bytes_beside_tag(stat: str, target: Target[Any]) -> int:
