@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.transforms._batch import WIDER, in_groups, over_values, scaled
+from lightning_hooks.transforms._behind import by_kind
 from lightning_hooks.transforms.base import Context
 
 
@@ -39,6 +40,8 @@ def norms(values: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
         wide = WIDER.get(group[0].dtype)
         full = [value for value in group if value.numel()]
         found = iter(torch._foreach_norm(full, norm_type, dtype=wide) if full else ())
+        # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
+        # would be taken in another order than torch takes it.
         zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
         return [next(found) if value.numel() else zero for value in group]
 
@@ -94,19 +97,18 @@ def times(values: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> 
         factors: a scalar for all, or one for each.
         owned: whether to overwrite the tensors.
     """
-    each = factors if isinstance(factors, list) else [factors] * len(values)
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for index, value in enumerate(values):
-        groups.setdefault((value.device, value.dtype), []).append(index)
+    if isinstance(factors, Tensor):
+        # One for all goes to torch as one: with a list of scalars its kernel would run once for each tensor.
+        return in_groups(values, lambda group: scaled(group, _for_group(factors, group), owned))
     results = list(values)
-    for (device, dtype), members in groups.items():
-        real = WIDER.get(dtype, dtype).to_real()
-        # One for all is converted once.
-        converted: dict[int, Tensor] = {}
-        for i in members:
-            if id(each[i]) not in converted:
-                converted[id(each[i])] = each[i].to(device=device, dtype=real)
-        products = scaled([values[i] for i in members], [converted[id(each[i])] for i in members], owned)
+    for members in by_kind(values):
+        group = [values[i] for i in members]
+        products = scaled(group, [_for_group(factors[i], group) for i in members], owned)
         for index, product in zip(members, products, strict=True):
             results[index] = product
     return results
+
+
+def _for_group(factor: Tensor, group: list[Tensor]) -> Tensor:
+    dtype = group[0].dtype
+    return factor.to(device=group[0].device, dtype=WIDER.get(dtype, dtype).to_real())

@@ -139,8 +139,10 @@ class PerModuleClip(Transform):
     """Scale the tensors of each module down to a greatest common norm: `x * min(1, max_norm / (norm(module) + 1e-6))`.
 
     The parameters that a module itself holds, such as `encoder.0.weight` and `encoder.0.bias`, share one norm and one
-    factor; they are told by their names up to the last dot. Where only one of them is matched, the norm is its own. The
-    formula is that of `torch.nn.utils.clip_grad_norm_`, applied to one module at a time. A NaN stays in its module.
+    factor; they are told by their names up to the last dot. Where only one of them is matched, the norm is its own.
+    A NaN stays in its module.
+
+    Source: `torch.nn.utils.clip_grad_norm_`, applied to one module at a time.
 
     Args:
         max_norm: the greatest norm of a module's tensors seen as one vector; above 0.

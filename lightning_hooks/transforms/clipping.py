@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
+from lightning_hooks.transforms._batch import foreach, in_groups, over_values, scaled
 from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms._norms import coefficient, norms, times, total_norm
 from lightning_hooks.transforms.base import Context, Transform
 
 
 @dataclass(frozen=True)
 class ClipByValue(Transform):
-    """Limit every element to an interval; with `-c` and `c` the same numbers as `torch.nn.utils.clip_grad_value_`.
+    """Limit every element to an interval.
 
     A NaN stays NaN. The elements that a sparse tensor does not store stay zero.
+
+    Source: `torch.nn.utils.clip_grad_value_`, and the same numbers with `-c` and `c`; `optax.clip` has them too.
 
     Args:
         min: the least value; None, the default, for no limit below.
@@ -72,8 +75,9 @@ class ClipByValue(Transform):
 class ClipByNorm(Transform):
     """Scale each tensor, on its own, down to a greatest norm: `x * min(1, max_norm / (norm(x) + 1e-6))`.
 
-    The formula is that of `torch.nn.utils.clip_grad_norm_`, applied to one tensor at a time. Norms of float16 and
-    bfloat16 tensors are computed in float32. A tensor whose norm is NaN becomes NaN.
+    Norms of float16 and bfloat16 tensors are computed in float32. A tensor whose norm is NaN becomes NaN.
+
+    Source: `torch.nn.utils.clip_grad_norm_`, applied to one tensor at a time.
 
     Args:
         max_norm: the greatest norm of a tensor; above 0.
@@ -100,7 +104,7 @@ class ClipByNorm(Transform):
 
     def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
         def run(group: list[Tensor]) -> Sequence[Tensor]:
-            factors = _coefficient(torch.stack(_norms(group, self.norm_type)), self.max_norm)
+            factors = coefficient(torch.stack(norms(group, self.norm_type)), self.max_norm)
             return scaled(group, list(factors.unbind()), owned)
 
         return in_groups(values, run)
@@ -113,7 +117,8 @@ class ClipByGlobalNorm(Transform):
     Dense float32 tensors come out bit-equal to those of `torch.nn.utils.clip_grad_norm_`. Norms of float16 and bfloat16
     tensors are computed in float32. If one element is NaN, everything becomes NaN.
 
-    Source: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Source: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013, in the formula of
+    torch; `optax.clip_by_global_norm` does not add 1e-6.
 
     Args:
         max_norm: the greatest norm of all tensors seen as one vector; above 0.
@@ -141,32 +146,7 @@ class ClipByGlobalNorm(Transform):
         return over_values(tensors, context, self._change)
 
     def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
-        norms = in_groups(values, lambda group: _norms(group, self.norm_type))
-        # Torch stacks the norms group by group; for one group, and so for its numbers, the order is the same.
-        total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), self.norm_type)
-        factor = _coefficient(total, self.max_norm)
-
-        def run(group: list[Tensor]) -> Sequence[Tensor]:
-            wide = WIDER.get(group[0].dtype, group[0].dtype)
-            return scaled(group, factor.to(device=group[0].device, dtype=wide.to_real()), owned)
-
-        return in_groups(values, run)
-
-
-def _coefficient(norm: Tensor, max_norm: float) -> Tensor:
-    # Clamping where an `if` would do: reading the norm to decide would wait for the device. A NaN passes the clamp.
-    return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-
-
-def _norms(group: list[Tensor], norm_type: float) -> list[Tensor]:
-    """The norm of each tensor of one device and dtype: real scalars of the dtype to calculate in; 0 where empty."""
-    wide = WIDER.get(group[0].dtype)
-    full = [value for value in group if value.numel()]
-    norms = iter(torch._foreach_norm(full, norm_type, dtype=wide) if full else ())
-    # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
-    # would be taken in another order than torch takes it.
-    zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
-    return [next(norms) if value.numel() else zero for value in group]
+        return times(values, coefficient(total_norm(values, self.norm_type), self.max_norm), owned)
 
 
 def _within(bound: float, dtype: torch.dtype) -> float:

@@ -25,6 +25,8 @@ class Chain(Transform):
     It needs what any of them needs, and may act on activations where all of them may. Each has a state of its own; the
     random numbers of all come from one generator, in turn.
 
+    Source: `optax.chain`.
+
     Args:
         transforms: transforms, class paths or mappings with `class_path` and `init_args`, in order; at least one.
 
@@ -76,6 +78,8 @@ class When(Transform):
     transform is always called, its state always moves on, and the device chooses between what it returned and what was
     given, which takes memory for both. The host does wait where the device cannot choose: for a transform that skips steps,
     and for sparse tensors. Each rank asks the condition about its own tensors; a step that one rank skips, all skip.
+
+    Source: `optax.conditionally_transform`; `optax.conditionally_mask` would make the tensors zero elsewhere.
 
     Args:
         condition: a callable `(tensors, context) -> bool` or boolean scalar tensor, the import path of one, or a mapping

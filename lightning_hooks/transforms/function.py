@@ -20,6 +20,8 @@ class Function(Transform):
     device and layout; it must not change its argument. It must not keep anything from step to step: what it keeps is in no
     checkpoint (write a `Transform` for that, see `Context.state`).
 
+    Source: `optax.stateless_with_tree_map`, without the parameters.
+
     Args:
         call: a callable `Tensor -> Tensor`, or the import path of one, as in `"torch.tanh"`.
 

@@ -29,6 +29,8 @@ class Mask(Transform):
     are kept on the device of the tensors after their first use; those of a function are made anew on every call. A
     parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
 
+    Source: `optax.masked` around `optax.set_to_zero`, with masks of elements besides those of whole tensors.
+
     Args:
         mask: one tensor for all; or a mapping from dotted names to tensors; or the path of a file that holds either,
             written by `torch.save` (read with `weights_only`) or, where it ends in `.safetensors`, by safetensors; or a

@@ -20,6 +20,8 @@ class ZeroNonFinite(Transform):
 
     Of a complex element the real and the imaginary part are replaced each on its own.
 
+    Source: `torch.nan_to_num`; `optax.zero_nans` leaves infinities as they are.
+
     Args:
         nan: what takes the place of NaN; 0 by default.
         inf: what takes the place of infinity, its negative that of negative infinity; 0 by default.

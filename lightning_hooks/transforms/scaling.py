@@ -25,6 +25,8 @@ class Scale(Transform):
     On gradients this is a learning rate of its own only for optimizers without normalisation, such as SGD: Adam divides
     a constant factor out again.
 
+    Source: `optax.scale`.
+
     Args:
         factor: what to multiply by; any finite number, -1 reverses a gradient.
 

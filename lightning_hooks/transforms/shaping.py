@@ -177,9 +177,9 @@ class KeepNonnegative(Transform):
     is above 0 can pass below it in one step, by less than `lr * g`, and then falls no further; momentum, Adam's moments
     and weight decay add what this transform does not see.
 
-    On purpose this is not optax.keep_params_nonnegative, which changes the finished update u: it sets u to -p where
-    p + u < 0, and so never leaves 0. A gradient comes before the learning rate and the optimizer, where u is not known.
-    Both agree for a parameter at 0 under plain SGD.
+    Source: `optax.keep_params_nonnegative`, adapted to gradients. That one changes the finished update u: it sets u to -p
+    where p + u < 0, so that no parameter passes below 0. A gradient comes before the learning rate and the optimizer, where
+    u is not known. Both agree for a parameter at 0 under plain SGD.
 
     Raises:
         TransformError: when called with complex gradients, which have no order, or without the parameters.

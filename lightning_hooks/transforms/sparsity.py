@@ -25,6 +25,8 @@ class Zero(Transform):
 
     A parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
 
+    Source: `optax.set_to_zero`, with the choice of entries added.
+
     Args:
         index: the entries to set to zero along `dim`; one integer or a list, negative ones count from the end; None, the
             default, for the whole tensor.

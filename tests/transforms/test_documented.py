@@ -63,7 +63,7 @@ def test_those_that_depend_on_their_options() -> None:
 @each
 def test_every_docstring_is_whole(name: str) -> None:
     text = getattr(room, name).__doc__
-    assert text is not None and "Example:\n" in text and ">>> " in text
+    assert text is not None and "Example:\n" in text and ">>> " in text and "    Source: " in text
     fields = [field.name for field in dataclasses.fields(getattr(room, name)) if field.init]
     for field in fields:
         assert re.search(rf"^        {field}: ", text, flags=re.MULTILINE), field
