@@ -75,7 +75,7 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
     from lightning_hooks.engine.changer import Changer
-    from lightning_hooks.engine.plan import resolve
+    from lightning_hooks.engine.resolve_rows import resolve
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
     plans = [(monitor.prefix, resolve(cli.model, monitor.watch, monitor.schedule)) for monitor in monitors]

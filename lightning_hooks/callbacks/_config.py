@@ -19,7 +19,7 @@ from lightning_hooks.callbacks.capture import ActivationCapture
 from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.callbacks.transforms import GradientTransforms
-from lightning_hooks.engine.plan import resolve
+from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 
 _KNOWN: dict[str, type[HooksCallback]] = {

@@ -15,19 +15,23 @@ from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._tags import refuse_common_tags
 from lightning_hooks.callbacks._trainer import current_step, loss_scale
+from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.custom import CustomParticipant
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan import Plan, resolve
+from lightning_hooks.engine.plan import Plan
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.stats.record import StepRecord
+
+_SAVED_AS = "lightning_hooks.StatsMonitor"
 
 
 class StatsMonitor(HooksCallback):
@@ -91,6 +95,7 @@ class StatsMonitor(HooksCallback):
         self._recorder: Recorder | None = None
         self._run_recorders: dict[str, Recorder] = {}
         self._records: dict[str, StepRecord] = {}
+        self._saved: dict[str, Any] = {}
         self._outlet: Outlet | None = None
 
     def __repr__(self) -> str:
@@ -110,6 +115,29 @@ class StatsMonitor(HooksCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         return {**super().__getstate__(), "_recorder": None, "_run_recorders": {}, "_outlet": None}
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called for a checkpoint: save what goes on from step to step, the averages behind the noise scale.
+
+        Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
+        """
+        if self._recorder is not None:
+            self._saved = self._recorder.state_dict()
+        if self._saved:
+            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = self._saved
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
+        self._saved = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
+        if self._recorder is not None:
+            self._recorder.load_state_dict(self._saved)
+
+    def _saved_at(self, trainer: Trainer) -> str:
+        monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
+        same = [monitor for monitor in monitors if monitor.prefix == self.prefix]
+        return f"{self.prefix}{same.index(self)}"
 
     @property
     def latest(self) -> dict[str, float]:
@@ -145,7 +173,9 @@ class StatsMonitor(HooksCallback):
         self._recorder = None
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
+            self._refuse_changed_sums(plan, dispatcher)
             self._recorder = self._recorder_of(observer, self.prefix, leads)
+            self._recorder.load_state_dict(self._saved)
             observers.append(observer)
         self._run_recorders = {}
         for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
@@ -153,6 +183,15 @@ class StatsMonitor(HooksCallback):
             self._run_recorders[stage] = self._recorder_of(run_observer, self.prefix + STAGE_PREFIX[stage], leads)
             observers.append(run_observer)
         return observers
+
+    def _refuse_changed_sums(self, plan: Plan, dispatcher: Dispatcher) -> None:
+        """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
+        asked = {stat for row in plan.written for stat in row.stats} & {"micro_cosine", "noise_scale"}
+        if asked and any(isinstance(p, Changer) and p.acts_at_step for p in dispatcher.participants):
+            raise RuleError(
+                f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
+                "stage 'step' before this callback would change it; put StatsMonitor before GradientTransforms"
+            )
 
     def _recorder_of(self, observer: Observer, prefix: str, leads: bool) -> Recorder:
         return Recorder(observer, prefix=prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads)

@@ -44,6 +44,11 @@ class Changer(Participant):
         self._step_links = [link for link in self.links if link.stage == "step"]
         self._may_skip = any(link.may_skip for link in self._step_links)
 
+    @property
+    def acts_at_step(self) -> bool:
+        """Whether it changes the gradient of the optimizer's step."""
+        return bool(self._step_links)
+
     def due(self, step: int, stage: str) -> Hashable | None:
         """Every step of training."""
         return "always" if self.links and stage == "train" else None

@@ -17,7 +17,7 @@ from lightning_hooks.taps import Gate, GradHook, Handles, OurHook, register
 
 TRAIN = "train"
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
-_READ_AT = {"at_final": "final_grad", "after_update": "update"}
+_READ_AT = {"at_final": ("final_grad",), "after_update": ("update", "state")}
 
 
 @dataclass
@@ -185,7 +185,7 @@ class Dispatcher:
         """Let every active participant look at a moment: `at_final`, `before_update` or `after_update`."""
         if self.gate.open:
             memo = self._memo(optimizer)
-            memo.forget(_READ_AT.get(name, ""))
+            memo.forget(*_READ_AT.get(name, ()))
             if name == "before_update":
                 memo.before.clear()
             for participant, _ in list(self.active):
@@ -215,6 +215,8 @@ class Dispatcher:
             for parameter, part in participant.param_parts(key):
                 self._param_chains.setdefault(id(parameter), (parameter, []))[1].append(part)
             participant.register(key, self.gate, self._handles)
+        for _, chain in self._param_chains.values():  # what must see the gradient as it is accumulated comes last
+            chain.sort(key=lambda part: getattr(part, "last", False))
         if any(p.needs_updates for p, _ in opened.active):
             for optimizer in self._optimizers():
                 self._handles.keep(optimizer.register_step_pre_hook(_UpdateHook(self, "before_update")))

@@ -10,9 +10,9 @@ from torch import nn
 
 from lightning_hooks.engine.custom import resolve_hooks
 from lightning_hooks.engine.dispatcher import live_dispatchers
-from lightning_hooks.engine.plan import resolve
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.resolve_links import resolve_links
+from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Hook, Watch

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.engine.optimizer_state import state_of
+from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
@@ -39,9 +43,12 @@ class Observer(Participant):
         self.reports = True
         self.on_error = on_error
         self.failed = False
-        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, device)
+        pairs = plan.pair_rows
+        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
+        self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
         self._params = self._rows_by_parameter()
+        self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._serves = {param: update for update, param in plan.param_row_of.items()}
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
@@ -56,6 +63,8 @@ class Observer(Participant):
         """Start with an empty table."""
         self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
         self.table.clear()
+        if self.pairs is not None:
+            self.pairs.begin()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A slot for every module tap that is due."""
@@ -63,15 +72,24 @@ class Observer(Participant):
             if row.kind in MODULE_TENSORS and row.due(key):
                 yield ModulePart(row.target.value, row.kind, row.path, _Slot(self, row))
 
+    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
+        """What sees the gradients of micro-batches, where a statistic is about them."""
+        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key))
+
     @property
     def needs_updates(self) -> bool:
-        """Whether any rule watches `update`."""
-        return any(row.tensor == "update" for row in self.plan.rows)
+        """Whether any rule watches what there is only around the update."""
+        return any(row.kind in ("update", "state") for row in self.plan.rows)
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
         self._read(optimizer, "param", memo, lambda p: p.detach())
         self._read(optimizer, "grad", memo, lambda p: p.grad)
+        if self.pairs is not None:
+            with torch.no_grad():
+                for parameter, row in self._due_rows(optimizer, "grad"):
+                    if parameter.grad is not None:
+                        self.pairs.take(row, parameter.grad)
 
     def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `final_grad`."""
@@ -85,7 +103,7 @@ class Observer(Participant):
                     memo.before[id(parameter)] = parameter.detach().clone()
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Read `update`: value after the step less value before; nothing where the step did not happen."""
+        """Read `update`, value after the step less value before, and `state`; nothing where the step did not happen."""
         if memo.skipped:
             return
 
@@ -95,6 +113,11 @@ class Observer(Participant):
 
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
+            try:
+                for tensor in self._state_tensors:
+                    self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
+            except RuleError as error:
+                self.fail(error)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.

@@ -114,6 +114,6 @@ class Memo:
         self.readers: set[int] = set()
         self.skipped = False
 
-    def forget(self, tensor: str) -> None:
-        """Drop what was measured of a tensor, because it changed."""
-        self.looks = {key: look for key, look in self.looks.items() if key[1] != tensor}
+    def forget(self, *tensors: str) -> None:
+        """Drop what was measured of tensors, because they changed; `state` stands for every tensor of the state."""
+        self.looks = {key: look for key, look in self.looks.items() if key[1].partition(".")[0] not in tensors}

@@ -1,49 +1,39 @@
-"""Watch rules and a model become rows: one per tap, with what is computed of it and when."""
+"""The rows of a monitor: one per tap, with what is computed of it and when; and groups of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
-
-from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import PARAM_TENSORS, Watch, parse_tensor
-from lightning_hooks.schedule import EveryN, every_n
-from lightning_hooks.select import Target, named_modules, named_parameters, select
-from lightning_hooks.stats.custom import UserStatistic, user_statistic
-from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, needs_histogram, quantile_of
-
-DEFAULT_WATCH = (
-    Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
-    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
-)
+from lightning_hooks.schedule import EveryN
+from lightning_hooks.select import Target
+from lightning_hooks.stats.custom import UserStatistic
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.scalars import needs_histogram
 
 
 @dataclass
-class Row:
-    """One tap: a target and one of its tensors.
+class Asked:
+    """What rules ask of a row or of a group.
 
     Args:
-        index: its place in the table.
-        target: the module or the parameter.
+        index: its place: rows first, then groups.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule; none for a row that only serves another.
+        requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
         users: the user's own statistics among them, by name.
     """
 
     index: int
-    target: Target[Any]
     tensor: str
     requests: list[tuple[EveryN, tuple[str, ...]]] = field(default_factory=list)
     users: dict[str, UserStatistic] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The dotted name of the target."""
-        return self.target.name
+        """What its tags call it."""
+        raise NotImplementedError
 
     @property
     def kind(self) -> str:
@@ -64,25 +54,96 @@ class Row:
         """Whether any rule asks for it when these schedules are due."""
         return any(schedule in schedules for schedule, _ in self.requests)
 
+    def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
+        """The statistics that are written when these schedules are due."""
+        return tuple(dict.fromkeys(s for schedule, stats in self.requests if schedule in schedules for s in stats))
+
+
+@dataclass
+class Row(Asked):
+    """One tap: a target and one of its tensors.
+
+    A row that a rule only measures for a group has a request without statistics.
+    """
+
+    target: Target[Any] = None  # type: ignore[assignment]
+
+    @property
+    def name(self) -> str:
+        """The dotted name of the target."""
+        return self.target.name
+
+
+@dataclass
+class Group(Asked):
+    """Rows that a rule merges into one.
+
+    Args:
+        called: what the tags call it.
+        members: the indices of its rows.
+    """
+
+    called: str = ""
+    members: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the tags call it."""
+        return self.called
+
+
+@dataclass
+class Matched:
+    """What a rule matched.
+
+    Args:
+        rule: the rule.
+        rows: its rows.
+        groups: its groups, where it merges rows.
+    """
+
+    rule: Watch
+    rows: list[Row] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+
 
 @dataclass
 class Plan:
-    """Every row of a monitor."""
+    """Every row of a monitor.
+
+    Args:
+        rows: in the order of the table.
+        rules: what each rule matched.
+        schedules: of all rules.
+        groups: of rows, with the indices that follow theirs.
+        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
+    """
 
     rows: list[Row]
-    rules: list[tuple[Watch, list[Row]]]
+    rules: list[Matched]
     schedules: tuple[EveryN, ...]
+    groups: list[Group] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def written(self) -> Sequence[Row | Group]:
+        """Rows and groups, each at its index."""
+        return [*self.rows, *self.groups]
 
     @property
     def charts(self) -> list[tuple[str, str]]:
         """Tensor and statistic of every chart, each once."""
-        return list(dict.fromkeys((row.tensor, stat) for row in self.rows for stat in row.stats if stat != "histogram"))
+        return list(dict.fromkeys((row.tensor, stat) for row in self.written for stat in row.stats if stat != "histogram"))
 
     @property
     def histogram_rows(self) -> tuple[int, ...]:
-        """Rows of which a histogram or a quantile is asked."""
-        return tuple(row.index for row in self.rows if any(needs_histogram(stat) for stat in row.stats))
+        """Rows of which a histogram or a quantile is asked, or of whose group one is."""
+        return self._rows_with(needs_histogram)
+
+    @property
+    def pair_rows(self) -> tuple[int, ...]:
+        """Rows of which a pair statistic is asked, or of whose group one is."""
+        return self._rows_with(lambda stat: stat in PAIR_STATS)
 
     @property
     def replicated_rows(self) -> tuple[int, ...]:
@@ -92,98 +153,13 @@ class Plan:
     @property
     def users(self) -> list[tuple[int, UserStatistic]]:
         """The user's own statistics with their rows."""
-        return [(row.index, user) for row in self.rows for user in row.users.values()]
+        own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
+        of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
+        return [(row, user) for (row, _), user in {**own, **of_groups}.items()]
 
-
-def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
-    """The rows that rules mean in a model.
-
-    Args:
-        model: the root; names are those of its `named_modules()` and `named_parameters()`.
-        rules: watch rules; None for the default ones.
-        schedule: of the rules that have none of their own.
-        where: the option that holds the rules, for messages.
-
-    Raises:
-        RuleError: a rule that cannot be meant here, or matches nothing.
-    """
-    if rules is None:
-        rules = DEFAULT_WATCH
-    rows: dict[tuple[int, str], Row] = {}
-    modules, parameters = named_modules(model), named_parameters(model)
-    by_rule: list[tuple[Watch, list[Row]]] = []
-    schedules: dict[EveryN, None] = {}
-    for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
-        due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
-        schedules[due] = None
-        targets: list[Target[Any]]
-        if rule.modules is not None:
-            targets = list(
-                select(
-                    modules,
-                    rule.modules,
-                    types=rule.types,
-                    leaves=rule.leaves,
-                    strict=rule.strict,
-                    where=f"{here}.modules",
-                )
-            )
-            refuse_compiled(model, targets, f"{here}.modules")
-            tensors: Sequence[str] = rule.tensors or ("output", "output_grad")
-        else:
-            assert rule.params is not None
-            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-            tensors = rule.tensors or ("param", "grad", "update")
-        names, users = _statistics(rule, tensors, here)
-        matched = []
-        for tensor in tensors:
-            stats = _stats_of(names, tensor, default=rule.stats is None)
-            for target in targets:
-                row = rows.setdefault((id(target.value), tensor), Row(len(rows), target, tensor))
-                row.requests.append((due, stats))
-                row.users.update({name: user for name, user in users.items()})
-                matched.append(row)
-        by_rule.append((rule, matched))
-    plan = Plan(list(rows.values()), by_rule, tuple(schedules))
-    _add_param_rows(plan, rows)
-    return plan
-
-
-def _add_param_rows(plan: Plan, rows: dict[tuple[int, str], Row]) -> None:
-    """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
-    for row in list(plan.rows):
-        if row.tensor == "update" and "ratio" in row.stats:
-            key = (id(row.target.value), "param")
-            if key not in rows:
-                rows[key] = Row(len(rows), row.target, "param")
-                plan.rows.append(rows[key])
-            plan.param_row_of[row.index] = rows[key].index
-
-
-def _statistics(rule: Watch, tensors: Sequence[str], where: str) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
-    if rule.stats is None:
-        return DEFAULT_STATS, {}
-    names: list[str] = []
-    users: dict[str, UserStatistic] = {}
-    for position, stat in enumerate(rule.stats):
-        here = f"{where}.stats[{position}]"
-        if isinstance(stat, str) and (stat in NAMES or quantile_of(stat) is not None):
-            if stat == "ratio" and "update" not in tensors:
-                raise RuleError(f"{here}: 'ratio' is a statistic of 'update'; the rule watches {', '.join(tensors)}")
-            names.append(stat)
-            continue
-        if isinstance(stat, str) and "." not in stat:
-            raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, NAMES)}; known are {', '.join(NAMES)}")
-        user = user_statistic(stat, here)
-        if user.name in NAMES:
-            raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
-        users[user.name] = user
-        names.append(user.name)
-    return tuple(dict.fromkeys(names)), users
-
-
-def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:
-    if tensor == "update":
-        return (*names, "ratio") if default else names
-    return tuple(name for name in names if name != "ratio")
+    def _rows_with(self, wanted: Callable[[str], bool]) -> tuple[int, ...]:
+        found = {row.index for row in self.rows if any(map(wanted, row.stats))}
+        for group in self.groups:
+            if any(map(wanted, group.stats)):
+                found.update(group.members)
+        return tuple(sorted(found))

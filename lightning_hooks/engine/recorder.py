@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,27 +12,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.engine.observer import Due, Observer
-from lightning_hooks.engine.plan import Row
+from lightning_hooks.engine.plan import Group, Row
+from lightning_hooks.engine.readings import Readings
 from lightning_hooks.select import select
-from lightning_hooks.stats.histogram import quantile, shift
-from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE, merge_groups, rescale
+from lightning_hooks.stats.histogram import quantile
+from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE, merge_groups
+from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.record import Series, StepRecord
 from lightning_hooks.stats.rollup import RollUp, TapLabel
 from lightning_hooks.stats.scalars import STATISTICS, compute, quantile_of, ratio
+from lightning_hooks.stats.table import world_size
 
 Array = NDArray[np.float64]
-_FLOWING = ("input_grad", "output_grad")
+_OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}
 _GLOBALS = (("hooks/grad_norm", "grad"), ("hooks/final_grad_norm", "final_grad"), ("hooks/param_norm", "param"))
 
 
 class _Layout:
     """The series of one set of due schedules: which rows each holds. The same at every step with these schedules."""
 
-    def __init__(self, rows: Sequence[Row], due: Due) -> None:
+    def __init__(self, rows: Sequence[Row | Group], due: Due) -> None:
         members: dict[tuple[str, str], list[int]] = {}
         every: dict[str, list[int]] = {}
         for row in rows:
-            stats = dict.fromkeys(s for schedule, asked in row.requests if schedule in due for s in asked)
+            stats = row.asked(due)
             if stats:
                 every.setdefault(row.tensor, []).append(row.index)
             for stat in stats:
@@ -78,6 +82,10 @@ class Recorder:
         self._rollups: dict[Due, RollUp | None] = {}
         self._pinned = self._pin(scalars)
         self._warned = False
+        plan = observer.plan
+        self._noise = NoiseAverage(len(plan.rows))
+        of_groups = {i for group in plan.groups if "noise_scale" in group.stats for i in group.members}
+        self._noise_rows = np.array([row.index in of_groups or "noise_scale" in row.stats for row in plan.rows], dtype=bool)
 
     def record(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> StepRecord:
         """The record of the step that ends. All ranks must call it: the table is merged over them.
@@ -87,26 +95,19 @@ class Recorder:
             reports: of the transforms, tag to value.
             scale: the loss scale by which gradients of module tensors are divided.
         """
-        observer, table = self.observer, self.observer.table
-        layout = self._layout(observer.schedules)
-        device_moments, device_histograms, device_sums = table.split(table.merged().cpu())
-        if scale is not None:
-            self._unscale(device_moments, device_histograms, float(scale))
-        moments, histograms, sums = device_moments.numpy(), device_histograms.numpy(), device_sums.numpy()
-        users = table.metric_values()
-        for row, place, name in table.functions:
-            if sums[place, 1] > 0:
-                users[(row, name)] = float(sums[place, 0] / sums[place, 1])
-        slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
+        layout = self._layout(self.observer.schedules)
+        readings = Readings(self.observer.plan, self.observer.table, scale)
+        moments = readings.moments
+        self._average_noise(readings)
         series = []
         for tensor, stat, names, rows in layout.series:
-            values = self._values(stat, rows, moments, histograms, slots, users)
-            series.append(Series(tensor, stat, names, values, moments[rows, COUNT] > 0))
+            values = self._values(stat, rows, readings)
+            series.append(Series(tensor, stat, names, values, self._measured(stat, values, moments[rows, COUNT])))
         for tensor, names, rows in layout.counts:
             counts = moments[rows, COUNT]
             series.append(Series(tensor, "count", names, counts, counts > 0))
         drawn = [
-            (f"{self.prefix}{row.tensor}_histogram/{row.name}", histograms[slots[index]])
+            (f"{self.prefix}{row.tensor}_histogram/{row.name}", readings.histogram(index))
             for row, index in layout.histograms
             if moments[index, COUNT] > 0
         ]
@@ -119,39 +120,60 @@ class Recorder:
             histograms=drawn,
         )
 
-    def _values(
-        self,
-        stat: str,
-        rows: NDArray[np.int64],
-        moments: Array,
-        histograms: Array,
-        slots: Mapping[int, int],
-        users: Mapping[tuple[int, str], float],
-    ) -> Array:
+    def state_dict(self) -> dict[str, Any]:
+        """What goes on from step to step: the averages behind the noise scale, by row."""
+        rows = [row for row in self.observer.plan.rows if self._noise_rows[row.index]]
+        kept = {f"{row.tensor}/{row.name}": self._noise.values[row.index].tolist() for row in rows}
+        return {"noise": kept} if kept else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint stopped; rows that are new begin anew."""
+        saved = state.get("noise", {})
+        for row in self.observer.plan.rows:
+            self._noise.values[row.index] = saved.get(f"{row.tensor}/{row.name}", (np.nan, np.nan))
+
+    def _values(self, stat: str, rows: NDArray[np.int64], readings: Readings) -> Array:
+        moments = readings.moments
         if stat in STATISTICS:
             return compute(stat, moments[rows])
         if stat == "ratio":
             below = [self.observer.plan.param_row_of[int(row)] for row in rows]
             return ratio(moments[rows], moments[below])
+        if stat in _OF_PAIRS:
+            squares = readings.squares if stat == "cosine" else self._summed(readings)
+            return _OF_PAIRS[stat](readings.pairs[rows], squares[rows])
+        if stat == "noise_scale":
+            return np.array([self._noise.scale(self._members(int(row))) for row in rows])
         q = quantile_of(stat)
         if q is not None:
-            counts = histograms[[slots[int(row)] for row in rows]]
+            counts = np.stack([readings.histogram(int(row)) for row in rows])
             return quantile(counts, q, moments[rows, MIN], moments[rows, MAX])
-        return np.array([users.get((int(row), stat), np.nan) for row in rows])
+        return readings.of_user(stat, rows)
+
+    def _measured(self, stat: str, values: Array, counts: Array) -> NDArray[np.bool_]:
+        """Whether there is a value; a pair statistic also needs a second gradient."""
+        there: NDArray[np.bool_] = counts > 0
+        return there & ~np.isnan(values) if stat in PAIR_STATS else there
+
+    def _average_noise(self, readings: Readings) -> None:
+        rows = self._noise_rows
+        if rows.any():
+            estimates = noise_estimates(readings.pairs, self._summed(readings))[: len(rows)]
+            measured = readings.moments[: len(rows), COUNT] > 0
+            self._noise.take(np.where((rows & measured)[:, None], estimates, np.nan))
+
+    def _summed(self, readings: Readings) -> Array:
+        """Squared norm of the sum of all micro-batches' gradients; what the step has is averaged over ranks."""
+        return readings.squares * float(world_size()) ** 2
+
+    def _members(self, index: int) -> NDArray[np.int64]:
+        plan = self.observer.plan
+        return np.array([index] if index < len(plan.rows) else plan.groups[index - len(plan.rows)].members)
 
     def _layout(self, due: Due) -> _Layout:
         if due not in self._layouts:
-            self._layouts[due] = _Layout(self.observer.plan.rows, due)
+            self._layouts[due] = _Layout(self.observer.plan.written, due)
         return self._layouts[due]
-
-    def _unscale(self, moments: Tensor, histograms: Tensor, scale: float) -> None:
-        rows = [row.index for row in self.observer.plan.rows if row.kind in _FLOWING]
-        if rows and scale != 1.0:
-            moments[rows] = rescale(moments[rows], 1.0 / scale)
-        for slot, row in enumerate(self.observer.table.histogram_rows):
-            if row in rows:
-                # A loss scale is a power of two unless somebody chose another: whole buckets move.
-                histograms[slot] = shift(histograms[slot], -round(float(np.log2(scale))))
 
     def _globals(self, moments: Array) -> dict[str, float]:
         def norm_of(tensor: str) -> float | None:
@@ -164,7 +186,11 @@ class Recorder:
         update, param = norm_of("update"), norm_of("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
-        out["hooks/nonfinite"] = float(moments[:, NONFINITE].sum())
+        if self._noise_rows.any():
+            scale = self._noise.scale()
+            if not np.isnan(scale):
+                out["hooks/noise_scale"] = scale
+        out["hooks/nonfinite"] = float(moments[: len(self.observer.plan.rows), NONFINITE].sum())
         return out
 
     def _pin(self, patterns: Sequence[str]) -> set[str]:
@@ -178,17 +204,18 @@ class Recorder:
         total = sum(len(s.names) for s in series if s.stat != "count")
         if total <= self.max_scalars:
             return None
-        rows = [row for row in self.observer.plan.rows if row.due(due)]
+        rows = [row for row in self.observer.plan.rows if row.asked(due)]
+        full = self._pinned | {group.name for group in self.observer.plan.groups}
         pinned = {
             f"{s.tensor}_{s.stat}/{name}": float(value)
             for s in series
             if s.stat != "count"
             for name, value, measured in zip(s.names, s.values, s.measured, strict=True)
-            if name in self._pinned and measured
+            if name in full and measured
         }
         if due not in self._rollups:
-            labels = [TapLabel(row.name, row.tensor, _asked(row, due)) for row in rows]
-            fixed = sum(name in self._pinned for s in series if s.stat != "count" for name in s.names)
+            labels = [TapLabel(row.name, row.tensor, row.asked(due)) for row in rows]
+            fixed = sum(name in full for s in series if s.stat != "count" for name in s.names)
             self._rollups[due] = RollUp(labels, max(self.max_scalars - fixed, 0))
             self._say(total, self._rollups[due].depth)  # type: ignore[union-attr]
         rollup = self._rollups[due]
@@ -206,7 +233,3 @@ class Recorder:
                 "has them all, scalars= keeps chosen names in full",
                 stacklevel=2,
             )
-
-
-def _asked(row: Row, due: Due) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(stat for schedule, stats in row.requests if schedule in due for stat in stats))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.custom import BoundHook
 from lightning_hooks.engine.links import Link
-from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.plan import Group, Plan, Row
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.select import Target
 
@@ -114,30 +114,33 @@ def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
         where: the option that holds the rules.
     """
     lines = []
-    for position, (_, rows) in enumerate(plan.rules):
+    for position, found in enumerate(plan.rules):
+        rule = f"{where}[{position}]"
+        in_group = {i: group.name for group in found.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
-        for row in rows:
+        for row in found.rows:
             by_target.setdefault(id(row.target.value), []).append(row)
         for kept in by_target.values():
             target = kept[0].target
-            stats = list(dict.fromkeys(stat for row in kept for stat in row.stats))
-            asked = [stat for row in kept for stat in row.stats]
-            tags = [f"{row.tensor}_{stat}/{row.name}" for row in kept for stat in row.stats]
-            size = sum(len(tag) + _bytes_beside_tag(stat, target) for tag, stat in zip(tags, asked, strict=True))
-            lines.append(
-                MatchLine(
-                    rule=f"{where}[{position}]",
-                    name=target.name,
-                    type=_type_of(target),
-                    shape=_shape_of(target),
-                    tensors=", ".join(row.tensor for row in kept),
-                    statistics=", ".join(stats),
-                    tags=len(tags),
-                    bytes_per_1000_steps=1000 * size,
-                    note=_note(target, kept),
-                )
-            )
+            alone = [row for row in kept if row.index not in in_group]
+            groups = dict.fromkeys(in_group[row.index] for row in kept if row.index in in_group)
+            notes = [_note(target, kept), *(f"merged into {name}" for name in groups)]
+            line = _line(rule, target.name, _type_of(target), _shape_of(target), alone, target)
+            shown = replace(line, tensors=", ".join(row.tensor for row in kept), note="; ".join(filter(None, notes)))
+            lines.append(shown if alone else replace(shown, statistics=""))
+        for group in found.groups:
+            name = f"group of {len(group.members)}"
+            lines.append(_line(rule, group.name, name, "", [group], None))
     return lines
+
+
+def _line(rule: str, name: str, kind: str, shape: str, asked: Sequence[Row | Group], target: Target[Any] | None) -> MatchLine:
+    """The line of something that is written."""
+    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in asked for stat in row.stats]
+    size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
+    statistics = ", ".join(dict.fromkeys(stat for stat, _ in tags))
+    tensors = ", ".join(row.tensor for row in asked)
+    return MatchLine(rule, name, kind, shape, tensors, statistics, len(tags), 1000 * size)
 
 
 def links_report(links: Sequence[Link]) -> list[MatchLine]:
@@ -199,12 +202,13 @@ def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str)
     return [MatchLine("capture", t.name, _type_of(t), "", tensor, kept, 0, 0, _note(t, ())) for t in targets]
 
 
-def _bytes_beside_tag(stat: str, target: Target[Any]) -> int:
+def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     if stat != "histogram":
         return _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
-    value = target.value
-    known = isinstance(value, nn.Parameter) and not isinstance(value, UninitializedParameter)
-    elements = max(1, value.numel()) if known else _USUAL_ELEMENTS
+    value = None if target is None else target.value
+    elements = _USUAL_ELEMENTS
+    if isinstance(value, nn.Parameter) and not isinstance(value, UninitializedParameter):
+        elements = max(1, value.numel())
     # The least of n ordinary magnitudes is about 1/n of the greatest: so many powers of two, for both signs. A few elements
     # fill a bucket each, and have an empty one before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))

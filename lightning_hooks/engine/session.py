@@ -18,9 +18,9 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan import resolve
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.resolve_links import resolve_links
+from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor

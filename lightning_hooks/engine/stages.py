@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from lightning_hooks.engine.observer import Due, Observer
-from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.plan import Group, Plan, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -57,5 +57,17 @@ def forward_plan(plan: Plan) -> Plan:
         plan: of a monitor.
     """
     kept = [row for row in plan.rows if row.kind in FORWARD_TENSORS and row.requests]
-    rows = [Row(i, row.target, row.tensor, [(EveryN(), row.stats)], row.users) for i, row in enumerate(kept)]
-    return Plan(rows, [], (EveryN(),))
+    place = {row.index: i for i, row in enumerate(kept)}
+    rows = [Row(i, row.tensor, [(EveryN(), row.stats)], row.users, target=row.target) for i, row in enumerate(kept)]
+    groups = [
+        Group(
+            len(rows) + i,
+            group.tensor,
+            [(EveryN(), group.stats)],
+            group.users,
+            group.name,
+            tuple(place[m] for m in group.members),
+        )
+        for i, group in enumerate(group for group in plan.groups if group.kind in FORWARD_TENSORS)
+    ]
+    return Plan(rows, [], (EveryN(),), groups)

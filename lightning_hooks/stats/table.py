@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from torchmetrics import Metric
 from lightning_hooks.stats.custom import UserStatistic, evaluate
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import COUNT, MOMENTS, merge, merge_groups, neutral
+from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral
+from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 
 
 class Table(Metric):
@@ -26,6 +28,7 @@ class Table(Metric):
         histogram_rows: the rows that also keep a histogram.
         users: the rows that also keep a user's statistic, with it.
         replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
+        pair_rows: the rows that also keep sums over pairs of gradients.
         device: where the moments live.
 
     Example:
@@ -45,6 +48,7 @@ class Table(Metric):
         histogram_rows: tuple[int, ...] = (),
         users: Sequence[tuple[int, UserStatistic]] = (),
         replicated: Sequence[int] = (),
+        pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(dist_sync_fn=_gather, sync_on_compute=False)
@@ -62,8 +66,10 @@ class Table(Metric):
                 functions += 1
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
-        self._cuts = (rows * MOMENTS, rows * MOMENTS + len(histogram_rows) * BUCKETS)
-        blank = torch.zeros(self._cuts[1] + 2 * functions, dtype=torch.float64)
+        self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
+        sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
+        self._cuts = tuple(itertools.accumulate(sizes))
+        blank = torch.zeros(self._cuts[-1], dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
         self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
         self._touched: set[int] = set()
@@ -81,6 +87,11 @@ class Table(Metric):
         return tuple(self._slot_of)
 
     @property
+    def pair_rows(self) -> tuple[int, ...]:
+        """The rows that keep sums over pairs, in the order of these."""
+        return tuple(self._pair_slots)
+
+    @property
     def functions(self) -> list[tuple[int, int, str]]:
         """Row, place in the weighted sums, and name of every user's function."""
         return [(row, place, user.name) for row, kept in self._functions.items() for place, user in kept]
@@ -96,7 +107,7 @@ class Table(Metric):
         self._write(row, look, merging=False)
 
     def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
-        moments, histograms, sums = self.split(self.state)
+        moments, histograms, sums, _ = self.split(self.state)
         new = look.moments.to(self.state.device, non_blocking=True)
         self._touched.add(row)
         moments[row] = merge(moments[row], new) if merging else new
@@ -110,6 +121,33 @@ class Table(Metric):
             sums[place] = sums[place] + pair if merging else pair
         for _, metric in self._metrics.get(row, ()):
             metric.update(look.tensor)
+
+    def add_part(self, row: int, look: Measurement, *, first: bool) -> None:
+        """Take in the gradient of one micro-batch, of which the row's own tensor is the sum.
+
+        Args:
+            row: which.
+            look: at the gradient.
+            first: whether it is the first of a sum that begins anew.
+        """
+        sums = self.split(self.state)[3][self._pair_slots[row]]
+        new = look.moments.to(self.state.device, non_blocking=True)
+        square = new[M2] + new[COUNT] * new[MEAN].square()
+        if first:
+            sums[SMALL:] = 0.0
+        sums[SMALL] += square
+        sums[PARTS] += 1.0
+
+    def put_before(self, row: int, product: Tensor, square: Tensor) -> None:
+        """Set the product of a row's gradient with the one before.
+
+        Args:
+            row: which.
+            product: of the two, a scalar.
+            square: squared norm of the one before, a scalar.
+        """
+        sums = self.split(self.state)[3][self._pair_slots[row]]
+        sums[DOT], sums[BEFORE] = product, square
 
     def clear(self) -> None:
         """Make every row neutral again."""
@@ -137,17 +175,23 @@ class Table(Metric):
             for user, metric in kept
         }
 
-    def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The three parts of a flat state, as views.
+    def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four parts of a flat state, as views.
 
         Args:
             state: `self.state` or what `merged` returned.
 
         Returns:
-            Moments [rows, 9], histograms [histogram rows, BUCKETS], and weighted sums with their weights [functions, 2].
+            Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
+            over pairs [pair rows, 4].
         """
-        first, second = self._cuts
-        return state[:first].view(self.rows, MOMENTS), state[first:second].view(-1, BUCKETS), state[second:].view(-1, 2)
+        first, second, third, _ = self._cuts
+        return (
+            state[:first].view(self.rows, MOMENTS),
+            state[first:second].view(-1, BUCKETS),
+            state[second:third].view(-1, 2),
+            state[third:].view(-1, SUMS),
+        )
 
     def update(self, row: int, tensor: Tensor) -> None:
         """Measure a tensor into a row; what `Metric` asks for."""
@@ -158,13 +202,17 @@ class Table(Metric):
         return self.moments.clone()
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
-        moments, histograms, sums = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
+        moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
         counts = self._counted_once(moments[..., COUNT])
         moments = torch.where(counts[..., None], moments, neutral(self.rows, moments.device))
         histograms = histograms * counts[:, list(self.histogram_rows), None]
         # Not a product: a NaN of a rank that does not count must not count either.
         sums = torch.where(counts[:, [row for row, _, _ in self.functions], None], sums, 0.0)
-        return torch.cat([merge_groups(moments).flatten(), histograms.sum(0).flatten(), sums.sum(0).flatten()])
+        # Products with the gradient before are alike on all ranks; the micro-batches of each rank are parts of their own.
+        once = counts[:, list(self.pair_rows), None] & (torch.arange(SUMS, device=counts.device) < SMALL)
+        pairs = torch.where(once | (torch.arange(SUMS, device=counts.device) >= SMALL), pairs, 0.0)
+        merged = (merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0))
+        return torch.cat([part.flatten() for part in merged])
 
     def _counted_once(self, count: Tensor) -> Tensor:
         """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""
@@ -178,3 +226,9 @@ def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
     out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
     torch.distributed.all_gather_single(out, state.contiguous(), group=group)
     return list(out.view(world, -1))
+
+
+def world_size() -> int:
+    """How many ranks there are."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1

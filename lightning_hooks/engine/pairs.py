@@ -1,0 +1,74 @@
+"""Gradients seen in pairs: with the one of the watched step before, and as the parts that a step sums up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.table import Table
+
+
+class PairWatch:
+    """Fills the sums over pairs of a table.
+
+    Args:
+        plan: of the monitor.
+        table: of the monitor.
+    """
+
+    def __init__(self, plan: Plan, table: Table) -> None:
+        self.table = table
+        asked = {i: {*row.stats} for i, row in enumerate(plan.rows)}
+        for group in plan.groups:
+            for i in group.members:
+                asked[i] |= {*group.stats}
+        rows = [plan.rows[i] for i in plan.pair_rows]
+        self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
+        self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
+        self._before: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
+
+    def begin(self) -> None:
+        """A watched step begins: what was seen last is the one before."""
+        self._before.update(self._now)
+        self._now = {}
+
+    def param_parts(self, due: Callable[[Row], bool]) -> Iterable[tuple[nn.Parameter, _Part]]:
+        """A part for each parameter whose micro-batches are seen."""
+        for row in self.summed:
+            if due(row):
+                yield row.target.value, _Part(self.table, row)
+
+    def take(self, row: Row, gradient: Tensor) -> None:
+        """Compare the gradient of a step with the one before, and keep a copy of it.
+
+        Args:
+            row: of the parameter's gradient.
+            gradient: of the step; a sparse one is not compared.
+        """
+        if row.index not in self._kept or gradient.layout is not torch.strided:
+            return
+        before = self._before.get(row.index)
+        if before is not None:
+            new, old = gradient.flatten().double(), before.flatten().double()
+            self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old))
+        self._now[row.index] = gradient.detach().clone()
+
+
+class _Part:
+    """Sees the gradient of each micro-batch, after whatever changes it there."""
+
+    changes = False
+    last = True
+
+    def __init__(self, table: Table, row: Row) -> None:
+        self.table = table
+        self.row = row
+
+    def look(self, look: Measurement) -> None:
+        """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
+        self.table.add_part(self.row.index, look, first=self.row.target.value.grad is None)

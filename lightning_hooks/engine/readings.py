@@ -1,0 +1,95 @@
+"""What the table of a step holds once it is merged over ranks: for every row, and for every group of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.stats.histogram import shift
+from lightning_hooks.stats.moments import COUNT, M2, MEAN, merge_by_index, rescale
+from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
+from lightning_hooks.stats.table import Table
+
+Array = NDArray[np.float64]
+_FLOWING = ("input_grad", "output_grad")
+
+
+class Readings:
+    """The merged table of a step, on the CPU.
+
+    Args:
+        plan: whose rows they are.
+        table: which holds them; all ranks must ask together.
+        scale: the loss scale by which gradients of module tensors are divided.
+    """
+
+    def __init__(self, plan: Plan, table: Table, scale: Tensor | None = None) -> None:
+        state = table.merged().cpu()
+        moments, histograms, sums, pairs = table.split(state)
+        self._slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
+        self._groups = {group.index: group.members for group in plan.groups}
+        members = [i for group in plan.groups for i in group.members]
+        place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
+        if scale is not None and float(scale) != 1.0:
+            self._unscale(plan, moments, histograms, pairs, float(scale))
+        self.histograms: Array = histograms.numpy()
+        self.pairs: Array = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
+        self.pairs[list(table.pair_rows)] = pairs.numpy()
+        self.users = table.metric_values()
+        self._read_functions(table, sums)
+        if plan.groups:
+            index = torch.tensor(place)
+            moments = torch.cat([moments, merge_by_index(moments[members], index, len(plan.groups))])
+            np.add.at(self.pairs, np.array(place) + len(plan.rows), self.pairs[members])
+            for group in plan.groups:  # the number of parts is that of each member, not their sum
+                self.pairs[group.index, PARTS] = self.pairs[list(group.members), PARTS].max(initial=0.0)
+        self.moments: Array = moments.numpy()
+
+    @property
+    def squares(self) -> Array:
+        """The sum of squares of every row and group."""
+        with np.errstate(invalid="ignore"):
+            m = self.moments
+            square: Array = m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN])
+            return square
+
+    def histogram(self, index: int) -> Array:
+        """The log2 buckets of a row or a group.
+
+        Args:
+            index: of it.
+        """
+        if index in self._groups:
+            merged: Array = self.histograms[[self._slots[i] for i in self._groups[index]]].sum(0)
+            return merged
+        one: Array = self.histograms[self._slots[index]]
+        return one
+
+    def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
+        rows = [row.index for row in plan.rows if row.kind in _FLOWING]
+        moments[rows] = rescale(moments[rows], 1.0 / scale)
+        pairs[:, SMALL] /= scale * scale
+        for row in rows:
+            if row in self._slots:
+                # A loss scale is a power of two unless somebody chose another: whole buckets move.
+                histograms[self._slots[row]] = shift(histograms[self._slots[row]], -round(float(np.log2(scale))))
+
+    def _read_functions(self, table: Table, sums: Tensor) -> None:
+        named = {(row, name): sums[place] for row, place, name in table.functions}
+        for key, pair in named.items():
+            if pair[1] > 0:
+                self.users[key] = float(pair[0] / pair[1])
+        names = {name for _, name in named}
+        for group, members in self._groups.items():
+            for name in names:
+                kept = [named[(i, name)] for i in members if (i, name) in named]
+                total = torch.stack(kept).sum(0) if kept else None
+                if total is not None and total[1] > 0:
+                    self.users[(group, name)] = float(total[0] / total[1])
+
+    def of_user(self, name: str, rows: NDArray[np.int64]) -> Array:
+        """A user's statistic of some rows; NaN where it was not measured."""
+        return np.array([self.users.get((int(row), name), np.nan) for row in rows])

@@ -1,0 +1,146 @@
+"""Watch rules and a model become a plan: rows, groups of rows, and when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from lightning_hooks.engine.compiled import refuse_compiled
+from lightning_hooks.engine.groups import add_groups
+from lightning_hooks.engine.plan import Matched, Plan, Row
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules import Watch
+from lightning_hooks.schedule import EveryN, every_n
+from lightning_hooks.select import Target, named_modules, named_parameters, select
+from lightning_hooks.stats.custom import UserStatistic, user_statistic
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, quantile_of
+
+DEFAULT_WATCH = (
+    Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
+    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
+)
+# A statistic that only one tensor has.
+_ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
+_KNOWN = (*NAMES, *PAIR_STATS)
+
+
+def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
+    """The rows that rules mean in a model.
+
+    Args:
+        model: the root; names are those of its `named_modules()` and `named_parameters()`.
+        rules: watch rules; None for the default ones.
+        schedule: of the rules that have none of their own.
+        where: the option that holds the rules, for messages.
+
+    Raises:
+        RuleError: a rule that cannot be meant here, or matches nothing.
+    """
+    if rules is None:
+        rules = DEFAULT_WATCH
+    rows: dict[tuple[int, str], Row] = {}
+    modules, parameters = named_modules(model), named_parameters(model)
+    matched: list[Matched] = []
+    schedules: dict[EveryN, None] = {}
+    for position, rule in enumerate(rules):
+        here = f"{where}[{position}]"
+        due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
+        schedules[due] = None
+        targets, tensors = _targets(model, modules, parameters, rule, here)
+        names, users = _statistics(rule, tensors, here)
+        found = Matched(rule)
+        for tensor in tensors:
+            stats = _stats_of(names, tensor, default=rule.stats is None)
+            fresh = []
+            for target in targets:
+                row = rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
+                fresh.append(row)
+            found.rows += fresh
+            alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
+            for row in fresh:
+                kept = any(row is other for other in alone)
+                row.requests.append((due, stats if kept else ()))
+                row.users.update(users if kept else {})
+        matched.append(found)
+    plan = Plan(list(rows.values()), matched, tuple(schedules))
+    _add_param_rows(plan, rows)
+    _place_groups(plan)
+    return plan
+
+
+def _targets(
+    model: nn.Module, modules: Any, parameters: Any, rule: Watch, here: str
+) -> tuple[list[Target[Any]], Sequence[str]]:
+    if rule.modules is not None:
+        how: dict[str, Any] = {"types": rule.types, "leaves": rule.leaves, "strict": rule.strict}
+        targets = list(select(modules, rule.modules, **how, where=f"{here}.modules"))
+        refuse_compiled(model, targets, f"{here}.modules")
+        return targets, rule.tensors or ("output", "output_grad")
+    assert rule.params is not None
+    found = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+    return found, rule.tensors or ("param", "grad", "update")
+
+
+def _add_param_rows(plan: Plan, rows: dict[tuple[int, str], Row]) -> None:
+    """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
+    wanted = {row.index for row in plan.rows if "ratio" in row.stats}
+    wanted |= {i for found in plan.rules for group in found.groups if "ratio" in group.stats for i in group.members}
+    for index in sorted(wanted):
+        row = plan.rows[index]
+        key = (id(row.target.value), "param")
+        if key not in rows:
+            rows[key] = Row(len(rows), "param", target=row.target)
+            plan.rows.append(rows[key])
+        plan.param_row_of[row.index] = rows[key].index
+
+
+def _place_groups(plan: Plan) -> None:
+    """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them."""
+    names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
+    for position, found in enumerate(plan.rules):
+        for group in found.groups:
+            for stat in group.stats:
+                taken = names.setdefault((group.tensor, stat, group.name), f"a group of rule {position}")
+                if taken != f"a group of rule {position}":
+                    raise RuleError(
+                        f"watch[{position}].group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
+                        f"{taken} too; give the group another name with a mapping of names to patterns"
+                    )
+            group.index = len(plan.rows) + len(plan.groups)
+            plan.groups.append(group)
+            if "ratio" in group.stats:
+                below = tuple(plan.param_row_of[i] for i in group.members)
+                index = len(plan.rows) + len(plan.groups)
+                plan.groups.append(type(group)(index, "param", called=group.called, members=below))
+                plan.param_row_of[group.index] = index
+
+
+def _statistics(rule: Watch, tensors: Sequence[str], where: str) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+    if rule.stats is None:
+        return DEFAULT_STATS, {}
+    names: list[str] = []
+    users: dict[str, UserStatistic] = {}
+    for position, stat in enumerate(rule.stats):
+        here = f"{where}.stats[{position}]"
+        if isinstance(stat, str) and (stat in _KNOWN or quantile_of(stat) is not None):
+            only = _ONLY_OF.get(stat)
+            if only is not None and only not in tensors:
+                raise RuleError(f"{here}: {stat!r} is a statistic of {only!r}; the rule watches {', '.join(tensors)}")
+            names.append(stat)
+            continue
+        if isinstance(stat, str) and "." not in stat:
+            raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
+        user = user_statistic(stat, here)
+        if user.name in _KNOWN:
+            raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
+        users[user.name] = user
+        names.append(user.name)
+    return tuple(dict.fromkeys(names)), users
+
+
+def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:
+    kept = tuple(name for name in names if _ONLY_OF.get(name, tensor) == tensor)
+    return (*kept, "ratio") if default and tensor == "update" else kept

@@ -1,0 +1,127 @@
+"""Statistics of pairs of gradients: with the one before, and between the micro-batches of a step.
+
+The gradient noise scale is that of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1: from
+the squared norms of gradients of a small and of a large batch follow unbiased estimates of |G|², the squared norm of the true
+gradient, and of S, the trace of the covariance of the gradient of one example,
+
+    |G|² = (B_big |G_big|² - B_small |G_small|²) / (B_big - B_small)
+    S    = (|G_small|² - |G_big|²) / (1/B_small - 1/B_big),
+
+each of which is averaged over steps before their ratio S / |G|² is taken. Here a small batch is one micro-batch of one rank and
+the large one is all of a step, so the scale is in micro-batches: times the examples of one it is the batch size beyond which
+larger batches help less and less. It assumes that micro-batches are drawn independently and are of one size, that the loss is a
+mean over examples, and the last optimizer step's weights for all of them (as accumulation has it).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+PAIR_STATS: Final = ("cosine", "micro_cosine", "noise_scale")
+DOT, BEFORE, SMALL, PARTS = range(4)
+"""Columns of the sums of a row: product with the gradient before, its squared norm; squared norms and number of the parts."""
+SUMS: Final = 4
+DECAY: Final = 0.95
+"""Of the averages behind the noise scale: about the last twenty watched steps."""
+
+
+def cosine(sums: Array, square: Array) -> Array:
+    """The cosine between the gradient of this step and that of the watched step before.
+
+    Args:
+        sums: [rows, 4].
+        square: squared norm of the gradient [rows].
+
+    Returns:
+        [rows]; NaN where there was no gradient before, or one of the two is zero.
+
+    Example:
+        >>> cosine(np.array([[6.0, 9.0, 0.0, 0.0]]), np.array([4.0])).tolist()
+        [1.0]
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums[:, DOT] / np.sqrt(sums[:, BEFORE] * square)
+
+
+def micro_cosine(sums: Array, square: Array) -> Array:
+    """How much the gradients of the micro-batches agree: the mean product of two of them over their mean squared norm.
+
+    1 where all are alike, 0 where they are as noise is, down to -1/(n-1) where they cancel. Where all have one norm it is the
+    mean cosine of two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
+
+    Args:
+        sums: [rows, 4].
+        square: squared norm of the sum of the micro-batches' gradients [rows].
+
+    Returns:
+        [rows]; NaN where there are fewer than two micro-batches.
+
+    Example:
+        >>> micro_cosine(np.array([[0.0, 0.0, 2.0, 2.0]]), np.array([4.0])).tolist()
+        [1.0]
+    """
+    parts, small = sums[:, PARTS], sums[:, SMALL]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(parts > 1, (square - small) / ((parts - 1) * small), np.nan)
+
+
+def noise_estimates(sums: Array, square: Array) -> Array:
+    """The unbiased estimates of |G|² and S of one step, in units of micro-batches.
+
+    Args:
+        sums: [rows, 4].
+        square: squared norm of the sum of the micro-batches' gradients [rows].
+
+    Returns:
+        [rows, 2]; NaN where there are fewer than two micro-batches.
+
+    Example:
+        >>> noise_estimates(np.array([[0.0, 0.0, 10.0, 2.0]]), np.array([16.0])).tolist()
+        [[3.0, 2.0]]
+    """
+    n = sums[:, PARTS]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        big, small = square / n**2, sums[:, SMALL] / n
+        estimates = np.stack([(n * big - small) / (n - 1), (small - big) * n / (n - 1)], axis=1)
+    return np.where(n[:, None] > 1, estimates, np.nan)
+
+
+class NoiseAverage:
+    """Exponential averages of the two estimates, for each row.
+
+    Both have the same weights, so their ratio needs no correction for a short history.
+
+    Args:
+        rows: how many.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.values: Array = np.full((rows, 2), np.nan)
+
+    def take(self, estimates: Array) -> None:
+        """Take the estimates of a step in [rows, 2]; rows of NaN stay as they were."""
+        new = np.isfinite(estimates).all(1)
+        first = new & np.isnan(self.values).any(1)
+        self.values[first] = estimates[first]
+        later = new & ~first
+        self.values[later] = DECAY * self.values[later] + (1 - DECAY) * estimates[later]
+
+    def scale(self, members: NDArray[np.int64] | None = None) -> float:
+        """The noise scale of some rows together, in micro-batches.
+
+        Squared norms of the parts of a vector add, so those of a group are sums.
+
+        Args:
+            members: their indices; all by default.
+
+        Returns:
+            NaN where nothing was measured, or the average of |G|² is not above 0: the noise hides the gradient.
+        """
+        values = self.values if members is None else self.values[members]
+        gradient, noise = np.nansum(values, axis=0) if len(values) and np.isfinite(values).any() else (np.nan, np.nan)
+        return float(noise / gradient) if gradient > 0 else float("nan")

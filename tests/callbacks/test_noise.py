@@ -1,0 +1,67 @@
+"""The gradient noise scale in real fits: accumulation, a resume, the order of callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_hooks import Apply, ClipByNorm, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
+from tests.callbacks._tiny import Line, loader, make
+
+RULE = Watch(params="*", tensors="grad", stats=["noise_scale", "micro_cosine"])
+BATCHES = [[[3.0, 1.0]], [[1.0, 2.0]], [[2.0, 2.0]], [[4.0, 0.0]], [[1.0, 1.0]]]
+
+
+def fit(tmp_path: Path, monitor: StatsMonitor, *others: Any, resume: Path | None = None, **options: Any) -> None:
+    options = {"accumulate_grad_batches": 2, "max_epochs": 1, **options}
+    trainer = make(tmp_path, monitor, *others, **options)
+    trainer.fit(Line(), loader(*BATCHES), ckpt_path=resume, weights_only=False if resume else None)
+
+
+def test_micro_batches_of_an_accumulation_window(tmp_path: Path) -> None:
+    records: list[dict[str, float]] = []
+
+    class Note(StatsMonitor):
+        def _finish(self, trainer: Any, step: int) -> None:
+            super()._finish(trainer, step)
+            records.append(self.latest)
+
+    fit(tmp_path, Note([RULE]))
+    g = torch.tensor([b[0] for b in BATCHES]).double()
+    for record, (a, b) in zip(records, [(g[0], g[1]), (g[2], g[3])], strict=False):
+        expected = 2 * (a @ b) / (a @ a + b @ b)
+        assert record["grad_micro_cosine/layer.weight"] == pytest.approx(expected.item(), rel=1e-6)
+    assert "grad_micro_cosine/layer.weight" not in records[2]  # the last window has one batch
+    assert "grad_noise_scale/layer.weight" in records[2]  # the average of those before
+
+
+def test_the_averages_go_on_after_a_resume(tmp_path: Path) -> None:
+    def run(root: Path, epochs: int, resume: Path | None = None) -> float:
+        monitor = StatsMonitor([RULE])
+        saver = ModelCheckpoint(root, filename="{step}", save_top_k=-1, every_n_epochs=1)
+        fit(root, monitor, saver, resume=resume, max_epochs=epochs, enable_checkpointing=True)
+        return monitor.latest["hooks/noise_scale"]
+
+    whole = run(tmp_path / "whole", 2)
+    run(tmp_path / "part", 1)
+    assert run(tmp_path / "part", 2, resume=tmp_path / "part" / "step=3.ckpt") == whole
+
+
+def test_a_step_transform_before_the_monitor_is_refused_and_after_it_is_fine(tmp_path: Path) -> None:
+    clip = GradientTransforms([Apply(ClipByNorm(1.0), params="*")])
+    with pytest.raises(RuleError, match=r"^watch: 'micro_cosine' compares .* put StatsMonitor before GradientTransforms$"):
+        trainer = make(tmp_path, clip, StatsMonitor([RULE]), max_epochs=1)
+        trainer.fit(Line(), loader(*BATCHES))
+    fit(tmp_path, StatsMonitor([RULE]), clip)
+
+
+def test_a_backward_transform_counts_on_both_sides(tmp_path: Path) -> None:
+    plain, scaled = StatsMonitor([RULE]), StatsMonitor([RULE])
+    fit(tmp_path, plain)
+    fit(tmp_path, scaled, GradientTransforms([Apply(Scale(0.5), params="*", stage="backward")]))
+    tag = "grad_noise_scale/layer.weight"
+    assert scaled.latest[tag] == pytest.approx(plain.latest[tag], rel=1e-6)

@@ -1,0 +1,64 @@
+"""Tensors of an optimizer's state, by their key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import RuleError, Watch, instrument
+
+
+def step(optimizer_of, tensors, steps=2, stats=("norm", "mean")):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    optimizer = optimizer_of(model.parameters())
+    with instrument(
+        model, watch=[Watch(params="*.weight", tensors=tensors, stats=list(stats))], optimizer=optimizer
+    ) as watched:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().sum().backward()
+            optimizer.step()
+    return model, optimizer, watched.compute()
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
+def test_moments_of_adam(key: str) -> None:
+    model, optimizer, values = step(lambda p: torch.optim.AdamW(p, lr=0.1), [f"state.{key}"])
+    state = optimizer.state[model[0].weight][key].double()
+    assert values[f"state.{key}_norm/0.weight"] == pytest.approx(state.norm().item(), rel=1e-6)
+    assert values[f"state.{key}_mean/0.weight"] == pytest.approx(state.mean().item(), rel=1e-6)
+
+
+def test_a_number_in_the_state() -> None:
+    _, _, values = step(lambda p: torch.optim.AdamW(p), ["state.step"], steps=3)
+    assert values["state.step_mean/1.weight"] == 3.0
+
+
+def test_the_momentum_of_sgd_beside_the_update() -> None:
+    model, optimizer, values = step(lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9), ["state.momentum_buffer", "update"])
+    buffer = optimizer.state[model[0].weight]["momentum_buffer"].double().norm().item()
+    assert values["state.momentum_buffer_norm/0.weight"] == pytest.approx(buffer, rel=1e-6)
+    assert values["update_norm/0.weight"] == pytest.approx(0.5 * buffer, rel=1e-4)
+
+
+def test_an_unknown_key_names_those_there_are() -> None:
+    with pytest.raises(RuleError) as caught:
+        step(torch.optim.AdamW, ["state.exp_avg_sqr"])
+    assert str(caught.value) == (
+        "tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?); "
+        "it has step, exp_avg, exp_avg_sq"
+    )
+
+
+def test_an_optimizer_that_keeps_other_things_or_nothing_says_so() -> None:
+    with pytest.raises(RuleError, match=r"^tensors: 'state.exp_avg': Adagrad has no 'exp_avg'.*; it has step, sum$"):
+        step(torch.optim.Adagrad, ["state.exp_avg"])
+    with pytest.raises(RuleError, match=r"^tensors: .* SGD has no 'momentum_buffer'; it keeps nothing for this parameter$"):
+        step(lambda p: torch.optim.SGD(p, lr=0.1), ["state.momentum_buffer"])
+
+
+def test_without_an_optimizer_it_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.step' is only seen with an optimizer"):
+        instrument(nn.Sequential(nn.Linear(1, 1)), watch=[Watch(params="*", tensors="state.step")])

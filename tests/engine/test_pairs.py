@@ -1,0 +1,141 @@
+"""Gradients in pairs: with the step before, between micro-batches, and the noise scale that follows from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks import RuleError, Watch, instrument, match
+from lightning_hooks.stats.pairs import DECAY
+
+STATS = ["cosine", "micro_cosine", "noise_scale"]
+
+
+class Linear(nn.Module):
+    """The gradient of w is the x that it is given."""
+
+    def __init__(self, size: int = 2) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w @ x
+
+
+def run(steps: list[list[list[float]]], stats: list[str], **watch: object) -> list[dict[str, float]]:
+    """One dictionary for each step; a step is a list of micro-batches."""
+    model = Linear(len(steps[0][0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    out = []
+    with instrument(model, watch=[Watch(params="w", tensors="grad", stats=stats, **watch)], optimizer=optimizer) as watched:
+        for micro_batches in steps:
+            optimizer.zero_grad()
+            for x in micro_batches:
+                model(torch.tensor(x)).backward()
+            optimizer.step()
+            out.append(watched.compute())
+    return out
+
+
+def test_the_cosine_with_the_step_before() -> None:
+    first, second, third = run([[[3.0, 0.0]], [[4.0, 3.0]], [[-8.0, -6.0]]], ["cosine"])
+    assert "grad_cosine/w" not in first  # there is none before
+    assert second["grad_cosine/w"] == pytest.approx(0.8)
+    assert third["grad_cosine/w"] == pytest.approx(-1.0)
+
+
+def test_the_step_before_is_the_watched_one_before() -> None:
+    values = run([[[1.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]], ["cosine"], every_n_steps=[0, 2])
+    assert values[2]["grad_cosine/w"] == -1.0
+
+
+def test_micro_batches_that_agree_cancel_or_are_unrelated() -> None:
+    for micro_batches, expected in [
+        ([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], 1.0),
+        ([[1.0, 0.0], [0.0, 1.0]], 0.0),
+        ([[1.0, 0.0], [-1.0, 0.0]], -1.0),
+    ]:
+        (values,) = run([micro_batches], ["micro_cosine"])
+        assert values["grad_micro_cosine/w"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_of_one_micro_batch_nothing_can_be_said() -> None:
+    (values,) = run([[[1.0, 2.0]]], STATS)
+    assert set(values) == {"hooks/grad_norm", "hooks/nonfinite"}
+
+
+def estimates(micro_batches: list[list[float]]) -> tuple[float, float]:
+    """McCandlish et al., appendix A.1, as written there, with one micro-batch as the small batch."""
+    g = torch.tensor(micro_batches, dtype=torch.float64)
+    n = len(g)
+    small, big = g.square().sum(1).mean(), g.mean(0).square().sum()
+    return ((n * big - 1 * small) / (n - 1)).item(), ((small - big) / (1 / 1 - 1 / n)).item()
+
+
+def test_the_noise_scale_is_the_ratio_of_two_averages() -> None:
+    generator = torch.Generator().manual_seed(0)
+    steps = [(torch.randn(4, 3, generator=generator) * 0.5 + torch.tensor([1.0, 0.0, 2.0])).tolist() for _ in range(5)]
+    values = run(steps, ["noise_scale"])
+    gradient, noise = estimates(steps[0])
+    assert values[0]["grad_noise_scale/w"] == pytest.approx(noise / gradient, rel=1e-6)
+    for micro_batches, seen in zip(steps[1:], values[1:], strict=True):
+        g, s = estimates(micro_batches)
+        gradient, noise = DECAY * gradient + (1 - DECAY) * g, DECAY * noise + (1 - DECAY) * s
+        assert seen["grad_noise_scale/w"] == pytest.approx(noise / gradient, rel=1e-6)
+        assert seen["hooks/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
+
+
+def test_it_finds_the_scale_that_the_data_was_made_with() -> None:
+    torch.manual_seed(0)
+    mean, spread = torch.tensor([0.3, 0.4]), 0.5  # |G|² is 0.25, the trace of the covariance 2 · 0.25
+    steps = [(mean + spread * torch.randn(64, 2)).tolist() for _ in range(60)]
+    assert run(steps, ["noise_scale"])[-1]["grad_noise_scale/w"] == pytest.approx(0.5 / 0.25, rel=0.1)
+
+
+def test_of_a_group_it_is_that_of_its_parameters_as_one_vector() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a @ x[:2] + self.b @ x[2:]
+
+    model, micro_batches = Two(), [[1.0, 2.0, 3.0], [2.0, 2.0, 2.5], [0.5, 1.0, 3.5]]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = Watch(params="*", tensors="grad", stats=["noise_scale", "micro_cosine", "cosine"], group_by={"all": "*"})
+    with instrument(model, watch=[rule], optimizer=optimizer) as watched:
+        for _ in range(2):
+            optimizer.zero_grad()
+            for x in micro_batches:
+                model(torch.tensor(x)).backward()
+            optimizer.step()
+    gradient, noise = estimates(micro_batches)
+    values = watched.compute()
+    assert values["grad_noise_scale/all"] == pytest.approx(noise / gradient, rel=1e-6)
+    assert values["hooks/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
+    assert values["grad_cosine/all"] == pytest.approx(1.0)
+    g = torch.tensor(micro_batches, dtype=torch.float64)
+    total, small = g.sum(0).square().sum(), g.square().sum()
+    assert values["grad_micro_cosine/all"] == pytest.approx(((total - small) / (2 * small)).item(), rel=1e-6)
+
+
+def test_a_sum_that_begins_anew_forgets_the_parts_before() -> None:
+    model = Linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="micro_cosine")], optimizer=optimizer) as watched:
+        model(torch.tensor([9.0, 9.0])).backward()
+        optimizer.zero_grad()  # as the closure of LBFGS does
+        for x in ([1.0, 0.0], [0.0, 1.0]):
+            model(torch.tensor(x)).backward()
+        optimizer.step()
+    assert watched.compute()["grad_micro_cosine/w"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("stat", STATS)
+def test_they_are_statistics_of_a_gradient(stat: str) -> None:
+    with pytest.raises(
+        RuleError, match=rf"^watch\[0\].stats\[0\]: '{stat}' is a statistic of 'grad'; the rule watches output$"
+    ):
+        match(nn.Sequential(nn.Linear(1, 1)), [Watch(modules="0", tensors="output", stats=stat)])
