@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
@@ -96,20 +97,36 @@ class Table(Metric):
         self._write(row, look, merging=False)
 
     def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
-        moments, histograms, sums = self.split(self.state)
-        new = look.moments.to(self.state.device, non_blocking=True)
-        self._touched.add(row)
-        moments[row] = merge(moments[row], new) if merging else new
         slot = self._slot_of.get(row)
+        in_place = kernels.native if self.state.is_cpu else None  # writes into the state, without a tensor in between
+        packed = None if in_place is None else look.packed(with_histogram=slot is not None)
+        if in_place is None or packed is None:
+            self._write_tensors(row, slot, look, merging=merging)
+        else:
+            in_place.put_moments(self.state, row * MOMENTS, packed, merging)
+            if slot is not None:
+                counts = look.packed_histogram()
+                in_place.put_histogram(self.state, self._cuts[0] + slot * BUCKETS, counts, merging)
+        self._touched.add(row)
+        if row in self._functions:
+            self._write_sums(row, look, merging=merging)
+        for _, metric in self._metrics.get(row, ()):
+            metric.update(look.tensor)
+
+    def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
+        moments, histograms, _ = self.split(self.state)
+        new = look.moments.to(self.state.device, non_blocking=True)
+        moments[row] = merge(moments[row], new) if merging else new
         if slot is not None:
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
-        for place, user in self._functions.get(row, ()):
-            weight = look.tensor.numel()
-            pair = torch.stack([evaluate(user, look.tensor) * weight, new.new_tensor(float(weight))])
+
+    def _write_sums(self, row: int, look: Measurement, *, merging: bool) -> None:
+        sums = self.split(self.state)[2]
+        for place, user in self._functions[row]:
+            weight = torch.tensor(float(look.tensor.numel()), dtype=torch.float64, device=self.state.device)
+            pair = torch.stack([evaluate(user, look.tensor).to(weight.device) * weight, weight])
             sums[place] = sums[place] + pair if merging else pair
-        for _, metric in self._metrics.get(row, ()):
-            metric.update(look.tensor)
 
     def clear(self) -> None:
         """Make every row neutral again."""

@@ -1,0 +1,26 @@
+// One block of at most kBlock elements at a time, by the widest vectors of the processor.
+#pragma once
+
+#include <cstdint>
+
+#include "row.hpp"
+
+namespace hooks {
+
+constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
+constexpr int kTables = 8;  // equal neighbours count in different tables, so that none waits for the store before it
+
+// What one instruction set offers. `measure` writes the row of a block; `count` adds its elements to tables of keys.
+struct Blocks {
+  const char* name;
+  void (*measure)(Kind, const void* data, int n, Row& out);
+  void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
+};
+
+// The best of them that this processor runs.
+const Blocks& blocks();
+
+// The exact row of a block in scalar float64, whatever it holds: NaN, infinities, subnormals, the ends of the range.
+void measure_carefully(Kind, const void* data, int n, Row& out);
+
+}  // namespace hooks

@@ -1,0 +1,257 @@
+// The Python module `_native`: a thin layer over the C interface of Python, in its stable part, so that one binary serves
+// every Python from 3.11 on; of torch it knows only the DLPack exchange table.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <cstring>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "blocks.hpp"
+#include "dlpack.hpp"
+#include "measure.hpp"
+
+namespace {
+
+using hooks::Row;
+using hooks::View;
+
+// What `setup` was told. Strong references, kept as long as the process.
+PyObject* tensor_types[2] = {};
+PyObject* thread_number = nullptr;
+PyObject* is_negated = nullptr;
+const hooks::DlExchange* exchange = nullptr;
+hooks::Parallel parallel = nullptr;
+
+// Fewer elements than this are read under the interpreter lock: getting it back may take longer than the reading.
+constexpr std::int64_t kWorthRelease = 1 << 19;
+
+// 1: the view is laid out. 0: not a plain tensor in the memory of this machine, or a type of number that is not measured
+// here. -1: a Python error is set.
+int look(PyObject* object, View& view) {
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  if (type != tensor_types[0] && type != tensor_types[1]) return 0;
+  hooks::DlTensor found;
+  if (exchange->tensor_from_object(object, &found) != 0) {
+    PyErr_Clear();  // no strided memory behind it: sparse, of a function transform, …
+    return 0;
+  }
+  if (found.device.type != hooks::kDlCpu || found.dtype.lanes != 1) return 0;
+  const int bits = found.dtype.bits;
+  if (found.dtype.code == hooks::kDlBFloat && bits == 16) {
+    view.kind = hooks::Kind::bf16;
+  } else if (found.dtype.code == hooks::kDlFloat && (bits == 16 || bits == 32 || bits == 64)) {
+    view.kind = bits == 16 ? hooks::Kind::f16 : bits == 32 ? hooks::Kind::f32 : hooks::Kind::f64;
+  } else {
+    return 0;
+  }
+  // What lies there may stand for its negative (`z.conj().imag`), of which the table says nothing.
+  PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
+  if (negated != Py_False) {
+    Py_XDECREF(negated);
+    return negated ? 0 : -1;
+  }
+  Py_DECREF(negated);
+  view.data = static_cast<const char*>(found.data) + found.byte_offset;
+  view.lay_out(found.shape, found.strides, found.ndim);
+  return 1;
+}
+
+hooks::Threads threads_for(std::int64_t elements) {
+  hooks::Threads out;
+  out.run = parallel;
+  if (elements < (parallel ? hooks::kWorthThreads : hooks::kWorthNewThreads)) return out;
+  PyObject* const number = PyObject_CallNoArgs(thread_number);
+  const long known = number ? PyLong_AsLong(number) : -1;
+  Py_XDECREF(number);
+  PyErr_Clear();
+  if (known > 1) out.number = static_cast<unsigned>(known);
+  return out;
+}
+
+// False with a Python error set.
+bool measure(const std::vector<View>& views, Row* rows, double* histograms) {
+  std::int64_t elements = 0;
+  for (const View& view : views) elements += view.numel;
+  const hooks::Threads threads = threads_for(elements);
+  PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
+  bool enough = true;
+  try {
+    hooks::measure(views.data(), views.size(), rows, histograms, threads);
+  } catch (const std::exception&) {
+    enough = false;
+  }
+  if (released) PyEval_RestoreThread(released);
+  if (!enough) PyErr_NoMemory();
+  return enough;
+}
+
+PyObject* bytes_of(const void* data, std::size_t size) {
+  return PyBytes_FromStringAndSize(static_cast<const char*>(data), static_cast<Py_ssize_t>(size));
+}
+
+PyObject* py_measure(PyObject*, PyObject* tensor) {
+  std::vector<View> views(1);
+  const int found = look(tensor, views[0]);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_NONE;
+  Row row;
+  if (!measure(views, &row, nullptr)) return nullptr;
+  return bytes_of(&row, sizeof row);
+}
+
+PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
+  std::vector<View> views(1);
+  const int found = look(tensor, views[0]);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_NONE;
+  Row row;
+  double buckets[hooks::kBuckets];
+  if (!measure(views, &row, buckets)) return nullptr;
+  PyObject* const moments = bytes_of(&row, sizeof row);
+  PyObject* const counts = bytes_of(buckets, sizeof buckets);
+  PyObject* const both = moments && counts ? PyTuple_Pack(2, moments, counts) : nullptr;
+  Py_XDECREF(moments);
+  Py_XDECREF(counts);
+  return both;
+}
+
+PyObject* py_measure_many(PyObject*, PyObject* tensors) {
+  PyObject* const kept = PySequence_Tuple(tensors);  // holds them while the lock is released
+  if (!kept) return nullptr;
+  const Py_ssize_t many = PyTuple_Size(kept);
+  std::vector<View> views;
+  std::vector<Row> rows;
+  std::vector<bool> measured;
+  int found = 0;
+  for (Py_ssize_t i = 0; i < many && found >= 0; ++i) {
+    View view;
+    found = look(PyTuple_GetItem(kept, i), view);
+    measured.push_back(found == 1);
+    if (found == 1) views.push_back(std::move(view));
+  }
+  rows.resize(views.size());
+  PyObject* out = found >= 0 && measure(views, rows.data(), nullptr) ? PyList_New(many) : nullptr;
+  const Row* row = rows.data();
+  for (Py_ssize_t i = 0; i < many && out; ++i) {
+    PyObject* item = Py_None;
+    if (measured[static_cast<std::size_t>(i)]) {
+      item = bytes_of(row++, sizeof(Row));
+    } else {
+      Py_INCREF(item);
+    }
+    if (!item || PyList_SetItem(out, i, item) != 0) {
+      Py_DECREF(out);
+      out = nullptr;
+    }
+  }
+  Py_DECREF(kept);
+  return out;
+}
+
+// The numbers first to first + many of a contiguous float64 tensor; null with a Python error set.
+double* numbers_of(PyObject* state, PyObject* first, std::size_t many) {
+  View view;
+  const int found = look(state, view);
+  if (found < 0) return nullptr;
+  const Py_ssize_t begin = PyLong_AsSsize_t(first);
+  if (begin == -1 && PyErr_Occurred()) return nullptr;
+  if (found == 0 || view.kind != hooks::Kind::f64 || !view.gaps.empty() || view.copies != 1) {
+    PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor in the memory of this machine");
+    return nullptr;
+  }
+  if (begin < 0 || begin + static_cast<std::int64_t>(many) > view.numel) {
+    PyErr_SetString(PyExc_IndexError, "outside of the state");
+    return nullptr;
+  }
+  return reinterpret_cast<double*>(const_cast<char*>(view.data)) + begin;
+}
+
+// Arguments of the two below: state, place of the first number, bytes, whether to join what is there or to take its place.
+template <class Join>
+PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, Join join) {
+  if (given != 4) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, a place in it, bytes, and whether to merge");
+    return nullptr;
+  }
+  char* bytes = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(args[2], &bytes, &size) != 0) return nullptr;
+  if (static_cast<std::size_t>(size) != wanted) {
+    PyErr_Format(PyExc_ValueError, "expected %zu bytes and got %zd", wanted, size);
+    return nullptr;
+  }
+  double* const numbers = numbers_of(args[0], args[1], wanted / sizeof(double));
+  if (!numbers) return nullptr;
+  if (args[3] == Py_True) {
+    join(numbers, bytes);
+  } else {
+    std::memcpy(numbers, bytes, wanted);
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  return put(args, given, sizeof(Row), [](double* numbers, const char* bytes) {
+    Row into, from;
+    std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
+    std::memcpy(static_cast<void*>(&from), bytes, sizeof from);
+    hooks::merge(into, from);
+    std::memcpy(numbers, &into, sizeof into);
+  });
+}
+
+PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  return put(args, given, hooks::kBuckets * sizeof(double), [](double* numbers, const char* bytes) {
+    for (int i = 0; i < hooks::kBuckets; ++i) {
+      double count;
+      std::memcpy(&count, bytes + i * sizeof count, sizeof count);
+      numbers[i] += count;
+    }
+  });
+}
+
+PyObject* py_instructions(PyObject*, PyObject*) { return PyUnicode_FromString(hooks::blocks().name); }
+
+PyObject* py_setup(PyObject*, PyObject* args) {
+  PyObject *tensor, *parameter, *negated, *capsule, *number, *address;
+  if (!PyArg_ParseTuple(args, "OOOOOO:setup", &tensor, &parameter, &negated, &capsule, &number, &address)) return nullptr;
+  auto* table = static_cast<const hooks::DlExchange*>(PyCapsule_GetPointer(capsule, hooks::kDlCapsule));
+  if (!table) return nullptr;
+  while (table && table->version.major != hooks::kDlMajor) table = table->older;
+  if (!table || !table->tensor_from_object) {
+    PyErr_SetString(PyExc_ImportError, "the DLPack exchange table of torch is of another version");
+    return nullptr;
+  }
+  void* const function = PyLong_AsVoidPtr(address);
+  if (!function && PyErr_Occurred()) return nullptr;
+  for (PyObject* kept : {tensor, parameter, negated, number}) Py_INCREF(kept);
+  tensor_types[0] = tensor;
+  tensor_types[1] = parameter;
+  is_negated = negated;
+  thread_number = number;
+  exchange = table;
+  parallel = reinterpret_cast<hooks::Parallel>(function);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"setup", py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads, `GOMP_parallel`."},
+    {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
+    {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
+    {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
+    {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
+    {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_moments)), METH_FASTCALL,
+     "Write moments into a state, or merge them."},
+    {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_histogram)), METH_FASTCALL,
+     "Write a histogram into a state, or add it."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The native kernel.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&definition); }
