@@ -13,11 +13,11 @@ FOLDER = Path("lightning_hooks/stats/kernels/src")  # setuptools wants it relati
 
 kernel = Extension(
     "lightning_hooks.stats.kernels._native",
-    sources=[str(FOLDER / f"{name}.cpp") for name in ("blocks", "careful", "measure", "module", "view")],
+    sources=[str(FOLDER / f"{name}.cpp") for name in ("blocks", "careful", "measure", "module", "pool", "view")],
     depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in FOLDER.glob(pattern)),
     include_dirs=[str(FOLDER)],
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized"],
     py_limited_api=True,
     optional=True,
 )

@@ -9,10 +9,7 @@ Importing this module fails where the compiled part is absent or does not suit t
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -65,23 +62,7 @@ def as_tensor(numbers: bytes) -> Tensor:
 
 def describe() -> str:
     """A few words on what runs here, such as `native (avx512)`."""
-    return f"native ({_native.instructions()}{'' if _PARALLEL else ', threads of its own'})"
-
-
-def _parallel() -> int:
-    """Where `GOMP_parallel` lies in the OpenMP runtime that torch has loaded, or 0.
-
-    Its threads are awake and bound as the user wishes; a second runtime beside it would fight it for the processors.
-    """
-    folder = Path(torch.__file__).parent / "lib"
-    known: list[str | None] = [None, *map(str, sorted(folder.glob("lib*omp*")))]
-    for name in known:
-        try:
-            library = ctypes.CDLL(name, mode=getattr(os, "RTLD_NOLOAD", 0) | getattr(os, "RTLD_NOW", 0) if name else 0)
-            return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
-        except (OSError, AttributeError, TypeError):  # TypeError: Windows has no library of the process itself
-            continue
-    return 0
+    return f"native ({_native.instructions()})"
 
 
 def _exchange() -> object:
@@ -91,5 +72,4 @@ def _exchange() -> object:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table") from None
 
 
-_PARALLEL = _parallel()
-_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _PARALLEL)
+_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads)

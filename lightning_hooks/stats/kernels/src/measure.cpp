@@ -4,11 +4,11 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
+#include <new>
 #include <vector>
 
 #include "blocks.hpp"
+#include "pool.hpp"
 
 namespace hooks {
 namespace {
@@ -97,33 +97,22 @@ struct Job {
     }
     settle();
   }
-  static void body(void* job) { static_cast<Job*>(job)->work(); }
+  static void body(void* job) {
+    try {
+      static_cast<Job*>(job)->work();
+    } catch (const std::bad_alloc&) {
+      // No room for its scratch, so it took nothing; the calling thread has its own already.
+    }
+  }
 };
-
-void run(Job& job, const Threads& threads) {
-  if (threads.run) {
-    threads.run(Job::body, &job, threads.number, 0);
-    return;
-  }
-  std::vector<std::thread> others;
-  try {
-    for (unsigned i = 1; i < threads.number; ++i) others.emplace_back(Job::body, &job);
-  } catch (const std::system_error&) {
-    // No more threads to be had: those there are do the work.
-  }
-  job.work();
-  for (std::thread& other : others) other.join();
-}
 
 }  // namespace
 
-void measure(const View* views, std::size_t many, Row* rows, double* histograms, const Threads& threads) {
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < many; ++i) total += views[i].numel;
+void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads) {
   const Blocks& kernels = blocks();
   if (histograms) std::fill_n(histograms, many * kBuckets, 0.0);
-  if (threads.number <= 1) {
-    Scratch& scratch = scratch_of_thread();
+  Scratch& scratch = scratch_of_thread();
+  if (threads <= 1) {
     for (std::size_t i = 0; i < many; ++i) {
       const View& view = views[i];
       // In the same pieces as several threads would take, so that the rounding is the same.
@@ -142,7 +131,7 @@ void measure(const View* views, std::size_t many, Row* rows, double* histograms,
       }
     }
     job.rows.resize(job.tasks.size());
-    run(job, threads);
+    run_parallel(Job::body, &job, threads);
     std::fill_n(rows, many, Row());
     for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);
   }

@@ -23,7 +23,6 @@ PyObject* tensor_types[2] = {};
 PyObject* thread_number = nullptr;
 PyObject* is_negated = nullptr;
 const hooks::DlExchange* exchange = nullptr;
-hooks::Parallel parallel = nullptr;
 
 // Fewer elements than this are read under the interpreter lock: getting it back may take longer than the reading.
 constexpr std::int64_t kWorthRelease = 1 << 19;
@@ -59,23 +58,21 @@ int look(PyObject* object, View& view) {
   return 1;
 }
 
-hooks::Threads threads_for(std::int64_t elements) {
-  hooks::Threads out;
-  out.run = parallel;
-  if (elements < (parallel ? hooks::kWorthThreads : hooks::kWorthNewThreads)) return out;
+// How many threads torch would use: a DataLoader's worker, for one, has a single one.
+unsigned threads_for(std::int64_t elements) {
+  if (elements < hooks::kWorthThreads) return 1;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
   PyErr_Clear();
-  if (known > 1) out.number = static_cast<unsigned>(known);
-  return out;
+  return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
 // False with a Python error set.
 bool measure(const std::vector<View>& views, Row* rows, double* histograms) {
   std::int64_t elements = 0;
   for (const View& view : views) elements += view.numel;
-  const hooks::Threads threads = threads_for(elements);
+  const unsigned threads = threads_for(elements);
   PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
   bool enough = true;
   try {
@@ -216,8 +213,8 @@ PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
 PyObject* py_instructions(PyObject*, PyObject*) { return PyUnicode_FromString(hooks::blocks().name); }
 
 PyObject* py_setup(PyObject*, PyObject* args) {
-  PyObject *tensor, *parameter, *negated, *capsule, *number, *address;
-  if (!PyArg_ParseTuple(args, "OOOOOO:setup", &tensor, &parameter, &negated, &capsule, &number, &address)) return nullptr;
+  PyObject *tensor, *parameter, *negated, *capsule, *number;
+  if (!PyArg_ParseTuple(args, "OOOOO:setup", &tensor, &parameter, &negated, &capsule, &number)) return nullptr;
   auto* table = static_cast<const hooks::DlExchange*>(PyCapsule_GetPointer(capsule, hooks::kDlCapsule));
   if (!table) return nullptr;
   while (table && table->version.major != hooks::kDlMajor) table = table->older;
@@ -225,20 +222,17 @@ PyObject* py_setup(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_ImportError, "the DLPack exchange table of torch is of another version");
     return nullptr;
   }
-  void* const function = PyLong_AsVoidPtr(address);
-  if (!function && PyErr_Occurred()) return nullptr;
   for (PyObject* kept : {tensor, parameter, negated, number}) Py_INCREF(kept);
   tensor_types[0] = tensor;
   tensor_types[1] = parameter;
   is_negated = negated;
   thread_number = number;
   exchange = table;
-  parallel = reinterpret_cast<hooks::Parallel>(function);
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"setup", py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads, `GOMP_parallel`."},
+    {"setup", py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
     {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
