@@ -17,7 +17,7 @@ kernel = Extension(
     depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in FOLDER.glob(pattern)),
     include_dirs=[str(FOLDER)],
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wno-psabi"],
     py_limited_api=True,
     optional=True,
 )
