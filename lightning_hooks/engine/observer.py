@@ -195,6 +195,16 @@ class _Slot:
     def __init__(self, observer: Observer, row: Row) -> None:
         self.observer = observer
         self.row = row
+        self._write = observer.table.writer(row.index)
+
+    def see(self, tensor: Tensor) -> bool:
+        """Merge a tensor into the row, without a measurement to share; False where that takes one."""
+        if self._write is None or self.observer.failed:
+            return False
+        try:
+            return self._write(tensor)
+        except Exception:  # `look` meets it again, and tells the observer
+            return False
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,7 +88,26 @@ class Table(Metric):
 
     def add(self, row: int, look: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
-        self._write(row, look, merging=row in self._touched)
+        # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
+        self._write(row, look, merging=kernels.native is not None or row in self._touched)
+
+    def writer(self, row: int) -> Callable[[Tensor], bool] | None:
+        """A function that merges a tensor into a row as `add` does, but straight from its memory.
+
+        It returns False, with nothing done, for a tensor that the compiled kernel does not measure. None, where every tensor
+        of the row takes a measurement: no compiled kernel, or a user's statistic.
+
+        Example:
+            >>> table = Table(1)
+            >>> write = table.writer(0)
+            >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
+            True
+        """
+        if kernels.native is None or row in self._functions or row in self._metrics:
+            return None
+        measure_into, first = kernels.native.measure_into, row * MOMENTS
+        counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
+        return lambda tensor: measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return]
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""

@@ -17,11 +17,22 @@ from torch import Tensor
 from lightning_hooks.stats.kernels import _native, reference
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
+from lightning_hooks.stats.kernels._native import measure_into
 from lightning_hooks.stats.kernels._native import measure_many as read_many
 from lightning_hooks.stats.kernels._native import put_histogram, put_moments
 from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["describe", "measure", "measure_many", "put_histogram", "put_moments", "read", "read_histogram", "read_many"]
+__all__ = [
+    "describe",
+    "measure",
+    "measure_into",
+    "measure_many",
+    "put_histogram",
+    "put_moments",
+    "read",
+    "read_histogram",
+    "read_many",
+]
 
 
 def measure(tensor: Tensor) -> Tensor:

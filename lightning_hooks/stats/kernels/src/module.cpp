@@ -29,7 +29,7 @@ constexpr std::int64_t kWorthRelease = 1 << 19;
 
 // 1: the view is laid out. 0: not a plain tensor in the memory of this machine, or a type of number that is not measured
 // here. -1: a Python error is set.
-int look(PyObject* object, View& view) {
+int look(PyObject* object, View& view, bool may_be_negated = true) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   if (type != tensor_types[0] && type != tensor_types[1]) return 0;
   hooks::DlTensor found;
@@ -47,14 +47,17 @@ int look(PyObject* object, View& view) {
     return 0;
   }
   // What lies there may stand for its negative (`z.conj().imag`), of which the table says nothing.
-  PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
-  if (negated != Py_False) {
-    Py_XDECREF(negated);
-    return negated ? 0 : -1;
+  if (may_be_negated) {
+    PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
+    if (negated != Py_False) {
+      Py_XDECREF(negated);
+      return negated ? 0 : -1;
+    }
+    Py_DECREF(negated);
   }
-  Py_DECREF(negated);
-  view.data = static_cast<const char*>(found.data) + found.byte_offset;
   view.lay_out(found.shape, found.strides, found.ndim);
+  if (!found.data && view.numel != 0) return 0;  // zeros of autograd that were never written anywhere
+  view.data = static_cast<const char*>(found.data) + found.byte_offset;
   return 1;
 }
 
@@ -69,14 +72,14 @@ unsigned threads_for(std::int64_t elements) {
 }
 
 // False with a Python error set.
-bool measure(const std::vector<View>& views, Row* rows, double* histograms) {
+bool measure(const View* views, std::size_t many, Row* rows, double* histograms) {
   std::int64_t elements = 0;
-  for (const View& view : views) elements += view.numel;
+  for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
   const unsigned threads = threads_for(elements);
   PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
   bool enough = true;
   try {
-    hooks::measure(views.data(), views.size(), rows, histograms, threads);
+    hooks::measure(views, many, rows, histograms, threads);
   } catch (const std::exception&) {
     enough = false;
   }
@@ -90,23 +93,23 @@ PyObject* bytes_of(const void* data, std::size_t size) {
 }
 
 PyObject* py_measure(PyObject*, PyObject* tensor) {
-  std::vector<View> views(1);
-  const int found = look(tensor, views[0]);
+  View view;
+  const int found = look(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
-  if (!measure(views, &row, nullptr)) return nullptr;
+  if (!measure(&view, 1, &row, nullptr)) return nullptr;
   return bytes_of(&row, sizeof row);
 }
 
 PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
-  std::vector<View> views(1);
-  const int found = look(tensor, views[0]);
+  View view;
+  const int found = look(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
   double buckets[hooks::kBuckets];
-  if (!measure(views, &row, buckets)) return nullptr;
+  if (!measure(&view, 1, &row, buckets)) return nullptr;
   PyObject* const moments = bytes_of(&row, sizeof row);
   PyObject* const counts = bytes_of(buckets, sizeof buckets);
   PyObject* const both = moments && counts ? PyTuple_Pack(2, moments, counts) : nullptr;
@@ -130,7 +133,7 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
     if (found == 1) views.push_back(std::move(view));
   }
   rows.resize(views.size());
-  PyObject* out = found >= 0 && measure(views, rows.data(), nullptr) ? PyList_New(many) : nullptr;
+  PyObject* out = found >= 0 && measure(views.data(), views.size(), rows.data(), nullptr) ? PyList_New(many) : nullptr;
   const Row* row = rows.data();
   for (Py_ssize_t i = 0; i < many && out; ++i) {
     PyObject* item = Py_None;
@@ -148,27 +151,68 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   return out;
 }
 
-// The numbers first to first + many of a contiguous float64 tensor; null with a Python error set.
-double* numbers_of(PyObject* state, PyObject* first, std::size_t many) {
-  View view;
-  const int found = look(state, view);
-  if (found < 0) return nullptr;
+// The numbers first to first + many of a state; null with a Python error set.
+double* numbers_of(const View& state, PyObject* first, std::size_t many) {
   const Py_ssize_t begin = PyLong_AsSsize_t(first);
   if (begin == -1 && PyErr_Occurred()) return nullptr;
-  if (found == 0 || view.kind != hooks::Kind::f64 || !view.gaps.empty() || view.copies != 1) {
-    PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor in the memory of this machine");
+  if (state.kind != hooks::Kind::f64 || !state.gaps.empty() || state.copies != 1) {
+    PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
     return nullptr;
   }
-  if (begin < 0 || begin + static_cast<std::int64_t>(many) > view.numel) {
+  if (begin < 0 || begin + static_cast<std::int64_t>(many) > state.numel) {
     PyErr_SetString(PyExc_IndexError, "outside of the state");
     return nullptr;
   }
-  return reinterpret_cast<double*>(const_cast<char*>(view.data)) + begin;
+  return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
+}
+
+void join_moments(double* numbers, const void* from) {
+  Row into, other;
+  std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
+  std::memcpy(static_cast<void*>(&other), from, sizeof other);
+  hooks::merge(into, other);
+  std::memcpy(numbers, &into, sizeof into);
+}
+
+void join_counts(double* numbers, const void* from) {
+  const char* bytes = static_cast<const char*>(from);
+  for (int i = 0; i < hooks::kBuckets; ++i) {
+    double count;
+    std::memcpy(&count, bytes + i * sizeof count, sizeof count);
+    numbers[i] += count;
+  }
+}
+
+// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place.
+PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  if (given != 5) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
+    return nullptr;
+  }
+  View state, view;
+  int found = look(args[0], state, false);
+  if (found > 0) found = look(args[3], view);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_FALSE;
+  double* const numbers = numbers_of(state, args[1], hooks::kMoments);
+  double* const counts = numbers && args[2] != Py_None ? numbers_of(state, args[2], hooks::kBuckets) : nullptr;
+  if (!numbers || (args[2] != Py_None && !counts)) return nullptr;
+  Row row;
+  double buckets[hooks::kBuckets];
+  if (!measure(&view, 1, &row, counts ? buckets : nullptr)) return nullptr;
+  const bool merging = args[4] == Py_True;
+  if (merging) {
+    join_moments(numbers, &row);
+    if (counts) join_counts(counts, buckets);
+  } else {
+    std::memcpy(numbers, &row, sizeof row);
+    if (counts) std::memcpy(counts, buckets, sizeof buckets);
+  }
+  Py_RETURN_TRUE;
 }
 
 // Arguments of the two below: state, place of the first number, bytes, whether to join what is there or to take its place.
-template <class Join>
-PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, Join join) {
+PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, void (*join)(double*, const void*)) {
   if (given != 4) {
     PyErr_SetString(PyExc_TypeError, "expected the state, a place in it, bytes, and whether to merge");
     return nullptr;
@@ -180,7 +224,14 @@ PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, Join 
     PyErr_Format(PyExc_ValueError, "expected %zu bytes and got %zd", wanted, size);
     return nullptr;
   }
-  double* const numbers = numbers_of(args[0], args[1], wanted / sizeof(double));
+  View state;
+  const int found = look(args[0], state, false);
+  if (found < 0) return nullptr;
+  if (found == 0) {
+    PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
+    return nullptr;
+  }
+  double* const numbers = numbers_of(state, args[1], wanted / sizeof(double));
   if (!numbers) return nullptr;
   if (args[3] == Py_True) {
     join(numbers, bytes);
@@ -191,23 +242,11 @@ PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, Join 
 }
 
 PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  return put(args, given, sizeof(Row), [](double* numbers, const char* bytes) {
-    Row into, from;
-    std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
-    std::memcpy(static_cast<void*>(&from), bytes, sizeof from);
-    hooks::merge(into, from);
-    std::memcpy(numbers, &into, sizeof into);
-  });
+  return put(args, given, sizeof(Row), join_moments);
 }
 
 PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  return put(args, given, hooks::kBuckets * sizeof(double), [](double* numbers, const char* bytes) {
-    for (int i = 0; i < hooks::kBuckets; ++i) {
-      double count;
-      std::memcpy(&count, bytes + i * sizeof count, sizeof count);
-      numbers[i] += count;
-    }
-  });
+  return put(args, given, hooks::kBuckets * sizeof(double), join_counts);
 }
 
 PyObject* py_instructions(PyObject*, PyObject*) { return PyUnicode_FromString(hooks::blocks().name); }
@@ -237,6 +276,8 @@ PyMethodDef methods[] = {
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
     {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
+    {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_measure_into)), METH_FASTCALL,
+     "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_histogram)), METH_FASTCALL,
