@@ -54,20 +54,20 @@ class Measurement:
         """
         if not self._tried:
             self._tried = True
-            if kernels.native is None:
+            if kernels.compiled is None:
                 pass
             elif with_histogram:
-                both = kernels.native.read_histogram(self._seen)
+                both = kernels.compiled.read_histogram(self._seen)
                 if both is not None:
                     self._packed, self._packed_histogram = both
             else:
-                self._packed = kernels.native.read(self._seen)
+                self._packed = kernels.compiled.read(self._seen)
         return self._packed
 
     def packed_histogram(self) -> bytes | None:
         """Signed log2 buckets as float64 numbers, or None where the compiled kernel does not measure the tensor."""
-        if self.packed(with_histogram=True) is not None and self._packed_histogram is None and kernels.native is not None:
-            _, self._packed_histogram = kernels.native.read_histogram(self._seen)
+        if self.packed(with_histogram=True) is not None and self._packed_histogram is None and kernels.compiled is not None:
+            _, self._packed_histogram = kernels.compiled.read_histogram(self._seen)
         return self._packed_histogram
 
     @property
@@ -111,8 +111,8 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
         tensors: any.
     """
     looks = [Measurement(tensor) for tensor in tensors]
-    if kernels.native is not None:
-        for look, packed in zip(looks, kernels.native.read_many(tensors), strict=True):
+    if kernels.compiled is not None:
+        for look, packed in zip(looks, kernels.compiled.read_many(tensors), strict=True):
             look._packed, look._tried = packed, True
     by_device: dict[torch.device, list[Measurement]] = {}
     for look in looks:

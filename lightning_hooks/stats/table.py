@@ -61,6 +61,7 @@ class Table(Metric):
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1
+        self._more_than_moments = {*self._slot_of, *self._functions, *self._metrics}
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
         self._cuts = (rows * MOMENTS, rows * MOMENTS + len(histogram_rows) * BUCKETS)
@@ -89,7 +90,7 @@ class Table(Metric):
     def add(self, row: int, look: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
         # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
-        self._write(row, look, merging=kernels.native is not None or row in self._touched)
+        self._write(row, look, merging=kernels.compiled is not None or row in self._touched)
 
     def writer(self, row: int) -> Callable[[Tensor], bool] | None:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
@@ -103,11 +104,11 @@ class Table(Metric):
             >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
             True
         """
-        if kernels.native is None or row in self._functions or row in self._metrics:
+        if kernels.compiled is None or row in self._functions or row in self._metrics:
             return None
-        measure_into, first = kernels.native.measure_into, row * MOMENTS
+        measure_into, first = kernels.compiled.measure_into, row * MOMENTS
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
-        return lambda tensor: measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return]
+        return lambda tensor: measure_into(self.state, first, counts, tensor, True)
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
@@ -115,9 +116,35 @@ class Table(Metric):
             metric.reset()
         self._write(row, look, merging=False)
 
+    def put_all(self, rows: Sequence[int], looks: Sequence[Measurement]) -> list[int]:
+        """Set several rows in one call.
+
+        Args:
+            rows: which.
+            looks: their measurements, in the same order.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`: they keep more than moments, or are not measured by the compiled
+            kernel.
+        """
+        if kernels.compiled is None or not self.state.is_cpu:
+            return list(range(len(rows)))
+        places: list[int] = []
+        moments: list[bytes] = []
+        left: list[int] = []
+        for position, (row, look) in enumerate(zip(rows, looks, strict=True)):
+            packed = None if row in self._more_than_moments else look.packed()
+            if packed is None:
+                left.append(position)
+            else:
+                places.append(row * MOMENTS)
+                moments.append(packed)
+        kernels.compiled.put_many(self.state, places, moments)
+        return left
+
     def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
         slot = self._slot_of.get(row)
-        in_place = kernels.native if self.state.is_cpu else None  # writes into the state, without a tensor in between
+        in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
         packed = None if in_place is None else look.packed(with_histogram=slot is not None)
         if in_place is None or packed is None:
             self._write_tensors(row, slot, look, merging=merging)

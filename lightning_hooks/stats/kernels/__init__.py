@@ -12,7 +12,7 @@ from types import ModuleType
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.stats.kernels import reference
 
-__all__ = ["VARIABLE", "in_use", "measure", "measure_many", "native"]
+__all__ = ["VARIABLE", "compiled", "in_use", "measure", "measure_many"]
 
 VARIABLE = "LIGHTNING_HOOKS_KERNEL"
 
@@ -35,10 +35,10 @@ def _choose() -> tuple[ModuleType | None, str]:
     return native, native.describe()
 
 
-native: ModuleType | None
-native, _IN_USE = _choose()
-measure = reference.measure if native is None else native.measure
-measure_many = reference.measure_many if native is None else native.measure_many
+compiled: ModuleType | None  # the module `native` where it serves
+compiled, _IN_USE = _choose()
+measure = reference.measure if compiled is None else compiled.measure
+measure_many = reference.measure_many if compiled is None else compiled.measure_many
 
 
 def in_use() -> str:

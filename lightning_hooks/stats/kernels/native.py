@@ -17,9 +17,8 @@ from torch import Tensor
 from lightning_hooks.stats.kernels import _native, reference
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
-from lightning_hooks.stats.kernels._native import measure_into
+from lightning_hooks.stats.kernels._native import measure_into, put_histogram, put_many, put_moments
 from lightning_hooks.stats.kernels._native import measure_many as read_many
-from lightning_hooks.stats.kernels._native import put_histogram, put_moments
 from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = [
@@ -28,6 +27,7 @@ __all__ = [
     "measure_into",
     "measure_many",
     "put_histogram",
+    "put_many",
     "put_moments",
     "read",
     "read_histogram",

@@ -245,6 +245,22 @@ PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {
   return put(args, given, sizeof(Row), join_moments);
 }
 
+// Arguments: state, a list of places, a list of as many bytes.
+PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  const Py_ssize_t many = given == 3 ? PyList_Size(args[1]) : -1;
+  if (many < 0 || PyList_Size(args[2]) != many) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected the state and two lists of one length");
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < many; ++i) {
+    PyObject* const one[] = {args[0], PyList_GetItem(args[1], i), PyList_GetItem(args[2], i), Py_False};
+    PyObject* const done = put(one, 4, sizeof(Row), join_moments);
+    if (!done) return nullptr;
+    Py_DECREF(done);
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
   return put(args, given, hooks::kBuckets * sizeof(double), join_counts);
 }
@@ -280,6 +296,8 @@ PyMethodDef methods[] = {
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
+    {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_many)), METH_FASTCALL,
+     "Write several rows of moments into a state."},
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_put_histogram)), METH_FASTCALL,
      "Write a histogram into a state, or add it."},
     {nullptr, nullptr, 0, nullptr},
