@@ -53,7 +53,17 @@ def normal(*shape, dtype=torch.float32, seed=0):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "size",
-    [*range(0, 70), 127, 128, 129, 511, 512, 513, *(k * BLOCK + d for k in (1, 2, 4, 5) for d in (-17, -1, 0, 1, 16, 33)), 300_001],
+    [
+        *range(0, 70),
+        127,
+        128,
+        129,
+        511,
+        512,
+        513,
+        *(k * BLOCK + d for k in (1, 2, 4, 5) for d in (-17, -1, 0, 1, 16, 33)),
+        300_001,
+    ],
 )
 def test_sizes_around_the_edges_of_vectors_blocks_and_chunks(size, dtype):
     agrees(normal(size, dtype=dtype))
