@@ -58,12 +58,10 @@ def _fit(arguments: list[str]) -> None:
 
 def _match(arguments: list[str]) -> None:
     from lightning_hooks.callbacks._base import our_callbacks
-    from lightning_hooks.callbacks.monitor import StatsMonitor
-    from lightning_hooks.callbacks.transforms import GradientTransforms
 
     cli = _lightning_cli(arguments)
     cli.model.configure_model()  # a fit would: some models make their layers here
-    ours = [c for c in our_callbacks(cli.trainer) if isinstance(c, (StatsMonitor, GradientTransforms))]
+    ours = our_callbacks(cli.trainer)
     if not ours:
         print("the config has no callback of lightning_hooks")
     for callback in ours:
@@ -73,8 +71,10 @@ def _match(arguments: list[str]) -> None:
 
 def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     """Refuse what a fit would refuse although each callback is right by itself."""
-    from lightning_hooks.callbacks.monitor import StatsMonitor, refuse_common_tags
-    from lightning_hooks.engine.changer import Changer, resolve_links
+    from lightning_hooks.callbacks._tags import refuse_common_tags
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+    from lightning_hooks.callbacks.transforms import GradientTransforms
+    from lightning_hooks.engine.changer import Changer
     from lightning_hooks.engine.plan import resolve
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
@@ -84,8 +84,8 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
             refuse_common_tags(other, plan)
     if getattr(cli.trainer.precision_plugin, "scaler", None) is not None:
         for callback in ours:
-            if not isinstance(callback, StatsMonitor):
-                Changer(resolve_links(cli.model, callback.apply)).refuse_under_scaler(())  # a fit knows the optimizers too
+            if isinstance(callback, GradientTransforms):
+                Changer(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -6,6 +6,7 @@ HooksError
 ├── UnsupportedError (NotImplementedError)  a set-up that cannot be served correctly; says why and the way out
 ├── TransformError (RuntimeError)       a transform returned, or did, something it must not
 │   └── InPlaceError                    a gradient was overwritten inside a tensor hook
+├── HookError (RuntimeError)            a user's own hook returned, or did, something it must not
 └── HooksLeftError (AssertionError)     raised by `assert_no_hooks`
 """
 
@@ -37,6 +38,10 @@ class TransformError(HooksError, RuntimeError):
 
 class InPlaceError(TransformError):
     """A gradient was changed in place inside a tensor hook, which corrupts sibling branches of the graph."""
+
+
+class HookError(HooksError, RuntimeError):
+    """A user's own hook returned, or did, something that would corrupt the run; the message names the hook and the place."""
 
 
 class HooksLeftError(HooksError, AssertionError):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.importing import import_object
 
 R = TypeVar("R")
 
@@ -80,17 +80,40 @@ def as_transform(item: Any, where: str) -> Any:
         raise RuleError(f"{where}: {error}") from error
 
 
+def as_callable(item: Any, where: str) -> Any:
+    """Something to call, from itself, an import path, or a mapping with `class_path` and `init_args`.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it cannot be called, imported, or made.
+    """
+    found = item
+    if isinstance(item, str):
+        found = import_object(item, where)
+    elif isinstance(item, Mapping):
+        fields = {str(key): value for key, value in item.items()}
+        path = fields.pop("class_path", None) or fields.pop("_target_", None)
+        if not isinstance(path, str):
+            raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
+        try:
+            found = import_object(path, where)(**fields.get("init_args", {} if "init_args" in fields else fields))
+        except TypeError as error:
+            raise RuleError(f"{where}: {error}") from error
+    if isinstance(found, type) or not callable(found):
+        raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
+    return found
+
+
 def _transform_class(path: str, where: str) -> Any:
     from lightning_hooks import transforms as room  # here, so that a rule that names no transform does not load torch
 
     if "." not in path or path.startswith("lightning_hooks."):
         name = path.rpartition(".")[2]
-        if name not in room.__all__ or name in ("Transform", "Context"):
-            known = [known for known in room.__all__ if known not in ("Transform", "Context")]
+        known = [each for each in room.__all__ if each != "Transform" and issubclass(getattr(room, each), room.Transform)]
+        if name not in known:
             raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
         return getattr(room, name)
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RuleError(f"{where}: cannot import {path!r} ({error})") from error
+    return import_object(path, where)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lightning_hooks._fields import check_one_target, check_stages, normalise, short_repr
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.reading import as_transform
+from lightning_hooks.reading import as_callable, as_transform
 from lightning_hooks.schedule import every_n
 
 MODULE_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
-PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update")
+PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update", "state")
+FORWARD_TENSORS: Final = ("input", "output")
+MODULE_KINDS: Final = (
+    "forward_pre",
+    "forward",
+    "full_backward_pre",
+    "full_backward",
+    "input_grad",
+    "output_grad",
+    "node_pre",
+    "node",
+    "saved_tensors",
+)
+PARAM_KINDS: Final = ("param_grad", "post_accumulate_grad")
+OPTIMIZER_KINDS: Final = ("optimizer_step_pre", "optimizer_step_post")
 _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
 
 
@@ -27,10 +42,13 @@ class Watch:
         types: only modules (or parameters of modules) of these classes, by class name, import path or class; default all.
         leaves: only modules without children, default False.
         tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`);
-            of a parameter `param`, `grad`, `final_grad`, `update`. Default: `output` and `output_grad`, or `param`, `grad`
-            and `update`.
+            of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
+            `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
         stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,
             `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` of an `update`.
+        group_by: merge the rows of the rule exactly: a number, by blocks of that depth of the module tree; or patterns, each
+            a group of its own, or a mapping of names to patterns, where the first that matches counts and a target that none
+            matches keeps its own row. Default no groups.
         every_n_steps: a schedule of the rule's own; default that of the monitor.
         strict: whether a rule that matches nothing is an error (default) or a warning.
 
@@ -48,13 +66,14 @@ class Watch:
     leaves: bool = False
     tensors: str | Sequence[str] | None = None
     stats: Any = None
+    group_by: Any = None
     every_n_steps: Any = None
     strict: bool = True
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
-        _one_target(self, "Watch")
-        _normalise(self, "modules", "params", "types", "tensors", "stats")
+        check_one_target(self)
+        normalise(self, "modules", "params", "types", "tensors", "stats")
         if self.tensors is not None:
             if not self.tensors:
                 raise RuleError("tensors is empty; name at least one tensor or leave it out")
@@ -64,12 +83,14 @@ class Watch:
             raise RuleError("stats is empty; name at least one statistic or leave it out")
         if self.leaves and self.modules is None:
             raise RuleError("leaves=True goes with modules, not with params")
+        if self.group_by is not None:
+            _check_groups(self)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        return _short_repr(self)
+        return short_repr(self)
 
 
 @dataclass(frozen=True)
@@ -79,11 +100,13 @@ class Apply:
     Args:
         transform: a transform, a list of them, or mappings with `class_path` and `init_args`.
         params: patterns of parameter names; or
-        modules: patterns of module names, for the gradient that flows through the module.
+        modules: patterns of module names, for what flows through the module.
         types: only modules (or parameters of modules) of these classes; default all.
-        tensor: with `modules`: `output_grad` (default) or `input_grad`.
+        tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations, also one part:
+            `output[0]`). Default `output_grad`, in `ActivationTransforms` `output`.
         stage: with `params`: `step` (default, the gradient of the optimizer step) or `backward` (each gradient as backward
-            makes it). Rules on modules always act in backward.
+            makes it). Rules on modules act in backward, on activations in forward.
+        stages: when activations change: any of `train`, `validate`, `test`, `predict`. Default `train`, as for dropout.
         strict: whether a rule that matches nothing is an error (default) or a warning.
 
     Raises:
@@ -101,12 +124,13 @@ class Apply:
     types: Any = None
     tensor: str | None = None
     stage: str | None = None
+    stages: str | Sequence[str] | None = None
     strict: bool = True
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
-        _one_target(self, "Apply")
-        _normalise(self, "modules", "params", "types")
+        check_one_target(self)
+        normalise(self, "modules", "params", "types", "stages")
         given = self.transform
         given = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         if not given or given[0] is None:
@@ -115,25 +139,133 @@ class Apply:
             as_transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given)
         )
         object.__setattr__(self, "transform", transforms)
+        if self.stages is not None:
+            check_stages(self.stages)
         if self.modules is not None:
-            if self.stage not in (None, "backward"):
-                raise RuleError(f"stage={self.stage!r} goes with params; a rule on modules acts in backward (leave stage out)")
-            object.__setattr__(self, "stage", "backward")
-            tensor = self.tensor or "output_grad"
-            if tensor not in ("output_grad", "input_grad"):
-                raise RuleError(f"tensor must be 'output_grad' or 'input_grad', got {tensor!r}{_activation_hint(tensor)}")
-            object.__setattr__(self, "tensor", tensor)
+            self._check_module_rule()
             return
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
         if self.stage not in (None, "step", "backward"):
             hint = did_you_mean(str(self.stage), ["step", "backward"], 1)
             raise RuleError(f"stage must be 'step' or 'backward', got {self.stage!r}{hint}")
-        object.__setattr__(self, "stage", self.stage or "step")
+        if self.stages is not None:
+            raise RuleError("stages goes with activations; gradients there are in training only")
+
+    def _check_module_rule(self) -> None:
+        if self.stage not in (None, "backward", "forward"):
+            raise RuleError(f"stage={self.stage!r} goes with params; a rule on modules acts in backward (leave stage out)")
+        if self.tensor is None:
+            return
+        base, path = parse_tensor(str(self.tensor))
+        if base not in MODULE_TENSORS or (path and base not in FORWARD_TENSORS):
+            known = ", ".join(repr(name) for name in reversed(MODULE_TENSORS))
+            raise RuleError(f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(base, MODULE_TENSORS, 2)}")
+        if self.stages is not None and base not in FORWARD_TENSORS:
+            raise RuleError("stages goes with activations; gradients there are in training only")
+
+    def acts_on(self, default: str = "output_grad") -> str:
+        """The tensor that it changes: of a parameter `grad`, of a module what `tensor` says.
+
+        Args:
+            default: of a rule on modules that does not say.
+        """
+        return "grad" if self.params is not None else self.tensor or default
+
+    def acts_at(self, default: str = "output_grad") -> str:
+        """When it acts: `step`, `backward`, or `forward` for activations."""
+        if self.params is not None:
+            return self.stage or "step"
+        return "forward" if parse_tensor(self.acts_on(default))[0] in FORWARD_TENSORS else "backward"
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        return _short_repr(self)
+        return short_repr(self)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A hook of the user's own at every matched place.
+
+    Args:
+        call: a callable with torch's own signature for the kind, its import path, or a mapping with `class_path` and
+            `init_args`; for `saved_tensors` a pair of these, to pack and to unpack.
+        kind: which hook of torch it is: `forward_pre`, `forward`, `full_backward_pre`, `full_backward`, `output_grad` (on
+            every output tensor), `input_grad` (the module's own contribution), `node_pre` and `node` (on the output's
+            `grad_fn`), `saved_tensors` (around the forward), with `params` `param_grad` and `post_accumulate_grad`, with
+            neither `optimizer_step_pre` and `optimizer_step_post`.
+        modules: patterns of module names; or
+        params: patterns of parameter names.
+        types: only modules (or parameters of modules) of these classes; default all.
+        leaves: only modules without children, default False.
+        named: whether the dotted name of the place comes as the first argument, default False.
+        with_kwargs: with `forward_pre` and `forward`: whether keyword arguments come after the positional ones, default False.
+        prepend: whether it goes before the hooks that are there already, default False.
+        every_n_steps: a schedule, as for a `Watch`; in other stages than `train` it counts batches. Default every one.
+        once: whether it runs at most once at each place, default False.
+        stages: any of `train`, `validate`, `test`, `predict`; default `train`.
+        checked: whether what it returns must have the shape, dtype, device and layout of what it was given, and what it was
+            given must not be changed in place; default True.
+        strict: whether a rule that matches nothing is an error (default) or a warning.
+
+    Raises:
+        RuleError: a value that cannot be meant.
+
+    Example:
+        >>> Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
+        Hook(call='lightning_hooks.print_shapes', kind='forward', modules='*', types=('Linear',), once=True)
+    """
+
+    call: Any
+    kind: str
+    modules: str | Sequence[str] | None = None
+    params: str | Sequence[str] | None = None
+    types: Any = None
+    leaves: bool = False
+    named: bool = False
+    with_kwargs: bool = False
+    prepend: bool = False
+    every_n_steps: Any = None
+    once: bool = False
+    stages: str | Sequence[str] = ("train",)
+    checked: bool = True
+    strict: bool = True
+    calls: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        """Check and normalise the fields; find what is to be called."""
+        every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
+        if self.kind not in every:
+            raise RuleError(
+                f"kind: unknown kind {self.kind!r}{did_you_mean(str(self.kind), every)}; there are {', '.join(every)}"
+            )
+        wanted = "modules" if self.kind in MODULE_KINDS else "params" if self.kind in PARAM_KINDS else ""
+        for field in ("modules", "params"):
+            if (getattr(self, field) is not None) != (field == wanted):
+                needs = f"needs {wanted}" if wanted else "takes neither modules nor params"
+                raise RuleError(f"{field}: a hook of kind {self.kind!r} {needs}")
+        if self.leaves and self.modules is None:
+            raise RuleError("leaves=True goes with modules")
+        if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
+            raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
+        normalise(self, "modules", "params", "types", "stages")
+        check_stages(self.stages)
+        if self.every_n_steps is not None:
+            every_n(self.every_n_steps, "every_n_steps")
+        object.__setattr__(self, "calls", self._resolved())
+
+    def _resolved(self) -> tuple[Any, ...]:
+        if self.kind != "saved_tensors":
+            return (as_callable(self.call, "call"),)
+        pair = self.call
+        if isinstance(pair, (str, Mapping)) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise RuleError(f"call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got {pair!r}")
+        object.__setattr__(self, "call", tuple(pair))
+        return tuple(as_callable(item, f"call[{i}]") for i, item in enumerate(pair))
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        return short_repr(self)
 
 
 def parse_tensor(tensor: str) -> tuple[str, str]:
@@ -148,11 +280,16 @@ def parse_tensor(tensor: str) -> tuple[str, str]:
 
 
 def _check_tensor(tensor: Any, of_module: bool, where: str) -> None:
+    known: tuple[str, ...]
+    others: tuple[str, ...]
     known, others = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)
     base, path = parse_tensor(str(tensor))
     owner, other = ("modules", "params") if of_module else ("params", "modules")
-    if base in known and (of_module or not path):
+    if base in known and (of_module or bool(path) == (base == "state")):
         return
+    if not of_module and base == "state":
+        raise RuleError(f"{where}: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got {tensor!r}")
+    known = tuple("state.<key>" if name == "state" else name for name in known)
     if base in others:
         raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")
     raise RuleError(
@@ -160,43 +297,25 @@ def _check_tensor(tensor: Any, of_module: bool, where: str) -> None:
     )
 
 
-def _activation_hint(tensor: str) -> str:
-    return "; GradientTransforms changes gradients, not activations" if tensor in ("input", "output") else ""
-
-
-def _one_target(rule: Watch | Apply, kind: str) -> None:
-    if (rule.modules is None) == (rule.params is None):
-        have = "both" if rule.modules is not None else "neither"
-        raise RuleError(f"modules: {kind} needs exactly one of modules and params, got {have}")
-
-
-def _normalise(rule: Watch | Apply, *fields: str) -> None:
-    """Lists become tuples, so that equal rules compare equal and cannot change later; one pattern stays a string."""
-    for field in fields:
-        value = getattr(rule, field)
-        if value is None or (isinstance(value, str) and field in ("modules", "params")):
-            continue
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = tuple(value)
-        else:
-            value = (value,)
-        if field in ("modules", "params", "tensors"):
-            for i, item in enumerate(value):
-                if not isinstance(item, str):
-                    raise RuleError(f"{field}[{i}] must be a string, got {item!r}")
-            if field != "tensors" and not value:
-                raise RuleError(f"{field} is an empty list; give at least one pattern")
-        object.__setattr__(rule, field, value)
-
-
-def _short_repr(rule: Watch | Apply) -> str:
-    shown = []
-    for field in dataclasses.fields(rule):
-        value = getattr(rule, field.name)
-        implied = isinstance(rule, Apply) and (
-            (field.name == "stage" and value == ("backward" if rule.modules is not None else "step"))
-            or (field.name == "tensor" and value == "output_grad")
-        )
-        if value != field.default and not implied:
-            shown.append(f"{field.name}={value!r}")
-    return f"{type(rule).__name__}({', '.join(shown)})"
+def _check_groups(rule: Watch) -> None:
+    groups = rule.group_by
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 1:
+            raise RuleError(
+                f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups}"
+            )
+        return
+    if isinstance(groups, str):
+        groups = (groups,)
+    if isinstance(groups, Mapping):
+        pairs = tuple((str(name), pattern) for name, pattern in groups.items())
+    elif isinstance(groups, Sequence):
+        pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in groups)
+    else:
+        raise RuleError(f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups!r}")
+    for name, pattern in pairs:
+        if not isinstance(name, str) or not isinstance(pattern, str):
+            raise RuleError(f"group_by must hold patterns as strings, got {pattern!r}")
+    if not pairs:
+        raise RuleError("group_by is empty; give at least one pattern or leave it out")
+    object.__setattr__(rule, "group_by", pairs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import re
 import warnings
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from lightning_hooks.errors import NoMatchError, RuleError, nearest
+from lightning_hooks.importing import import_object
 
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
@@ -155,13 +155,9 @@ def _kind(kind: Any, targets: Sequence[Target[T]], where: str) -> Any:
         return kind
     if not isinstance(kind, str):
         raise RuleError(f"{where}: types holds {kind!r}; give a class, a class name or an import path")
-    module, _, name = kind.rpartition(".")
-    if not module:
+    if "." not in kind:
         return kind
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RuleError(f"{where}: types: cannot import {kind!r} ({error})") from error
+    found = import_object(kind, f"{where}: types")
     if not isinstance(found, type):
         raise RuleError(f"{where}: types: {kind!r} is no class")
     return found

@@ -1,153 +1,366 @@
-"""The command line and every file in `configs/`, run as a user runs them."""
+"""The command line: `fit` and `match` in this process, and once as the console script."""
+
+from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+import torch
 
-from lightning_hooks import read_run
+from lightning_hooks import GradientTransforms, StatsMonitor, read_run
 from lightning_hooks.cli import main
 
-ROOT = Path(__file__).parent.parent
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-QUICK = ["--trainer.max_steps=6", "--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=false"]
-
-
-@pytest.fixture(autouse=True)
-def at_the_root(monkeypatch, tmp_path):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-
-
-def run(*arguments, env=None):
-    command = [str(Path(sys.executable).with_name("lightning-hooks")), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
-
-
-def config_of(tmp_path, callbacks):
-    base = yaml.safe_load((ROOT / "configs" / "digits.yaml").read_text())
-    base["trainer"]["callbacks"] = callbacks
-    base["trainer"]["logger"]["init_args"]["save_dir"] = str(tmp_path)
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(base))
-    return str(path)
-
-
-@pytest.mark.parametrize("config", [c for c in CONFIGS if c.name != "environment.yaml"], ids=lambda c: c.name)
-def test_every_config_is_matched_and_run(config, tmp_path):
-    content = yaml.safe_load(config.read_text())
-    configs = ["--config", str(config)]
-    if "model" not in content:
-        configs = ["--config", "configs/digits.yaml", *configs]
-    matched = run("match", *configs)
-    assert matched.returncode == 0, matched.stderr
-    assert "bytes/1k steps" in matched.stdout
-    fitted = run("fit", *configs, f"--trainer.logger.init_args.save_dir={tmp_path}", *QUICK)
-    assert fitted.returncode == 0, fitted.stderr
-    (events,) = tmp_path.rglob("*tfevents*")
-    found = read_run(events.parent)
-    assert found.tensors(), "no table was written"
-    assert any(tag.startswith("update_ratio/") for tag in found.scalars)
-
-
-def test_the_environment_adds_callbacks_to_a_script_that_does_not_know_of_them(tmp_path):
-    script = """
-import sys, torch
-from torch.utils.data import DataLoader, TensorDataset
-if sys.argv[1] == "lightning":
-    from lightning.pytorch import Trainer
-    from lightning.pytorch.demos.boring_classes import BoringModel
-    from lightning.pytorch.loggers import TensorBoardLogger
-else:
-    from pytorch_lightning import Trainer
-    from pytorch_lightning.demos.boring_classes import BoringModel
-    from pytorch_lightning.loggers import TensorBoardLogger
-logger = TensorBoardLogger(sys.argv[2], name="", version="")
-quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-Trainer(max_steps=20, logger=logger, **quiet).fit(BoringModel())
+# DESIGN.md, word for word.
+DESIGN = """
+trainer:
+  callbacks:
+    - class_path: lightning_hooks.StatsMonitor
+      init_args:
+        watch:
+          - {modules: "encoder.*", tensors: [output, output_grad], stats: [mean, std, zero_fraction]}
+          - {params: "*.weight", tensors: [param, grad, update], stats: [norm]}
+    - class_path: lightning_hooks.GradientTransforms
+      init_args:
+        apply:
+          - {params: "*.bias", transform: {class_path: lightning_hooks.Zero}}
+          - {params: "*", transform: {class_path: lightning_hooks.ClipByGlobalNorm, init_args: {max_norm: 1.0}}}
 """
-    for which in ("lightning", "pytorch_lightning"):
-        folder = tmp_path / which
-        env = {**os.environ, "LIGHTNING_HOOKS_CONFIG": "configs/environment.yaml"}
-        done = subprocess.run(
-            [sys.executable, "-c", script, which, str(folder)], capture_output=True, text=True, env=env, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        steps, values = read_run(folder).scalars["env/update_ratio/layer.weight"]
-        assert steps.tolist() == [9, 19]
-        assert (values > 0).all()
+SHORT = """
+trainer:
+  callbacks:
+    - class_path: StatsMonitor
+      init_args:
+        watch:
+          - {params: "*.weight", tensors: [grad], stats: [norm]}
+    - class_path: GradientTransforms
+      init_args:
+        apply:
+          - {params: "*.bias", transform: {class_path: Zero}}
+          - {params: "*", transform: [{class_path: Scale, init_args: {factor: 5e-1}}]}
+"""
+BASE = """
+seed_everything: 1
+trainer:
+  max_epochs: 1
+  limit_train_batches: 2
+  accelerator: cpu
+  devices: 1
+  log_every_n_steps: 1
+  enable_progress_bar: false
+  enable_model_summary: false
+  enable_checkpointing: false
+  logger:
+    class_path: lightning.pytorch.loggers.TensorBoardLogger
+    init_args: {save_dir: ., name: run, version: ""}
+model: cli_model.Model
+data: cli_model.Data
+"""
+MODEL = """
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
 
 
-def test_without_the_variable_the_entry_point_loads_nothing():
-    code = (
-        "import sys; from lightning_hooks.callbacks.environment import callbacks_from_environment as f; "
-        "print(f(), [m for m in ('torch', 'yaml', 'lightning') if m in sys.modules])"
+class Model(LightningModule):
+    trained = 0
+    last = None
+
+    def __init__(self, lazily: bool = False) -> None:
+        super().__init__()
+        Model.last = self
+        if not lazily:
+            self.configure_model()
+
+    def configure_model(self):
+        if not hasattr(self, "encoder"):
+            self.encoder = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3))
+            self.head = torch.nn.Linear(3, 1)
+            self.start = {name: p.detach().clone() for name, p in self.named_parameters()}
+
+    def training_step(self, batch, batch_idx):
+        Model.trained += 1
+        return self.head(self.encoder(batch)).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader([torch.full((2, 4), float(i + 1)) for i in range(200)], batch_size=None)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, as a user's project has one."""
+    (tmp_path / "cli_model.py").write_text(MODEL)
+    (tmp_path / "base.yaml").write_text(BASE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "cli_model", raising=False)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it; this puts it back
+    yield tmp_path
+    sys.modules.pop("cli_model", None)
+    os.environ.pop("PL_GLOBAL_SEED", None)
+    os.environ.pop("PL_SEED_WORKERS", None)
+
+
+def write(content: str, name: str = "hooks.yaml") -> str:
+    Path(name).write_text(content)
+    return name
+
+
+def both(*more: str) -> list[str]:
+    return [part for name in ("base.yaml", *more) for part in ("--config", name)]
+
+
+def model() -> Any:
+    return sys.modules["cli_model"].Model
+
+
+# -- fit -------------------------------------------------------------------------------------------------------------------
+
+
+def test_fit_with_the_yaml_of_the_design(folder: Path) -> None:
+    assert main(["fit", *both(write(DESIGN))]) == 0
+    trained = model().last
+    assert model().trained == 2
+    for name, p in trained.named_parameters():
+        assert torch.equal(p, trained.start[name]) == name.endswith("bias"), name
+    run = read_run(folder / "run")
+    assert run.scalars["grad_norm/encoder.0.weight"][0].tolist() == [0, 1]
+    assert {tag for tag in run.scalars if tag.endswith("/encoder.1")} == {
+        f"{tensor}_{stat}/encoder.1" for tensor in ("output", "output_grad") for stat in ("mean", "std", "zero_fraction")
+    }
+    assert {"transform_acted/0_Zero", "transform_acted/1_ClipByGlobalNorm"} <= set(run.scalars)
+    assert (folder / "run" / "config.yaml").is_file()
+
+
+def test_fit_with_short_names(folder: Path) -> None:
+    assert main(["fit", *both(write(SHORT))]) == 0
+    run = read_run(folder / "run")
+    before, after = (run.scalars[f"transform_norm_{when}/1_Scale"][1] for when in ("before", "after"))
+    assert after == pytest.approx(before / 2)
+
+
+def test_callbacks_from_the_command_line(folder: Path) -> None:
+    arguments = ["--trainer.callbacks+=StatsMonitor", "--trainer.callbacks.every_n_steps=2", "--trainer.callbacks.prefix=cli/"]
+    assert main(["fit", *both(write(SHORT)), *arguments]) == 0
+    scalars = read_run(folder / "run").scalars
+    assert scalars["grad_norm/head.weight"][0].tolist() == [0, 1]
+    assert scalars["cli/grad_norm/head.weight"][0].tolist() == [1]
+    assert "transform_acted/1_Scale" in scalars
+
+
+def test_print_config_goes_round(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *both(write(DESIGN)), "--print_config"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    write(printed, "printed.yaml")
+    assert main(["match", *both("hooks.yaml")]) == 0
+    direct = capsys.readouterr().out
+    assert main(["match", "--config", "printed.yaml"]) == 0
+    assert capsys.readouterr().out == direct
+    assert main(["fit", "--config", "printed.yaml"]) == 0
+    assert main(["match", "--config", "run/config.yaml"]) == 0
+    assert direct in capsys.readouterr().out
+
+
+def test_the_console_script(folder: Path) -> None:
+    script = Path(sys.executable).with_name("lightning-hooks")
+    done = subprocess.run(
+        [script, "fit", *both(write(DESIGN))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[] []\n"
-
-
-def test_short_names_train_and_write_what_long_ones_do(tmp_path):
-    callbacks = [
-        {"class_path": "StatsMonitor", "init_args": {"watch": [{"params": "*", "tensors": ["grad"], "stats": ["norm"]}]}},
-        {"class_path": "GradientTransforms", "init_args": {"apply": [{"params": "*.bias", "transform": "Zero"}]}},
-        {
-            "class_path": "StatsMonitor",
-            "init_args": {"prefix": "after_", "watch": [{"params": "*.bias", "tensors": "grad", "stats": "norm"}]},
-        },
-    ]
-    done = run("fit", "--config", config_of(tmp_path, callbacks), *QUICK)
     assert done.returncode == 0, done.stderr
-    (events,) = tmp_path.rglob("*tfevents*")
-    scalars = read_run(events.parent).scalars
-    assert (scalars["grad_norm/head.fc1.bias"][1] > 0).all()
-    assert scalars["after_grad_norm/head.fc1.bias"][1].tolist() == [0] * 6
+    assert "reached" in done.stderr + done.stdout
+    assert len(read_run(folder / "run").scalars["hooks/grad_norm"][0]) == 2
+
+
+# -- match -----------------------------------------------------------------------------------------------------------------
+
+
+def test_match_prints_what_each_rule_matches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", *both(write(DESIGN))]) == 0
+    lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note"]
+    by_name = {(line[0], line[1]): line[2:] for line in lines if len(line) > 3}
+    assert by_name[("watch[0]", "encoder.1")][:4] == ["ReLU", "output, output_grad", "mean, std, zero_fraction", "6"]
+    assert by_name[("watch[1]", "encoder.0.weight")][:5] == ["Parameter", "3×4", "param, grad, update", "norm", "3"]
+    assert by_name[("apply[0]", "head.bias")][:4] == ["Parameter", "1", "grad (step)", "Zero(index=None, dim=1)"]
+    assert by_name[("apply[1]", "encoder.0.weight")][3] == "ClipByGlobalNorm(max_norm=1.0, norm_type=2.0)"
+    assert ("watch[0]", "head") not in by_name
+    assert re.search(
+        r"^9 matches, 8 tags, about 0\.\d MB on disk per 1,000 logged steps$", "\n".join(map("  ".join, lines)), re.M
+    )
+    assert model().trained == 0
+    assert not (folder / "run").exists()
+
+
+def test_match_knows_short_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", *both(write(SHORT))]) == 0
+    out = capsys.readouterr().out
+    assert "StatsMonitor\n" in out and "GradientTransforms\n" in out and "Scale(factor=0.5)" in out
+
+
+def test_match_sees_layers_that_configure_model_makes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", *both(write(DESIGN)), "--model.lazily=true"]) == 0
+    assert "encoder.0.weight" in capsys.readouterr().out
+
+
+def test_match_without_a_callback_of_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", *both()]) == 0
+    assert capsys.readouterr().out == "the config has no callback of lightning_hooks\n"
+
+
+# How many buckets a histogram fills is only known from the values.
+@pytest.mark.parametrize(
+    ("watch", "within"), [("null", 0.25), ("[{params: '*', stats: [histogram]}]", 0.5)], ids=["scalars", "histograms"]
+)
+def test_the_bytes_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str], watch: str, within: float) -> None:
+    write(f"trainer: {{callbacks: [{{class_path: StatsMonitor, init_args: {{watch: {watch}}}}}]}}")
+    assert main(["match", *both("hooks.yaml")]) == 0
+    (claimed,) = re.findall(r"about ([\d.]+) MB", capsys.readouterr().out)
+    assert main(["fit", *both("hooks.yaml"), "--trainer.limit_train_batches=200"]) == 0
+    (file,) = (folder / "run").glob("*tfevents*")
+    assert float(claimed) == pytest.approx(file.stat().st_size * 5 / 1e6, rel=within)
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -> str:
+    """The message of a command that must end at once: code 2, few lines, no traceback."""
+    capsys.readouterr()
+    assert main([command, *arguments]) == 2
+    text = capsys.readouterr().err
+    lines = [line for line in text.splitlines() if line.startswith("lightning-hooks: ")]
+    assert len(lines) == 1, text
+    tail = text[text.index(lines[0]) :]
+    assert len(tail.splitlines()) < 5
+    assert "Traceback" not in text
+    if "cli_model" in sys.modules:
+        assert model().trained == 0
+    return lines[0].removeprefix("lightning-hooks: ")
 
 
 @pytest.mark.parametrize("command", ["fit", "match"])
 @pytest.mark.parametrize(
-    ("rule", "message"),
+    ("old", "new", "message"),
     [
-        ({"params": "*", "tensors": ["gard"]}, "watch[0].tensors: unknown tensor 'gard' (did you mean 'grad'"),
-        ({"parms": "*"}, "watch[0]: unknown key 'parms' (did you mean 'params'"),
-        ({"modules": "fetures.*"}, "watch[0].modules: 'fetures.*' matches nothing; the nearest names are 'features', "),
-        ({"params": "*", "stats": ["nrom"]}, "watch[0].stats[0]: unknown statistic 'nrom' (did you mean 'norm'"),
+        (
+            "stats: [mean,",
+            "stats: [maen,",
+            "error: hooks.yaml: trainer.callbacks[0]: StatsMonitor: watch[0].stats[0]: unknown statistic 'maen'",
+        ),
+        (
+            "[output, output_grad]",
+            "[ouput]",
+            "error: hooks.yaml: trainer.callbacks[0]: StatsMonitor: watch[0].tensors: unknown tensor 'ouput'",
+        ),
+        (
+            "lightning_hooks.Zero",
+            "lightning_hooks.Zeo",
+            "error: hooks.yaml: trainer.callbacks[1]: GradientTransforms: apply[0].transform: unknown transform "
+            "'lightning_hooks.Zeo' (did you mean 'Zero'",
+        ),
+        (
+            "max_norm: 1.0",
+            "max_norm: 0.0",
+            "error: hooks.yaml: trainer.callbacks[1]: GradientTransforms: apply[1].transform: "
+            "ClipByGlobalNorm.max_norm must be a finite number above 0, got 0.0",
+        ),
+        (
+            "lightning_hooks.StatsMonitor",
+            "lightning_hooks.StatMonitor",
+            "error: hooks.yaml: trainer.callbacks[0]: 'lightning_hooks.StatMonitor' is no callback of lightning_hooks (did you",
+        ),
+        (
+            '"encoder.*"',
+            '"encodr.*"',
+            "error: watch[0].modules: 'encodr.*' matches nothing; the nearest names are 'encoder.2', 'encoder.1', 'encoder.0'.",
+        ),
+        (
+            '"*.bias"',
+            '"*.bais"',
+            "error: apply[0].params: '*.bais' matches nothing; "
+            "the nearest names are 'head.bias', 'encoder.2.bias', 'encoder.0.bias'.",
+        ),
     ],
 )
-def test_a_wrong_rule_ends_in_one_line(command, rule, message, tmp_path, capsys):
-    config = config_of(tmp_path, [{"class_path": "lightning_hooks.StatsMonitor", "init_args": {"watch": [rule]}}])
-    assert main([command, "--config", config, *QUICK]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightning-hooks: error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert not list(tmp_path.rglob("*.ckpt"))
+def test_a_wrong_rule_ends_with_a_short_message(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, old: str, new: str, message: str
+) -> None:
+    assert DESIGN.count(old) == 1
+    write(DESIGN.replace(old, new))
+    if not message:  # nothing wrong, so that the list above is known to test what it means to
+        assert main(["match", *both("hooks.yaml")]) == 0
+        return
+    assert message in refused(capsys, command, *both("hooks.yaml"))
 
 
-def test_match_trains_nothing_and_shows_what_there_is(tmp_path, capsys):
-    rule = {"params": "head.*.weight", "tensors": ["grad", "update"], "stats": ["norm", "std"]}
-    config = config_of(tmp_path, [{"class_path": "lightning_hooks.StatsMonitor", "init_args": {"watch": [rule]}}])
-    assert main(["match", "--config", config]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (row,) = [line.split() for line in lines if "head.fc2.weight" in line]
-    assert row[:4] == ["watch[0]", "head.fc2.weight", "Parameter", "10×64"]
-    assert "2 matches, 8 tags, about 0.3 MB on disk per 1,000 logged steps" in lines
-    assert not list(tmp_path.rglob("*tfevents*"))
+def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("trainer: {callbacks+: [{class_path: StatsMonitor, init_args: {watch: [{params: '*', stats: nrom}]}}]}")
+    said = refused(capsys, "fit", "--config=base.yaml", "--config=hooks.yaml")
+    assert said.startswith(
+        "error: hooks.yaml: trainer.callbacks+[0]: StatsMonitor: watch[0].stats[0]: unknown statistic 'nrom'"
+    )
 
 
-def test_usage_and_unknown_commands(capsys):
-    assert main(["--help"]) == 0
-    assert "lightning-hooks COMMAND --config FILE" in capsys.readouterr().out
-    assert main([]) == 2
+def test_what_is_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "match", *both(write("trainer: {callbacks: [\n")))
+    assert said.startswith("error: hooks.yaml is no YAML (while parsing a flow node expected the node content")
+
+
+@pytest.mark.parametrize("command", ["fit", "match"])
+def test_what_only_callbacks_together_do_wrong(folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    write("trainer: {callbacks: [{class_path: StatsMonitor}, {class_path: StatsMonitor}]}")
+    said = refused(capsys, command, *both("hooks.yaml"))
+    assert said.startswith("error: prefix: two StatsMonitors would write ")
+
+
+@pytest.mark.parametrize("command", ["fit", "match"])
+def test_what_a_loss_scaler_does_not_allow(folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    write(
+        "trainer:\n"
+        "  plugins: {class_path: lightning.pytorch.plugins.MixedPrecision, init_args: {precision: 16-mixed, device: cpu}}\n"
+        "  callbacks:\n"
+        "  - {class_path: GradientTransforms, init_args: {apply: [{modules: head, transform: {class_path: ZeroNonFinite}}]}}\n"
+    )
+    said = refused(capsys, command, *both("hooks.yaml"))
+    assert said.startswith("error: apply[0].transform: ZeroNonFinite in backward would hide the overflow")
+
+
+def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
-    assert "unknown command 'train'; there are fit, match" in capsys.readouterr().err
+    assert capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match\n"
+    assert main([]) == 2
+    usage = capsys.readouterr().out
+    assert usage.startswith("usage: lightning-hooks COMMAND --config FILE")
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == usage
 
 
-def test_a_missing_environment_file_is_named(monkeypatch):
-    from lightning_hooks import RuleError
-    from lightning_hooks.callbacks.environment import callbacks_from_environment
+def test_a_missing_config_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["match", "--config", "nowhere.yaml"])
+    assert ended.value.code == 2
+    assert "nowhere.yaml" in capsys.readouterr().err
 
-    monkeypatch.setenv("LIGHTNING_HOOKS_CONFIG", "nowhere.yaml")
-    with pytest.raises(RuleError, match="^LIGHTNING_HOOKS_CONFIG: there is no file 'nowhere.yaml'$"):
-        callbacks_from_environment()
+
+def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
+    # A short name could be somebody else's.
+    assert main(["match", *both(write(SHORT))]) == 0
+    assert {StatsMonitor.__module__, GradientTransforms.__module__} == {
+        "lightning_hooks.callbacks.monitor",
+        "lightning_hooks.callbacks.transforms",
+    }

@@ -32,8 +32,9 @@ def test_every_room_lists_what_a_user_may_touch(room):
 
 
 @pytest.mark.parametrize("name", lightning_hooks.__all__)
-def test_every_public_name_is_in_the_readme(name):
-    assert name in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_public_name_is_in_the_readme_or_a_page_of_the_docs(name):
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert any(f"`{name}" in page.read_text(encoding="utf-8") for page in pages)
 
 
 def test_no_file_holds_two_ideas():
@@ -44,7 +45,8 @@ def test_no_file_holds_two_ideas():
 def test_no_full_backward_hook_and_no_waiting_for_the_device_in_a_tap():
     for file in (ROOT / "lightning_hooks").rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        assert "register_full_backward_hook(" not in text, file
+        if file.name != "kinds.py":  # where a user asks for that very hook
+            assert "register_full_backward_hook(" not in text, file
         if "taps" in file.parts:
             assert ".item()" not in text, file
             assert ".cpu()" not in text, file

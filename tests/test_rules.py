@@ -37,7 +37,8 @@ def test_rules_cannot_be_changed():
         ({"modules": "*", "params": "*"}, "watch[0].modules: Watch needs exactly one of modules and params, got both"),
         (
             {"params": "*", "tensors": ["output"]},
-            "watch[0].tensors: 'output' is a tensor of modules; a rule on params has param, grad, final_grad, update",
+            "watch[0].tensors: 'output' is a tensor of modules; a rule on params has param, grad, final_grad, "
+            "update, state.<key>",
         ),
         (
             {"modules": "*", "tensors": "grad"},
@@ -93,8 +94,8 @@ def test_an_unknown_key_is_named_with_the_nearest():
         ),
         ({"modules": "*", "transform": "Zero", "stage": "step"}, r"^apply\[0\].stage='step' goes with params"),
         (
-            {"modules": "*", "transform": "Zero", "tensor": "output"},
-            r"^apply\[0\].tensor must be .* got 'output'; GradientTransforms changes gradients, not activations$",
+            {"modules": "*", "transform": "Zero", "tensor": "outptu"},
+            r"^apply\[0\].tensor must be one of .* got 'outptu' \(did you mean 'output'",
         ),
         ({"params": "*", "transform": "Zero", "tensor": "output_grad"}, r"^apply\[0\].tensor='output_grad' goes with modules"),
     ],

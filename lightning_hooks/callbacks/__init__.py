@@ -9,12 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks.activations import ActivationTransforms
+    from lightning_hooks.callbacks.capture import ActivationCapture
+    from lightning_hooks.callbacks.custom import CustomHooks
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
 
-__all__ = ["GradientTransforms", "StatsMonitor"]
+__all__ = ["ActivationCapture", "ActivationTransforms", "CustomHooks", "GradientTransforms", "StatsMonitor"]
 
-_FILES = {"GradientTransforms": "transforms", "StatsMonitor": "monitor"}
+_FILES = {
+    "ActivationCapture": "capture",
+    "ActivationTransforms": "activations",
+    "CustomHooks": "custom",
+    "GradientTransforms": "transforms",
+    "StatsMonitor": "monitor",
+}
 
 
 def __getattr__(name: str) -> Any:

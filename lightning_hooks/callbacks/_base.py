@@ -1,34 +1,53 @@
-"""What every callback of ours does: join the dispatcher at fit start, open and close the gate, leave without a trace."""
+"""What every callback of ours does: join the dispatcher, open and close the gate for each batch, leave without a trace."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
+from lightning.pytorch import LightningModule, Trainer
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._every_stage import EveryStage
+from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, current_step, in_fit, is_log_step, loss_scale
 from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.report import Match
 
 _MADE: WeakSet[Dispatcher] = WeakSet()
 
 
-class HooksCallback(Callback):
-    """Base of the callbacks: the life of a participant within a fit."""
+class HooksCallback(EveryStage):
+    """Base of the callbacks: the life of their participants within a fit, or within a run of another stage."""
 
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
-        self._participant: Participant | None = None
+        self._participants: list[Participant] = []
 
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Participant:
+    @property
+    def _stages(self) -> Collection[str]:
+        """In which stages it does anything: of `train`, `validate`, `test`, `predict`."""
+        return ("train",)
+
+    def match(self, model: LightningModule) -> Match:
+        """What the rules match in a model, without a run."""
+        raise NotImplementedError
+
+    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         """Resolve the rules; raises before anything is hooked."""
         raise NotImplementedError
 
     def _finish(self, trainer: Trainer, step: int) -> None:
-        """Called when a step ends, before its hooks may go."""
+        """Called when a step of training ends, before its hooks may go."""
+
+    def _finish_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called after a batch of any stage."""
+
+    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+        """Called when a run of a stage other than `train` ends: one validation, for example."""
 
     @property
     def _wants_final(self) -> bool:
@@ -36,22 +55,29 @@ class HooksCallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**self.__dict__, "_dispatcher": None, "_participant": None}
+        return {**self.__dict__, "_dispatcher": None, "_participants": []}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a fit: drop what a fit that ended badly may have left."""
+        """Called before a run: drop what one that ended badly may have left."""
         self._leave()
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model stands on its device: resolve the rules, all or nothing."""
         self._leave()
+        if not {"train", "validate"}.isdisjoint(self._stages):
+            self._attach(trainer, pl_module)
+
+    def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         dispatcher = self._shared(trainer, pl_module)
-        participant = self._build(trainer, pl_module, dispatcher)
-        participant.order = (self._position(trainer),)
-        dispatcher.join(participant)
-        self._dispatcher, self._participant = dispatcher, participant
+        participants = list(self._build(trainer, pl_module, dispatcher))
+        position = self._position(trainer)
+        self._dispatcher = dispatcher
+        for i, participant in enumerate(participants):
+            participant.order = (position, i)
+            dispatcher.join(participant)
+            self._participants.append(participant)
         if self._wants_final and "final" not in dispatcher.extras:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
@@ -74,8 +100,9 @@ class HooksCallback(Callback):
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._dispatcher is not None and self._participant is not None:
-            self._dispatcher.before_step(self._participant, optimizer)
+        if self._dispatcher is not None:
+            for participant in self._participants:
+                self._dispatcher.before_step(participant, optimizer)
 
     @override
     def on_train_batch_end(
@@ -86,23 +113,46 @@ class HooksCallback(Callback):
         if dispatcher is None:
             return
         dispatcher.suspend()
+        self._finish_batch(trainer, "train", batch_idx)
         if dispatcher.step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, dispatcher.step)
-        if dispatcher.participants and dispatcher.participants[-1] is self._participant:
+        if dispatcher.participants and dispatcher.participants[-1] in self._participants:
             dispatcher.end()
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before validation: it is not watched."""
-        if self._dispatcher is not None:
-            self._dispatcher.suspend()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch, also one that a callback cut short: close the gate."""
         if self._dispatcher is not None:
             self._dispatcher.suspend()
+
+    @override
+    def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.suspend()  # training is not watched meanwhile
+        elif not in_fit(trainer) and stage in self._stages:
+            self._attach(trainer, pl_module)
+
+    @override
+    def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
+        if self._dispatcher is not None and stage in self._stages and not trainer.sanity_checking:
+            self._dispatcher.begin(batch_number(trainer, stage), stage=stage)
+
+    @override
+    def _end_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
+        if self._dispatcher is not None and stage in self._stages and not trainer.sanity_checking:
+            self._dispatcher.suspend()
+            self._finish_batch(trainer, stage, batch_idx, dataloader_idx)
+
+    @override
+    def _end_run(self, trainer: Trainer, stage: str) -> None:
+        if self._dispatcher is None or stage not in self._stages:
+            return
+        if not trainer.sanity_checking:
+            self._finish_run(trainer, stage)
+        self._dispatcher.end(stage)
+        if not in_fit(trainer):
+            self._leave()
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -120,9 +170,10 @@ class HooksCallback(Callback):
         self._leave()
 
     def _leave(self) -> None:
-        dispatcher, participant = self._dispatcher, self._participant
-        self._dispatcher = self._participant = None
-        if dispatcher is not None and participant is not None:
+        dispatcher, participants = self._dispatcher, self._participants
+        self._dispatcher, self._participants = None, []
+        for participant in participants:
+            assert dispatcher is not None
             dispatcher.leave(participant)
 
     def _position(self, trainer: Trainer) -> int:
@@ -146,29 +197,6 @@ class HooksCallback(Callback):
         return dispatcher
 
 
-def all_callbacks(trainer: Trainer) -> list[Callback]:
-    """The callbacks of a trainer, in order."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return callbacks
-
-
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
     """The callbacks of this package in a trainer, in order."""
     return [callback for callback in all_callbacks(trainer) if isinstance(callback, HooksCallback)]
-
-
-def current_step(trainer: Trainer) -> int:
-    """The x-axis of `self.log`: the same for all batches of an accumulation window."""
-    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
-
-
-def is_log_step(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning logs at a step."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-    return every > 0 and (step + 1) % every == 0
-
-
-def loss_scale(trainer: Trainer) -> Tensor | None:
-    """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return None if scaler is None else getattr(scaler, "_scale", None)

@@ -14,12 +14,17 @@ import yaml
 from torch import nn
 
 from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks.activations import ActivationTransforms
+from lightning_hooks.callbacks.capture import ActivationCapture
+from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.callbacks.transforms import GradientTransforms
 from lightning_hooks.engine.plan import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 
-_KNOWN = {"StatsMonitor": StatsMonitor, "GradientTransforms": GradientTransforms}
+_KNOWN: dict[str, type[HooksCallback]] = {
+    kind.__name__: kind for kind in (ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor)
+}
 
 
 class _Loader(yaml.SafeLoader):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import Trainer
+from torch import Tensor
 
-from lightning_hooks.engine.plan import Plan
+from lightning_hooks.errors import HooksError
 from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
@@ -23,23 +26,24 @@ class Outlet:
         self._loggers = list(trainer.loggers)
         self._writers: dict[int, RunWriter] = {}
 
-    def write_start(self, markdown: str, plan: Plan, prefix: str, step: int, *, transforms: bool = False) -> None:
+    def write_start(
+        self, markdown: str, charts: Sequence[tuple[str, str]], prefix: str, step: int, *, transforms: bool = False
+    ) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
             markdown: the matched taps.
-            plan: of the monitor.
+            charts: tensor and statistic of each, as they will be logged.
             prefix: of its tags.
             step: of the coming batch.
             transforms: whether there are transforms that report.
         """
         if not self._writes:
             return
-        pairs = list(dict.fromkeys((row.tensor, stat) for row in plan.rows for stat in row.stats if stat != "histogram"))
         for logger in self._loggers:
             writer = self._writer(logger)
             if writer is not None:
-                writer.write_start(markdown, pairs, step, prefix, transforms=transforms)
+                writer.write_start(markdown, charts, step, prefix, transforms=transforms)
 
     def write(self, record: StepRecord) -> None:
         """Write one step to every logger."""
@@ -51,6 +55,24 @@ class Outlet:
                 writer.write(record)
             else:
                 logger.log_metrics(record.scalars, step=record.step)
+
+    def write_capture(self, tensors: Mapping[str, Tensor], folder: str, step: int, samples: Sequence[int] | None) -> None:
+        """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
+
+        Args:
+            tensors: [N, …] by the name of the module.
+            folder: what goes before the names.
+            step: the x-axis of `self.log`.
+            samples: which samples of the data set they are, if that is known.
+        """
+        if not self._writes:
+            return
+        for writer in [writer for writer in map(self._writer, self._loggers) if writer is not None]:
+            for name, tensor in tensors.items():
+                try:
+                    writer.write_tensor(f"{folder}/{name}", tensor, step, samples)
+                except (OSError, HooksError) as error:
+                    warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=2)
 
     def _writer(self, logger: Any) -> RunWriter | None:
         experiment = getattr(logger, "experiment", None)  # a Logger need not have one

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, current_step, loss_scale, our_callbacks
+from lightning_hooks._fields import check_stages
+from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
-from lightning_hooks.engine.dispatcher import Dispatcher, Participant
+from lightning_hooks.callbacks._tags import refuse_common_tags
+from lightning_hooks.callbacks._trainer import current_step, loss_scale
+from lightning_hooks.engine.custom import CustomParticipant
+from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan import Plan, resolve
 from lightning_hooks.engine.recorder import Recorder
-from lightning_hooks.engine.report import Match, links_report, plan_report
+from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Watch
@@ -32,6 +40,9 @@ class StatsMonitor(HooksCallback):
         watch: rules, or mappings that hold a rule's fields; default as above.
         every_n_steps: every how many steps, counted as Lightning counts ((step + 1) % n == 0); or a list of steps; or a
             mapping with `first`, `every`, `last`. A rule's own value goes before it. Default 1.
+        stages: any of `train`, `validate`, `test`, `predict`; default `train`. Outside training what flows forward (`input`,
+            `output`) is watched in every batch and merged exactly into one row a run, with tags `val_…`, `test_…`,
+            `predict_…`; the sanity check before training is left out.
         scalars: patterns of names whose scalars stay in full when the others are merged; default none.
         max_scalars: how many scalars are written before rows are merged along the module tree; default 500.
         prefix: put before every tag; default none.
@@ -49,6 +60,7 @@ class StatsMonitor(HooksCallback):
         self,
         watch: Sequence[Mapping[str, Any] | Watch] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 1,
+        stages: str | Sequence[str] = ("train",),
         scalars: str | Sequence[str] | None = None,
         max_scalars: int = 500,
         prefix: str = "",
@@ -60,6 +72,8 @@ class StatsMonitor(HooksCallback):
             raise RuleError("watch is an empty list; give at least one rule, or leave it out for the default ones")
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
+        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
+        check_stages(self.stages)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
         for i, pattern in enumerate(self.scalars):
             if not isinstance(pattern, str):
@@ -75,7 +89,8 @@ class StatsMonitor(HooksCallback):
         self.prefix = prefix
         self.on_error = on_error
         self._recorder: Recorder | None = None
-        self._record: StepRecord | None = None
+        self._run_recorders: dict[str, Recorder] = {}
+        self._records: dict[str, StepRecord] = {}
         self._outlet: Outlet | None = None
 
     def __repr__(self) -> str:
@@ -83,6 +98,7 @@ class StatsMonitor(HooksCallback):
         defaults: dict[str, Any] = {
             "watch": None,
             "every_n_steps": 1,
+            "stages": ("train",),
             "scalars": [],
             "max_scalars": 500,
             "prefix": "",
@@ -93,12 +109,15 @@ class StatsMonitor(HooksCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_recorder": None, "_outlet": None}
+        return {**super().__getstate__(), "_recorder": None, "_run_recorders": {}, "_outlet": None}
 
     @property
     def latest(self) -> dict[str, float]:
-        """Tag to value of the last logged step, every measured row whatever `max_scalars` says; empty before the first."""
-        return {} if self._record is None else self._record.latest
+        """Tag to value of the last logged step, every measured row whatever `max_scalars` says; empty before the first.
+
+        With further `stages` also of the last run of each.
+        """
+        return {tag: value for record in self._records.values() for tag, value in record.latest.items()}
 
     def match(self, model: LightningModule) -> Match:
         """What the rules match in a model, without training.
@@ -111,17 +130,32 @@ class StatsMonitor(HooksCallback):
         """
         return Match(plan_report(self._plan(model)))
 
+    @property
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Participant:
+    def _stages(self) -> Collection[str]:
+        return self.stages
+
+    @override
+    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         plan = self._plan(pl_module)
         leads = self._refuse_same_tags(plan, trainer)
-        observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
-        self._recorder = Recorder(
-            observer, prefix=self.prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads
-        )
-        self._record = None
+        self._records = {}
         self._outlet = Outlet(trainer)
-        return observer
+        observers: list[Participant] = []
+        self._recorder = None
+        if "train" in self.stages:
+            observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
+            self._recorder = self._recorder_of(observer, self.prefix, leads)
+            observers.append(observer)
+        self._run_recorders = {}
+        for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
+            run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
+            self._run_recorders[stage] = self._recorder_of(run_observer, self.prefix + STAGE_PREFIX[stage], leads)
+            observers.append(run_observer)
+        return observers
+
+    def _recorder_of(self, observer: Observer, prefix: str, leads: bool) -> Recorder:
+        return Recorder(observer, prefix=prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads)
 
     @property
     @override
@@ -135,10 +169,14 @@ class StatsMonitor(HooksCallback):
         if self._outlet is None or recorder is None or self._dispatcher is None:
             return
         plan = recorder.observer.plan
-        links = [link for p in self._dispatcher.participants for link in getattr(p, "links", ())]
-        markdown = Match([*plan_report(plan), *links_report(links)]).markdown()
-        with self._guarded(recorder.observer):
-            self._outlet.write_start(markdown, plan, self.prefix, current_step(trainer), transforms=bool(links))
+        plans = {"": plan, **{STAGE_PREFIX[stage]: run.observer.plan for stage, run in self._run_recorders.items()}}
+        there = self._dispatcher.participants
+        links = [link for p in there for link in getattr(p, "links", ())]
+        hooks = [hook for p in there if isinstance(p, CustomParticipant) for hook in p.hooks]
+        markdown = Match([*plan_report(plan), *links_report(links), *hooks_report(hooks)]).markdown()
+        charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
+        with Guard(recorder.observer):
+            self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
@@ -146,62 +184,37 @@ class StatsMonitor(HooksCallback):
         if recorder is None or dispatcher is None or self._outlet is None:
             return
         observer = recorder.observer
-        if observer.failed or not any(p is observer for p, _ in dispatcher.active):
+        if observer.failed or not dispatcher.acts(observer):
             return
-        with self._guarded(observer):
+        with Guard(observer):
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
-            self._record = recorder.record(step, dispatcher.take_reports(), scale)
-            observer.warn_uncalled(dispatcher.places)
-            self._outlet.write(self._record)
+            record = self._records["train"] = recorder.record(step, dispatcher.take_reports(), scale)
+            observer.warn_uncalled(dispatcher.called)
+            self._outlet.write(record)
 
-    def _plan(self, model: LightningModule) -> Plan:
+    @override
+    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+        recorder = self._run_recorders.get(stage)
+        if recorder is None or self._outlet is None or recorder.observer.failed:
+            return
+        observer = recorder.observer
+        assert isinstance(observer, RunObserver)
+        with Guard(observer):
+            record = self._records[stage] = recorder.record(current_step(trainer), {})
+            observer.start_anew()
+            self._outlet.write(record)
+
+    def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule)
-
-    def _guarded(self, observer: Observer) -> _Guard:
-        return _Guard(observer)
 
     def _refuse_same_tags(self, plan: Plan, trainer: Trainer) -> bool:
         """Refuse tags that an earlier monitor writes; say whether this one is the first with its prefix."""
         first = True
         for other in our_callbacks(trainer):
-            if not isinstance(other, StatsMonitor) or other is self or other._recorder is None or other._dispatcher is None:
+            if not isinstance(other, StatsMonitor) or other is self or other._dispatcher is None:
                 continue
             if other.prefix != self.prefix:
                 continue
             first = False
-            refuse_common_tags(plan, other._recorder.observer.plan)
+            refuse_common_tags(plan, other._plan(other._dispatcher.model))
         return first
-
-
-class _Guard:
-    """Errors of ours go through `on_error`."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if isinstance(error, Exception) and self.observer.on_error == "warn":
-            self.observer.fail(error)
-            return True
-        return False
-
-
-def refuse_common_tags(plan: Plan, other: Plan) -> None:
-    """Refuse that two monitors with one prefix write the same tag.
-
-    Raises:
-        RuleError: with the first such tag.
-    """
-    common = sorted(_tags(plan) & _tags(other))
-    if common:
-        raise RuleError(
-            f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common); give one of them "
-            "another prefix="
-        )
-
-
-def _tags(plan: Plan) -> set[str]:
-    return {f"{row.tensor}_{stat}/{row.name}" for row in plan.rows for stat in row.stats}

@@ -8,51 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
-from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.links import Link
-from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.rules import Apply
-from lightning_hooks.select import Target, named_modules, named_parameters, select
-
-_SEED_STRIDE = 7919  # keeps the streams of neighbouring links apart; any large prime does
-
-
-def resolve_links(model: nn.Module, rules: Sequence[Apply], seed: int = 0, where: str = "apply", start: int = 0) -> list[Link]:
-    """The links that apply rules mean in a model.
-
-    Args:
-        model: the root.
-        rules: apply rules, in order.
-        seed: of the random transforms; equal on all ranks.
-        where: the option that holds the rules, for messages.
-        start: index of the first link, above those of earlier callbacks.
-
-    Raises:
-        RuleError: a rule that cannot be meant here, or matches nothing.
-    """
-    modules, parameters = named_modules(model), named_parameters(model)
-    links: list[Link] = []
-    for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
-        targets: list[Target[Any]]
-        if rule.modules is not None:
-            targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
-            refuse_compiled(model, targets, f"{here}.modules")
-        else:
-            assert rule.params is not None
-            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-        for transform in rule.transform:
-            if rule.stage == "backward" and getattr(transform, "needs_all", False):
-                raise RuleError(
-                    f"{here}: {type(transform).__name__} needs all gradients at once, but in backward they come one at a time; "
-                    "use it at stage='step' on params, or ClipByNorm for each tensor"
-                )
-            index = start + len(links)
-            links.append(Link(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform"))
-    return links
+from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.select import Target
 
 
 class Changer(Participant):
@@ -62,28 +23,37 @@ class Changer(Participant):
         links: from `resolve_links`.
         scale: gives the loss scale as a tensor, or None where there is no scaler.
         order: place among the participants.
+        rank: of this process.
     """
 
     def __init__(
-        self, links: Sequence[Link], *, scale: Callable[[], Tensor | None] = lambda: None, order: tuple[int, ...] = (0,)
+        self,
+        links: Sequence[Link],
+        *,
+        scale: Callable[[], Tensor | None] = lambda: None,
+        order: tuple[int, ...] = (0,),
+        rank: int = 0,
     ) -> None:
         self.links = list(links)
         self.scale = scale
         self.order = order
+        self.rank = rank
         self.step = 0
         self.reporting = False
-        self._step_links = [link for link in self.links if link.rule.stage == "step"]
-        self._ids = {link.index: {id(target.value) for target in link.targets} for link in self._step_links}
+        self.skipped_steps = 0
+        self._step_links = [link for link in self.links if link.stage == "step"]
+        self._may_skip = any(link.may_skip for link in self._step_links)
 
-    def due(self, step: int) -> Hashable | None:
-        """Every step."""
-        return "always" if self.links else None
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """Every step of training."""
+        return "always" if self.links and stage == "train" else None
 
-    def begin(self, step: int, reporting: bool) -> None:
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Note the number of the step and whether links report on it."""
         self.step = step
         self.reporting = reporting
         for link in self.links:
+            link.reseed(step, self.rank)
             link.report.begin()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
@@ -91,12 +61,12 @@ class Changer(Participant):
         for link in self.links:
             if link.rule.modules is not None:
                 for target in link.targets:
-                    yield target.value, str(link.rule.tensor), "", _BackwardPart(self, link, target, None)
+                    yield ModulePart(target.value, link.tensor, "", _BackwardPart(self, link, target, None))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """A part for each parameter that a link acts on in backward."""
         for link in self.links:
-            if link.rule.params is not None and link.rule.stage == "backward":
+            if link.rule.params is not None and link.stage == "backward":
                 for target in link.targets:
                     yield target.value, _BackwardPart(self, link, target, target.value)
 
@@ -110,7 +80,23 @@ class Changer(Participant):
                 targets = [t for t in link.targets if id(t.value) in parameters]
                 if targets:
                     self._change(link, targets)
+            if self._may_skip and self._agreed([link for link in self._step_links if link.context.skip_reason is not None]):
+                self.skipped_steps += 1
+                memo.skipped = True
+                for parameter in parameters.values():
+                    parameter.grad = None
+        for link in self._step_links:
+            link.context.skip_reason = None
         memo.forget("grad")
+
+    def _agreed(self, asking: Sequence[Link]) -> bool:
+        """Whether any rank asks to skip the step: one collective where there are several, and one look at its result."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return bool(asking)
+        device = next((target.value.device for link in self._step_links for target in link.targets), None)
+        asked = torch.tensor(float(bool(asking)), device=device)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        return bool(asked)
 
     def take_reports(self) -> dict[str, float]:
         """What each link did in the step that ends: tag to value."""
@@ -118,15 +104,18 @@ class Changer(Participant):
         for link in self.links:
             for what, value in link.report.finish().items():
                 out[f"transform_{what}/{link.index}_{link.name}"] = value
+        if self._may_skip:
+            out["hooks/skipped_steps"] = float(self.skipped_steps)
         return out
 
     def state_dict(self) -> dict[str, Any]:
         """State, generators and counts of every link."""
-        return {"links": [link.state_dict() for link in self.links]}
+        return {"links": [link.state_dict() for link in self.links], "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint stopped; links whose transform changed start anew, with one warning."""
         saved = state["links"]
+        self.skipped_steps = state.get("skipped_steps", 0)
         changed = [
             f"{old['transform']} is now {link.transform!r}"
             for old, link in zip(saved, self.links, strict=False)
@@ -140,6 +129,22 @@ class Changer(Participant):
             if old["transform"] == repr(link.transform):
                 link.load_state_dict(old)
 
+    def refuse_skipping(self, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse to skip steps of an optimizer that need not leave parameters without gradient alone.
+
+        Raises:
+            UnsupportedError: for LBFGS, and for an optimizer that is not torch's and does not say that it does.
+        """
+        for link in self._step_links:
+            for optimizer in optimizers if link.may_skip else ():
+                promises = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
+                if not (promises or getattr(optimizer, "skips_missing_gradients", False)):
+                    raise UnsupportedError(
+                        f"{link.place}: {link.name} skips a step by taking the gradients away, and {type(optimizer).__name__} "
+                        "is not known to leave parameters without gradient, and their state, as they are. If it does, set "
+                        "skips_missing_gradients = True on it"
+                    )
+
     def refuse_under_scaler(self, optimizers: Sequence[Optimizer], where: str = "apply") -> None:
         """Refuse what cannot be right under a loss scaler.
 
@@ -147,7 +152,7 @@ class Changer(Participant):
             UnsupportedError: a repair in backward, or a step rule with an optimizer that unscales inside its step.
         """
         for link in self.links:
-            if link.rule.stage == "backward" and getattr(link.transform, "repairs_nonfinite", False):
+            if link.stage == "backward" and getattr(link.transform, "repairs_nonfinite", False):
                 raise UnsupportedError(
                     f"{link.place}: {link.name} in backward would hide the overflow from the loss scaler, whose scale then "
                     "grows without end; use stage='step' on params, or bf16-mixed"

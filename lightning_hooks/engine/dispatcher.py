@@ -2,83 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakSet, finalize, ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.chain import Chain, Part
-from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.taps import Gate, GradHook, Handles, Hook, Line, Place, register
+from lightning_hooks.engine.participant import HasParameters, Memo, Participant
+from lightning_hooks.engine.places import build_places
+from lightning_hooks.taps import Gate, GradHook, Handles, OurHook, register
 
-ModulePart = tuple[nn.Module, str, str, Part]
+TRAIN = "train"
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
 _READ_AT = {"at_final": "final_grad", "after_update": "update"}
-_CHANGEABLE = ("input_grad", "output_grad")
 
 
-class HasParameters(Protocol):
-    """An optimizer, or what stands for one where there is none."""
+@dataclass
+class _Open:
+    """A step that has begun and not ended. A validation run may fall into a step of training: each stage has its own."""
 
-    param_groups: list[dict[str, Any]]
-
-
-class Participant:
-    """One monitor or one set of transforms; what the dispatcher asks of it."""
-
-    order: tuple[int, ...] = (0,)
-    reports: bool = False
-
-    def due(self, step: int) -> Hashable | None:
-        """A key that says what it does at a step (the same key, the same hooks), or None for nothing."""
-        raise NotImplementedError
-
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """What it does at modules: module, tensor, path, part."""
-        return ()
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Part]]:
-        """What it does to the gradients of parameters as backward makes them."""
-        return ()
-
-    def begin(self, step: int, reporting: bool) -> None:
-        """Called when a step that is due begins."""
-
-    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Called with accumulated, unscaled, averaged gradients."""
-
-    def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Called with the gradients that the optimizer will consume."""
-
-    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Called before the optimizer changes the parameters."""
-
-    def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Called after the optimizer changed the parameters."""
-
-    def take_reports(self) -> dict[str, float]:
-        """What it did in the step that ends, tag to value; asked for once."""
-        return {}
+    step: int
+    active: list[tuple[Participant, Hashable]]
+    called: set[int] = field(default_factory=set)
 
     @property
-    def needs_updates(self) -> bool:
-        """Whether it wants `before_update` and `after_update`."""
-        return False
-
-
-class Memo:
-    """Measurements and copies that several participants share within one moment of a step."""
-
-    def __init__(self) -> None:
-        self.looks: dict[tuple[int, str], Measurement] = {}
-        self.before: dict[int, Tensor] = {}
-        self.readers: set[int] = set()
-
-    def forget(self, tensor: str) -> None:
-        """Drop what was measured of a tensor, because it changed."""
-        self.looks = {key: look for key, look in self.looks.items() if key[1] != tensor}
+    def key(self) -> tuple[Any, ...]:
+        """Equal for steps that need the same hooks."""
+        return tuple((id(p), key) for p, key in self.active)
 
 
 class Dispatcher:
@@ -93,11 +46,10 @@ class Dispatcher:
         self.model = model
         self.gate = Gate()
         self.participants: list[Participant] = []
-        self.active: list[tuple[Participant, Hashable]] = []
-        self.step: int | None = None
-        self.places: dict[int, Place] = {}
+        self.stage = TRAIN
         self.extras = Handles()
         self.scale: Tensor | None = None
+        self._open: dict[str, _Open] = {}
         self._optimizers = optimizers
         self._handles = Handles()
         self._step_handles = Handles()
@@ -109,43 +61,71 @@ class Dispatcher:
         finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
         finalizer.atexit = False
 
+    @property
+    def step(self) -> int | None:
+        """The step of training that is under way; None between two."""
+        opened = self._open.get(TRAIN)
+        return None if opened is None else opened.step
+
+    @property
+    def active(self) -> list[tuple[Participant, Hashable]]:
+        """Who acts in the step of the current stage, with the key of what they do."""
+        opened = self._open.get(self.stage)
+        return [] if opened is None else opened.active
+
+    @property
+    def called(self) -> set[int]:
+        """The ids of the hooked modules that were called in the step of the current stage."""
+        opened = self._open.get(self.stage)
+        return set() if opened is None else opened.called
+
+    def acts(self, participant: Participant) -> bool:
+        """Whether a participant acts in the step of the current stage."""
+        return any(p is participant for p, _ in self.active)
+
     def join(self, participant: Participant) -> None:
         """Take a participant in, at its place in the order."""
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
         self._installed = None
         _LIVE.add(self)
+        participant.joined(self.gate)
 
     def leave(self, participant: Participant) -> None:
         """Let a participant go; the others keep their hooks. The last one turns out the lights."""
+        participant.left()
         self.participants = [p for p in self.participants if p is not participant]
-        self.active = [(p, key) for p, key in self.active if p is not participant]
+        for opened in self._open.values():
+            opened.active = [(p, key) for p, key in opened.active if p is not participant]
         if not self.participants:
             self.close()
         elif self._installed is not None:
             self._install()
 
-    def begin(self, step: int, *, reporting: bool = False) -> None:
-        """Open the gate for a batch; at the first batch of a step decide who watches and put the hooks in place.
+    def begin(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
+        """Open the gate for a batch; at the first batch of a step decide who acts and put the hooks in place.
 
         Args:
-            step: the number of the step.
+            step: the number of the step; in other stages than `train`, of the batch.
+            stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
         """
         if self._paused:
             return
-        if self.step != step:
-            self.step = step
-            self._memos.clear()
-            keys = [(p, p.due(step)) for p in self.participants]
-            self.active = [(p, key) for p, key in keys if key is not None]
-            reporting = reporting or any(p.reports for p, _ in self.active)
-            for participant, _ in self.active:
-                participant.begin(step, reporting)
-            wanted = tuple((id(p), key) for p, key in self.active)
-            if wanted != self._installed:
-                self._install()
-            for place in self.places.values():
-                place.called = False
+        self.stage = stage
+        opened = self._open.get(stage)
+        if opened is None or opened.step != step:
+            keys = [(p, p.due(step, stage)) for p in self.participants]
+            opened = _Open(step, [(p, key) for p, key in keys if key is not None])
+            self._open[stage] = opened
+            if stage == TRAIN:
+                self._memos.clear()
+            reporting = stage == TRAIN and (reporting or any(p.reports for p, _ in opened.active))
+            for participant, _ in opened.active:
+                participant.begin(step, stage, reporting)
+        if opened.key != self._installed:
+            self._install()
+        for participant, _ in opened.active:
+            participant.batch()
         self._hook_parameters()
         self.gate.open = True
 
@@ -153,11 +133,12 @@ class Dispatcher:
         """Close the gate between two batches."""
         self.gate.open = False
 
-    def end(self) -> None:
-        """End the step: close the gate, forget what only lived in it."""
+    def end(self, stage: str = TRAIN) -> None:
+        """End the step of a stage: close the gate, forget what only lived in it."""
         self.gate.open = False
-        self.step = None
-        self._memos.clear()
+        self._open.pop(stage, None)
+        if stage == TRAIN:
+            self._memos.clear()
         self._step_handles.close()
 
     def off(self) -> None:
@@ -173,7 +154,7 @@ class Dispatcher:
             self.gate.open = False
             self.off()
         self._paused = paused
-        if not paused and self.step is not None:
+        if not paused and self._open.get(self.stage) is not None:
             self._install()
             self._hook_parameters()
             self.gate.open = self._reopen
@@ -183,19 +164,20 @@ class Dispatcher:
         self.gate.open = False
         self.off()
         self.extras.close()
+        for participant in self.participants:
+            participant.left()
         self._memos.clear()
-        self.places.clear()
-        self.active = []
-        self.step = None
+        self._open.clear()
         _LIVE.discard(self)
 
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
         """Let one participant act on the gradients of an optimizer's step."""
-        if self.gate.open and any(p is participant for p, _ in self.active):
+        if self.gate.open and self.acts(participant):
             memo = self._memo(optimizer)
             if id(participant) in memo.readers:  # LBFGS runs its closure again: what was read before is old
                 memo.readers.clear()
                 memo.looks.clear()
+                memo.skipped = False
             memo.readers.add(id(participant))
             participant.before_step(optimizer, memo)
 
@@ -211,50 +193,39 @@ class Dispatcher:
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
-        return {tag: value for p, _ in self.active for tag, value in p.take_reports().items()}
+        out: dict[str, float] = {}
+        for participant, _ in self.active:
+            for tag, value in participant.take_reports().items():
+                out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
+        return out
 
     def _memo(self, optimizer: HasParameters) -> Memo:
         return self._memos.setdefault(id(optimizer), Memo())
 
     def _install(self) -> None:
         self.off()
-        self.places = {}
-        for place in self._build_places():
+        opened = self._open.get(self.stage)
+        if opened is None:
+            return
+        parts = [part for participant, key in opened.active for part in participant.module_parts(key)]
+        for place in build_places(parts, opened.called):
             register(place, self.gate, self._handles, self._step_handles)
         self._param_chains = {}
-        for participant, key in self.active:
+        for participant, key in opened.active:
             for parameter, part in participant.param_parts(key):
                 self._param_chains.setdefault(id(parameter), (parameter, []))[1].append(part)
-        if any(p.needs_updates for p, _ in self.active):
+            participant.register(key, self.gate, self._handles)
+        if any(p.needs_updates for p, _ in opened.active):
             for optimizer in self._optimizers():
                 self._handles.keep(optimizer.register_step_pre_hook(_UpdateHook(self, "before_update")))
                 self._handles.keep(optimizer.register_step_post_hook(_UpdateHook(self, "after_update")))
-        self._installed = tuple((id(p), key) for p, key in self.active)
+        self._installed = opened.key
 
     def _hook_parameters(self) -> None:
         # A frozen parameter refuses a hook, so it gets its own when it is unfrozen.
         for key, (parameter, parts) in self._param_chains.items():
             if parameter.requires_grad and ("param", key) not in self._handles:
                 self._handles.keep(parameter.register_hook(GradHook([Chain(parts)], self.gate)), key=("param", key))
-
-    def _build_places(self) -> Iterator[Place]:
-        chains: dict[tuple[int, str], list[tuple[str, list[Part]]]] = {}
-        for participant, key in self.active:
-            for module, tensor, path, part in participant.module_parts(key):
-                self.places.setdefault(id(module), Place(module))
-                lines = chains.setdefault((id(module), tensor), [])
-                # Where a gradient may change, only neighbours in the order may share a line.
-                candidates = lines[-1:] if tensor in _CHANGEABLE else lines
-                line = next((parts for known, parts in candidates if known == path), None)
-                if line is None:
-                    line = []
-                    lines.append((path, line))
-                line.append(part)
-        for (module_id, tensor), lines in chains.items():
-            visitors = [Chain(parts) for _, parts in lines]
-            placed = [Line(path, chain, chain.changes) for (path, _), chain in zip(lines, visitors, strict=True)]
-            setattr(self.places[module_id], tensor, placed)
-        yield from self.places.values()
 
 
 def live_dispatchers(model: nn.Module) -> list[Dispatcher]:
@@ -268,7 +239,7 @@ def _close_all(*handles: Handles) -> None:
         kept.close()
 
 
-class _UpdateHook(Hook):
+class _UpdateHook(OurHook):
     def __init__(self, dispatcher: Dispatcher, moment: str) -> None:
         self.dispatcher = ref(dispatcher)
         self.moment = moment

@@ -8,15 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.engine.changer import resolve_links
+from lightning_hooks.engine.custom import resolve_hooks
 from lightning_hooks.engine.dispatcher import live_dispatchers
 from lightning_hooks.engine.plan import resolve
-from lightning_hooks.engine.report import Match, links_report, plan_report
+from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.reading import as_rules
-from lightning_hooks.rules import Apply, Watch
+from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.taps import Hook
+from lightning_hooks.taps import OurHook
 
 _MODULE_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -62,15 +63,15 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 
 def _carries(holder: Any, dicts: Sequence[str]) -> bool:
-    return any(isinstance(hook, Hook) for name in dicts for hook in (getattr(holder, name, None) or {}).values())
+    return any(isinstance(hook, OurHook) for name in dicts for hook in (getattr(holder, name, None) or {}).values())
 
 
-def match(model: nn.Module, rules: Sequence[Watch | Apply | Mapping[str, Any]]) -> Match:
+def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:
     """What rules would match in a model, without training; ends with an error where training would.
 
     Args:
         model: the root.
-        rules: watch and apply rules; a mapping with `transform` is an `Apply`, any other a `Watch`.
+        rules: rules of any kind; a mapping with `transform` is an `Apply`, one with `call` a `Hook`, any other a `Watch`.
 
     Raises:
         RuleError: a rule that cannot be meant, or matches nothing.
@@ -79,10 +80,19 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Mapping[str, Any]]) 
         >>> print(match(nn.Sequential(nn.Linear(2, 1)), [Watch(params="*.bias", tensors="grad", stats="norm")]).names)
         ['0.bias']
     """
-    rules = [rules] if isinstance(rules, (Watch, Apply, Mapping)) else list(rules)
-    applies = [r for r in rules if isinstance(r, Apply) or (isinstance(r, Mapping) and "transform" in r)]
-    watches = [r for r in rules if not any(r is other for other in applies)]
-    plan = resolve(model, as_rules(Watch, watches, "watch"), EveryN()) if watches else None
-    links = resolve_links(model, as_rules(Apply, applies, "apply")) if applies else []
-    lines = (plan_report(plan) if plan else []) + links_report(links)
+    rules = [rules] if isinstance(rules, (Watch, Apply, Hook, Mapping)) else list(rules)
+    by_kind: dict[type, list[Any]] = {Watch: [], Apply: [], Hook: []}
+    for rule in rules:
+        by_kind[_kind_of(rule)].append(rule)
+    lines = []
+    if by_kind[Watch]:
+        lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
+    lines += links_report(resolve_links(model, as_rules(Apply, by_kind[Apply], "apply")))
+    lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines)
+
+
+def _kind_of(rule: Any) -> type:
+    if isinstance(rule, Mapping):
+        return Apply if "transform" in rule else Hook if "call" in rule else Watch
+    return type(rule) if isinstance(rule, (Apply, Hook)) else Watch

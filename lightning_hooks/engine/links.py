@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from lightning_hooks.select import Target
 from lightning_hooks.stats.prepare import elements
 from lightning_hooks.transforms import Context, Transform
 
+_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
+_STEP_STRIDE = 15_485_863
+
 
 @dataclass
 class Link:
@@ -27,6 +31,8 @@ class Link:
         targets: the parameters or modules it acts on.
         seed: of its random generators.
         place: how a message names it: `apply[0].transform`.
+        tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
+        stage: `step`, `backward`, or `forward` for activations.
     """
 
     index: int
@@ -35,6 +41,8 @@ class Link:
     targets: list[Target[Any]]
     seed: int
     place: str
+    tensor: str = "grad"
+    stage: str = "step"
     context: Context = field(default_factory=Context)
 
     def __post_init__(self) -> None:
@@ -48,11 +56,25 @@ class Link:
         """The class of the transform."""
         return type(self.transform).__name__
 
+    @property
+    def may_skip(self) -> bool:
+        """Whether the transform may ask that the step does not happen."""
+        return bool(getattr(self.transform, "needs_step", False))
+
+    def reseed(self, step: int, rank: int) -> None:
+        """Start the random numbers of a step anew, others on each rank: a run that was resumed draws the same.
+
+        At stage `step` they go on from step to step instead, the same on every rank.
+        """
+        if self.stage != "step":
+            self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
+            self.context.generators.clear()
+
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
         """Call the transform and check what it returns.
 
         Args:
-            tensors: gradients.
+            tensors: gradients, or activations, through which autograd then goes.
             names: of their targets.
             params: the parameters behind them.
             step: the number of the step.
@@ -64,19 +86,24 @@ class Link:
         """
         context = self.context
         context.params, context.names, context.step, context.owned = params, names, step, owned
-        versions = [tensor._version for tensor in tensors]
+        versions = [version_of(tensor) for tensor in tensors]
         try:
-            with torch.no_grad():
+            with contextlib.nullcontext() if self.stage == "forward" else torch.no_grad():
                 results = self.transform(tensors, context)
         except StopIteration as error:  # would end the epoch silently
             raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
         finally:
             context.params, context.names = [], []
+        if context.skip_reason is not None and not self.may_skip:
+            context.skip_reason = None
+            raise TransformError(
+                f"{self.place} ({self.name}) called skip_step; only a transform with needs_step = True may, at stage 'step'"
+            )
         if not owned:
             for tensor, version, name in zip(tensors, versions, names, strict=True):
-                if tensor._version != version:
+                if version_of(tensor) != version:
                     raise InPlaceError(
-                        f"{self.place} ({self.name}) changed the gradient of {name} in place. Other branches of the graph "
+                        f"{self.place} ({self.name}) changed {self._what(name)} in place. Other branches of the graph "
                         "share its memory and would silently see the change; return a new tensor instead"
                     )
         self._check(tensors, results, names)
@@ -93,14 +120,18 @@ class Link:
             for what in ("shape", "dtype", "device", "layout"):
                 if getattr(old, what) != getattr(new, what):
                     raise TransformError(
-                        f"{self.place} ({self.name}) returned {what} {getattr(new, what)} for {name}; its gradient has "
+                        f"{self.place} ({self.name}) returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
                         f"{what} {getattr(old, what)}"
                     )
+
+    def _what(self, name: str) -> str:
+        return f"the {self.tensor} of {name}" if self.stage == "forward" else f"the gradient of {name}"
 
     def state_dict(self) -> dict[str, Any]:
         """What the link keeps from step to step."""
         return {
             "transform": repr(self.transform),
+            "seed": self.seed,
             "state": self.context.state,
             "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},
             "report": self.report.state_dict(),
@@ -109,6 +140,9 @@ class Link:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint stopped."""
         self.context.state = state["state"]
+        self.seed = state.get("seed", self.seed)
+        if self.stage != "step":
+            state = {**state, "generators": {}}  # drawn anew at each step
         for key, generator_state in state["generators"].items():
             generator = torch.Generator(torch.device(key))
             generator.set_state(generator_state)
@@ -170,6 +204,11 @@ class Report:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on counting."""
         self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
+
+
+def version_of(tensor: Tensor) -> int:
+    """The number of in-place changes so far; those made in inference mode do not count them."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.dispatcher import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -29,6 +29,8 @@ class Observer(Participant):
         order: place among the participants.
     """
 
+    stage = "train"
+
     def __init__(
         self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
     ) -> None:
@@ -45,13 +47,13 @@ class Observer(Participant):
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
-    def due(self, step: int) -> Hashable | None:
+    def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
-        if self.failed:
+        if self.failed or stage != self.stage:
             return None
         return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
 
-    def begin(self, step: int, reporting: bool) -> None:
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
         self.table.clear()
@@ -60,7 +62,7 @@ class Observer(Participant):
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield row.target.value, row.kind, row.path, _Slot(self, row)
+                yield ModulePart(row.target.value, row.kind, row.path, _Slot(self, row))
 
     @property
     def needs_updates(self) -> bool:
@@ -84,7 +86,9 @@ class Observer(Participant):
                     memo.before[id(parameter)] = parameter.detach().clone()
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Read `update`: value after the step less value before."""
+        """Read `update`: value after the step less value before; nothing where the step did not happen."""
+        if memo.skipped:
+            return
 
         def change(parameter: nn.Parameter) -> Tensor | None:
             before = memo.before.get(id(parameter))
@@ -93,14 +97,17 @@ class Observer(Participant):
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
 
-    def warn_uncalled(self, places: dict[int, Any]) -> None:
-        """Say once which watched modules the first watched step did not call."""
+    def warn_uncalled(self, called: set[int]) -> None:
+        """Say once which watched modules the first watched step did not call.
+
+        Args:
+            called: the ids of those that were.
+        """
         if self._checked_calls:
             return
         self._checked_calls = True
-        rows = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
-        called = {row.name: places[id(row.target.value)].called for row in rows if id(row.target.value) in places}
-        idle = [name for name, was_called in called.items() if not was_called]
+        watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
+        idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:
             shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
             warnings.warn(

@@ -75,6 +75,11 @@ class Plan:
     param_row_of: dict[int, int] = field(default_factory=dict)
 
     @property
+    def charts(self) -> list[tuple[str, str]]:
+        """Tensor and statistic of every chart, each once."""
+        return list(dict.fromkeys((row.tensor, stat) for row in self.rows for stat in row.stats if stat != "histogram"))
+
+    @property
     def histogram_rows(self) -> tuple[int, ...]:
         """Rows of which a histogram or a quantile is asked."""
         return tuple(row.index for row in self.rows if any(needs_histogram(stat) for stat in row.stats))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.custom import BoundHook
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.select import Target
 
 # Measured on event files of this package: a scalar's tag and value, and its place in the table.
 _BYTES_PER_TABLE_VALUE = 4
 _BYTES_PER_SCALAR = 14  # besides the tag
-_BYTES_PER_HISTOGRAM = 4000  # of values of both signs: every bucket from the first to the last; of one sign about half
+_BYTES_PER_HISTOGRAM = 80  # besides the tag and the buckets
+_BYTES_PER_BUCKET = 16
+_USUAL_ELEMENTS = 4096  # of a tensor whose size is not known before it is seen
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
             stats = list(dict.fromkeys(stat for row in kept for stat in row.stats))
             asked = [stat for row in kept for stat in row.stats]
             tags = [f"{row.tensor}_{stat}/{row.name}" for row in kept for stat in row.stats]
-            size = sum(len(tag) + _bytes_beside_tag(stat) for tag, stat in zip(tags, asked, strict=True))
+            size = sum(len(tag) + _bytes_beside_tag(stat, target) for tag, stat in zip(tags, asked, strict=True))
             lines.append(
                 MatchLine(
                     rule=f"{where}[{position}]",
@@ -151,7 +157,7 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
-                    tensors=f"{link.rule.tensor or 'grad'} ({link.rule.stage})",
+                    tensors=f"{link.tensor} ({link.stage})",
                     statistics=repr(link.transform),
                     tags=len(tags) if first else 0,
                     bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,
@@ -161,8 +167,47 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
     return lines
 
 
-def _bytes_beside_tag(stat: str) -> int:
-    return _BYTES_PER_HISTOGRAM if stat == "histogram" else _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
+def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
+    """One line for each place of each hook; one for the hook of an optimizer.
+
+    Args:
+        hooks: from `resolve_hooks`.
+    """
+    lines = []
+    for hook in hooks:
+        call = hook.rule.call
+        shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
+        for target in hook.targets:
+            lines.append(
+                MatchLine(
+                    hook.place, target.name, _type_of(target), _shape_of(target), hook.rule.kind, shown, 0, 0, _note(target, ())
+                )
+            )
+        if not hook.targets and hook.rule.kind in OPTIMIZER_KINDS:
+            lines.append(MatchLine(hook.place, "(every optimizer)", "Optimizer", "", hook.rule.kind, shown, 0, 0))
+    return lines
+
+
+def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str) -> list[MatchLine]:
+    """One line for each module that is captured; its files grow with the batches, not with the steps that are logged.
+
+    Args:
+        targets: the modules.
+        tensor: what is captured of them.
+        kept: what is kept of it.
+    """
+    return [MatchLine("capture", t.name, _type_of(t), "", tensor, kept, 0, 0, _note(t, ())) for t in targets]
+
+
+def _bytes_beside_tag(stat: str, target: Target[Any]) -> int:
+    if stat != "histogram":
+        return _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
+    value = target.value
+    known = isinstance(value, nn.Parameter) and not isinstance(value, UninitializedParameter)
+    elements = max(1, value.numel()) if known else _USUAL_ELEMENTS
+    # The least of n ordinary magnitudes is about 1/n of the greatest: so many powers of two, for both signs. A few elements
+    # fill a bucket each, and have an empty one before it.
+    return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
 
 
 def _type_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:

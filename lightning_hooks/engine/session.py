@@ -11,34 +11,56 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.changer import Changer, resolve_links
+from lightning_hooks.engine.activations import ActivationChanger
+from lightning_hooks.engine.changer import Changer
+from lightning_hooks.engine.custom import CustomParticipant, resolve_hooks
 from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan import resolve
 from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.reading import as_rules
-from lightning_hooks.rules import Apply, Watch
+from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.record import StepRecord
-from lightning_hooks.taps import Hook
+from lightning_hooks.taps import OurHook
 
 
 class Instrument:
     """A model under watch; made by `instrument`, used as a context manager."""
 
-    def __init__(self, model: nn.Module, watch: Any, apply: Any, optimizer: Optimizer | Iterable[Optimizer] | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        watch: Any,
+        apply: Any,
+        hooks: Any,
+        optimizer: Optimizer | Iterable[Optimizer] | None,
+    ) -> None:
         self.model = model
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
         rules = as_rules(Watch, watch, "watch")
         applies = as_rules(Apply, apply, "apply")
+        hook_rules = as_rules(Hook, hooks, "hooks")
+        _refuse_other_stages(applies, hook_rules)
         if not self.optimizers:
-            rules = _without_optimizer(rules, applies)
+            rules = _without_optimizer(rules, applies, hook_rules)
         self._dispatcher = Dispatcher(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._observer = Observer(resolve(model, rules, EveryN()), device=device, order=(0,)) if rules else None
         links = resolve_links(model, applies, torch.initial_seed())
-        self._changer = Changer(links, order=(1,)) if links else None
+        forward, backward = _parted(links)
+        self._changers: list[Changer] = []
+        if forward:
+            self._changers.append(ActivationChanger(forward, order=(1,)))
+        if backward:
+            self._changers.append(Changer(backward, order=(2,)))
+            self._changers[-1].refuse_skipping(self.optimizers)
+        bound = resolve_hooks(model, hook_rules)
+        self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
         self._recorder = Recorder(self._observer) if self._observer else None
         self._record = StepRecord(step=-1)
         self._step = 0
@@ -46,13 +68,16 @@ class Instrument:
 
     def __enter__(self) -> Instrument:
         """Put the hooks on, all or none."""
-        participants = [p for p in (self._observer, self._changer) if p is not None]
+        every: list[Participant | None] = [self._observer, *self._changers, self._custom]
+        participants = [participant for participant in every if participant is not None]
+        extras = self._dispatcher.extras
         try:
+            for optimizer in self.optimizers:
+                extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
             for participant in participants:
                 self._dispatcher.join(participant)
-            for optimizer in self.optimizers:
-                self._dispatcher.extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
-                self._dispatcher.extras.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
+            for optimizer in self.optimizers:  # last, since it ends the step
+                extras.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
             self._begin()
         except BaseException:
             self._dispatcher.close()
@@ -92,10 +117,10 @@ class Instrument:
     def _end(self) -> None:
         self._stepped.clear()
         self._dispatcher.suspend()
-        reports = self._changer.take_reports() if self._changer else {}
+        reports = self._dispatcher.take_reports()
         if self._observer is not None and self._recorder is not None and self._observer.schedules:
             self._record = self._recorder.record(self._step, reports)
-            self._observer.warn_uncalled(self._dispatcher.places)
+            self._observer.warn_uncalled(self._dispatcher.called)
         elif reports:
             self._record = StepRecord(step=self._step, summaries=reports)
         self._dispatcher.end()
@@ -123,15 +148,32 @@ class Instrument:
             self._end()
 
 
-def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply]) -> list[Watch]:
+def _parted(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
+    forward = [link for link in links if link.stage == "forward"]
+    return forward, [link for link in links if link.stage != "forward"]
+
+
+def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
+    """A plain loop does not say when it validates."""
+    named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
+    named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
+    for where, stages in named:
+        if stages is not None and tuple(stages) != ("train",):
+            raise RuleError(f"{where}.stages: instrument knows one stage, 'train'; got {list(stages)}")
+
+
+def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
     """The watch rules where nobody says when the optimizer steps: what needs to know that is refused."""
     for i, rule in enumerate(watch):
         for tensor in rule.tensors or ():
-            if tensor in ("final_grad", "update"):
+            if parse_tensor(tensor)[0] in ("final_grad", "update", "state"):
                 raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
     for i, apply_rule in enumerate(apply):
-        if apply_rule.stage == "step":
+        if apply_rule.acts_at() == "step":
             raise RuleError(f"apply[{i}].stage: 'step' needs an optimizer; give instrument(optimizer=…) or stage='backward'")
+    for i, hook in enumerate(hooks):
+        if hook.kind in OPTIMIZER_KINDS:
+            raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
     seen = ("param", "grad")
     return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
 
@@ -143,7 +185,7 @@ class _Everything:
         self.param_groups = [{"params": list(model.parameters())}]
 
 
-class _StepHook(Hook):
+class _StepHook(OurHook):
     def __init__(self, owner: Instrument, before: bool) -> None:
         self.owner = owner
         self.before = before
@@ -159,6 +201,7 @@ def instrument(
     model: nn.Module,
     watch: Sequence[Watch | Mapping[str, Any]] = (),
     apply: Sequence[Apply | Mapping[str, Any]] = (),
+    hooks: Sequence[Hook | Mapping[str, Any]] = (),
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
 ) -> Instrument:
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
@@ -170,7 +213,8 @@ def instrument(
     Args:
         model: the root module.
         watch: what to look at.
-        apply: which gradients to change.
+        apply: which gradients to change, or with `tensor="output"` or `"input"` which activations.
+        hooks: hooks of your own.
         optimizer: one, several, or none.
 
     Raises:
@@ -185,4 +229,4 @@ def instrument(
         >>> watched.compute()["output_mean/0"] == model[0].bias.item()
         True
     """
-    return Instrument(model, watch, apply, optimizer)
+    return Instrument(model, watch, apply, hooks, optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.importing import import_object
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,6 @@ class UserStatistic:
     def is_metric(self) -> bool:
         """Whether each row gets a `torchmetrics.Metric` of its own."""
         return inspect.isclass(self.call)
-
-
-def import_object(path: str, where: str) -> Any:
-    """The object at a dotted import path.
-
-    Args:
-        path: `package.module.name`.
-        where: the option that holds it, for the message.
-
-    Raises:
-        RuleError: nothing can be imported from there.
-
-    Example:
-        >>> import_object("math.sqrt", "stats")(4.0)
-        2.0
-    """
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RuleError(f"{where}: cannot import {path!r} ({error})") from error
 
 
 def user_statistic(stat: Any, where: str) -> UserStatistic:

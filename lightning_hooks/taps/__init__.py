@@ -2,7 +2,19 @@
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
-from lightning_hooks.taps.handles import Handles, Hook, Inert
-from lightning_hooks.taps.modules import Line, Place, register
+from lightning_hooks.taps.handles import Handles, Inert, OurHook
+from lightning_hooks.taps.modules import Call, Line, Place, is_recomputation, register
 
-__all__ = ["Gate", "GradHook", "Handles", "Hook", "Inert", "Line", "Place", "Visitor", "register"]
+__all__ = [
+    "Call",
+    "Gate",
+    "GradHook",
+    "Handles",
+    "Inert",
+    "Line",
+    "OurHook",
+    "Place",
+    "Visitor",
+    "is_recomputation",
+    "register",
+]

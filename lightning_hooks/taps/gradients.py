@@ -11,12 +11,12 @@ from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.handles import Hook
+from lightning_hooks.taps.handles import OurHook
 
 Visitor = Callable[[Tensor], Tensor | None]
 
 
-class GradHook(Hook):
+class GradHook(OurHook):
     """A tensor hook that hands the gradient to visitors in order and returns what they made of it.
 
     Args:
@@ -88,7 +88,7 @@ class Contribution:
             self.visit(total)
 
 
-class _NodeHook(Hook):
+class _NodeHook(OurHook):
     def __init__(self, contribution: Contribution, positions: list[int]) -> None:
         self.contribution = contribution
         self.positions = positions

@@ -51,7 +51,7 @@ class Handles:
         return len(self._kept)
 
 
-class Hook:
+class OurHook:
     """Base of every hook object of this package: recognisable, and left behind by copies.
 
     A deep copy or a pickle of a hooked module gets an `Inert` in its place, so that it works and measures nothing.

@@ -6,16 +6,17 @@ times as much as a hook on the output tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
-from lightning_hooks.taps.handles import Handles, Hook
+from lightning_hooks.taps.handles import Handles, OurHook
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 
 
@@ -25,7 +26,7 @@ class Line:
 
     Args:
         path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
-        visit: called with each floating tensor there; for gradients it may return a replacement.
+        visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
     """
 
@@ -34,35 +35,58 @@ class Line:
     changes: bool = False
 
 
+@dataclass(frozen=True)
+class Call:
+    """Something that is handed the whole arguments, or the whole result, of a module.
+
+    Args:
+        visit: before the module `(module, args, kwargs)`, returning None or new `(args, kwargs)`; after it
+            `(module, args, kwargs, output)`, returning None or a new output.
+    """
+
+    visit: Callable[..., Any]
+
+
 @dataclass
 class Place:
-    """Everything that happens at one module, each list in the order in which it runs."""
+    """Everything that happens at one module, each list in the order in which it runs.
+
+    Args:
+        module: where.
+        before: what sees or changes the arguments.
+        after: what sees or changes the result.
+        input_grad: what sees or changes the module's contribution to the gradient of its input.
+        output_grad: what sees or changes the gradient of the result, as it left the list `after`.
+        node: called with the autograd node of each tensor of that result.
+        called: the ids of the modules that were called in the step, shared by all places.
+    """
 
     module: nn.Module
-    input: list[Line] = field(default_factory=list)
-    output: list[Line] = field(default_factory=list)
+    before: list[Line | Call] = field(default_factory=list)
+    after: list[Line | Call] = field(default_factory=list)
     input_grad: list[Line] = field(default_factory=list)
     output_grad: list[Line] = field(default_factory=list)
-    called: bool = False
+    node: list[Callable[[Node], None]] = field(default_factory=list)
+    called: set[int] = field(default_factory=set)
 
 
 def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) -> None:
     """Put the hooks of a place on its module.
 
     Args:
-        place: what is to happen there; its `called` becomes true when the module is.
+        place: what is to happen there.
         gate: the gate of the model.
         handles: takes over the handles on the module.
         step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
     """
-    call = _Call(place, gate, step_handles)
-    if place.input or place.input_grad:
+    call = _Running(place, gate, step_handles)
+    if place.before or place.input_grad:
         handles.keep(place.module.register_forward_pre_hook(_PreHook(call), with_kwargs=True))
-    if place.output or place.output_grad or place.input_grad:
+    if place.after or place.output_grad or place.input_grad or place.node:
         handles.keep(place.module.register_forward_hook(_ForwardHook(call), with_kwargs=True))
 
 
-class _Call:
+class _Running:
     """What the two hooks of a module share: the inputs of calls that have begun and not returned."""
 
     def __init__(self, place: Place, gate: Gate, step_handles: Handles) -> None:
@@ -73,50 +97,64 @@ class _Call:
         self.rewrites_inputs = any(line.changes for line in place.input_grad)
 
 
-class _PreHook(Hook):
-    def __init__(self, call: _Call) -> None:
+class _PreHook(OurHook):
+    def __init__(self, call: _Running) -> None:
         self.call = call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call, place = self.call, self.call.place
         if not call.gate.open:
             return None
-        place.called = True
-        arguments = Arguments(args, kwargs)
-        if place.input and not _is_recomputation():
-            for line in place.input:
-                for tensor in _measured(_part(arguments, line.path)):
-                    line.visit(tensor)
-        if not place.input_grad:
-            return None
+        place.called.add(id(module))
+        arguments = given = Arguments(args, kwargs)
         if call.rewrites_inputs:
-            return _rewritten(arguments, place.input_grad, call.gate)
-        pending = []
-        for line in place.input_grad:
-            tensors = list(_measured(_part(arguments, line.path)))
-            pending.append(contributions(tensors, line.visit, call.gate))
-        call.begun.append((sequence_number(), [contribution for group in pending for contribution in group]))
-        return None
+            arguments = Arguments(*_rewritten(arguments, place.input_grad, call.gate))
+        elif place.input_grad:
+            pending = []
+            for line in place.input_grad:
+                tensors = list(_measured(_part(arguments, line.path)))
+                pending.append(contributions(tensors, line.visit, call.gate))
+            call.begun.append((sequence_number(), [contribution for group in pending for contribution in group]))
+        for item in place.before:
+            if isinstance(item, Call):
+                changed = item.visit(module, arguments.args, arguments.kwargs)
+                arguments = arguments if changed is None else Arguments(*changed)
+            elif item.changes:
+                arguments = _changed(arguments, item)
+            elif not is_recomputation():
+                for tensor in _measured(_part(arguments, item.path)):
+                    item.visit(tensor)
+        return None if arguments is given else (arguments.args, arguments.kwargs)
 
 
-class _ForwardHook(Hook):
-    def __init__(self, call: _Call) -> None:
+class _ForwardHook(OurHook):
+    def __init__(self, call: _Running) -> None:
         self.call = call
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         call, place = self.call, self.call.place
         if not call.gate.open:
-            return
-        place.called = True
-        if place.output and not _is_recomputation():
-            for line in place.output:
-                for tensor in _measured(part_of(output, line.path)):
-                    line.visit(tensor)
+            return None
+        place.called.add(id(module))
+        given = output
+        for item in place.after:
+            if isinstance(item, Call):
+                changed = item.visit(module, args, kwargs, output)
+                output = output if changed is None else changed
+            elif item.changes:
+                output = _changed(output, item)
+            elif not is_recomputation():
+                for tensor in _measured(part_of(output, item.path)):
+                    item.visit(tensor)
         if call.begun:
             start, pending = call.begun.pop()
             _connect_each(pending, list(tensors_in(output)), start)
         if place.output_grad:
             self._hook_outputs(output)
+        for visit in place.node:
+            for node in dict.fromkeys(t.grad_fn for t in _measured(output) if t.grad_fn is not None):
+                visit(node)
+        return None if output is given else output
 
     def _hook_outputs(self, output: Any) -> None:
         call = self.call
@@ -135,13 +173,28 @@ class _ForwardHook(Hook):
                 call.step_handles.keep(tensor.register_hook(GradHook(visits, call.gate)), key=(id(self), key))
 
 
-def _is_recomputation() -> bool:
-    # Inside a backward a forward can only be activation checkpointing running again; it was counted the first time.
+def is_recomputation() -> bool:
+    """Whether a forward runs inside a backward: only activation checkpointing does so, and it was seen the first time."""
     return torch._C._current_graph_task_id() != -1
 
 
 def _part(arguments: Arguments, path: str) -> Any:
     return part_of(arguments, path) if path else (arguments.args, arguments.kwargs)
+
+
+def _changed(tree: Any, line: Line) -> Any:
+    """The tree with what the visitor made of each tensor of the part; the same object where nothing changed."""
+    new: dict[int, Tensor] = {}
+    for tensor in _measured(_part(tree, line.path) if isinstance(tree, Arguments) else part_of(tree, line.path)):
+        if id(tensor) not in new:  # one tensor given twice stays one
+            result = line.visit(tensor)
+            if result is not None and result is not tensor:
+                new[id(tensor)] = result
+    if not new:
+        return tree
+    if isinstance(tree, Arguments):
+        return Arguments(*map_tensors(lambda t: new.get(id(t), t), (tree.args, tree.kwargs)))
+    return map_tensors(lambda t: new.get(id(t), t), tree)
 
 
 def _measured(tree: Any) -> Iterator[Tensor]:

@@ -131,7 +131,7 @@ class EventBuilder:
 
 
 def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) -> Any:
-    """The raw-histogram form of counts over fixed edges: only the occupied range.
+    """The raw-histogram form of counts over fixed edges: the occupied buckets, and one for each gap between them.
 
     Args:
         counts: [buckets].
@@ -145,9 +145,9 @@ def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) ->
     occupied = np.flatnonzero(counts)
     if len(occupied) == 0:
         return HistogramProto(min=0.0, max=0.0, num=0.0, sum=0.0, sum_squares=0.0, bucket_limit=[0.0], bucket=[0.0])
-    # One empty bucket on the left gives the first occupied one its left edge.
-    first, last = max(int(occupied[0]) - 1, 0), int(occupied[-1])
-    kept, edges = counts[first : last + 1], limits[first : last + 1]
+    # An empty bucket before an occupied one gives it its left edge, and stands for the whole gap: values of both signs
+    # leave some two hundred buckets around zero empty.
+    kept = np.unique(np.concatenate([np.maximum(occupied - 1, 0), occupied]))
     left = limits[np.maximum(occupied - 1, 0)]
     middle = (left + limits[occupied]) / 2
     with np.errstate(over="ignore"):
@@ -155,10 +155,10 @@ def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) ->
         squares = float((counts[occupied] * np.square(middle)).sum())
     return HistogramProto(
         min=float(left[0]),
-        max=float(limits[last]),
+        max=float(limits[occupied[-1]]),
         num=float(counts.sum()),
         sum=total,
         sum_squares=squares,
-        bucket_limit=edges.tolist(),
-        bucket=kept.tolist(),
+        bucket_limit=limits[kept].tolist(),
+        bucket=counts[kept].tolist(),
     )

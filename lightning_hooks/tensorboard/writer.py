@@ -15,9 +15,12 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lightning_hooks.tensorboard.events import EventBuilder, Record
+from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 from lightning_hooks.tensorboard.layout import layout_summary
+from lightning_hooks.tensorboard.projector import write_projector
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.utils.tensorboard import SummaryWriter
 
 
@@ -67,6 +70,25 @@ class RunWriter:
         """
         file_writer = self._current()
         self._add(self._builder.summary(record), record.step, file_writer)
+
+    def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
+        """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.
+
+        Args:
+            name: what the tabs call it.
+            tensor: [N, …].
+            step: the x-axis.
+            samples: labels of the points.
+
+        Raises:
+            RuleError: it cannot be shown.
+            OSError: it could not be written.
+        """
+        if tensor.dim() == 2:
+            labels = None if samples is None or len(samples) < len(tensor) else {"sample": list(samples[: len(tensor)])}
+            write_projector(self._writer.log_dir, name, tensor, labels=labels)
+        elif tensor.dim() in (3, 4):
+            self._add(image_summary(name, feature_map_grid(tensor)), step)
 
     def _current(self) -> Any:
         """The open file; a new one (after a `close`) is explained anew."""

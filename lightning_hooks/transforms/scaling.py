@@ -1,15 +1,20 @@
-"""Multiplying by a constant."""
+"""Multiplying by a number: a constant, one that depends on the step, or one that makes the norm a chosen one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lightning_hooks.errors import RuleError
+from lightning_hooks.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
 from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._norms import norms, times, total_norm
+from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -38,14 +43,128 @@ class Scale(Transform):
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor times `factor`."""
-        return over_values(tensors, context, self._change)
+        return times_number(tensors, context, self.factor)
 
-    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
-        def run(group: list[Tensor]) -> Sequence[Tensor]:
-            wide = WIDER.get(group[0].dtype)
-            if wide is not None and group[0].device.type == "cpu":
-                # Torch on the CPU rounds a Python number to the dtype of the tensor, but in place only.
-                return scaled(group, torch.tensor(self.factor, dtype=wide.to_real()), owned)
-            return foreach("mul", group, self.factor, owned=owned)
 
-        return in_groups(values, run)
+@dataclass(frozen=True)
+class ScaleBySchedule(Transform):
+    """Multiply each tensor by a number that depends on the step.
+
+    Source: `optax.scale_by_schedule`, which counts its own updates from 0; here the step is that of the training loop, so
+    that it goes on after a resume, and does not start anew with the rule.
+
+    Args:
+        points: pairs of a step and a factor, the steps rising: straight lines from one to the next, level before the first
+            and after the last.
+        call: instead of points, a callable from the number of the step, from 0, to the factor, or the import path of one.
+
+    Raises:
+        RuleError: where both or neither is given, or one of them cannot be meant.
+        TransformError: when the callable gives anything but a finite number.
+
+    Example:
+        >>> ScaleBySchedule(points=[(0, 0.0), (100, 1.0)])([torch.tensor([8.0])], Context(step=25))
+        [tensor([2.])]
+    """
+
+    points: Sequence[Sequence[Any]] | None = None
+    call: Callable[[int], float] | str | None = None
+    _schedule: Callable[[int], float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.points is None) == (self.call is None):
+            raise RuleError(f"ScaleBySchedule needs points or call, got {'neither' if self.call is None else 'both'}")
+        # A frozen dataclass sets a derived field this way.
+        if self.points is not None:
+            points = as_points(self.points, "ScaleBySchedule.points")
+            object.__setattr__(self, "points", points)
+            object.__setattr__(self, "_schedule", Curve(points))
+        else:
+            object.__setattr__(self, "_schedule", as_callable(self.call, "ScaleBySchedule.call"))
+
+    def factor_at(self, step: int) -> float:
+        """What to multiply by at a step.
+
+        Args:
+            step: the number of the step, from 0.
+
+        Raises:
+            TransformError: where the callable gives anything but a finite number.
+
+        Example:
+            >>> ScaleBySchedule(points=[(10, 1.0), (20, 0.5)]).factor_at(1000)
+            0.5
+        """
+        return number_at(self._schedule, step, "ScaleBySchedule.call")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor times the factor of the step."""
+        return times_number(tensors, context, self.factor_at(context.step))
+
+
+@dataclass(frozen=True)
+class NormalizeByNorm(Transform):
+    """Scale all tensors together to a chosen norm: `x * scale / (norm(all x) + eps)`.
+
+    Norms of float16 and bfloat16 tensors are computed in float32. If one element is NaN, everything becomes NaN.
+
+    Source: `optax.normalize_by_update_norm`; Hazan, Levy, Shalev-Shwartz, "Beyond Convexity: Stochastic Quasi-Convex
+    Optimization", 2015.
+
+    Args:
+        scale: the norm to reach; any finite number, 1 by default.
+        eps: added to the norm, so that zeros stay zeros; at least 0, 1e-6 by default.
+        per_tensor: scale each tensor to that norm on its own; False by default.
+
+    Raises:
+        RuleError: where a field is not in its range.
+
+    Example:
+        >>> NormalizeByNorm()([torch.tensor([30.0]), torch.tensor([40.0])], Context())
+        [tensor([0.6000]), tensor([0.8000])]
+        >>> NormalizeByNorm(eps=0, per_tensor=True)([torch.tensor([30.0]), torch.tensor([40.0])], Context())
+        [tensor([1.]), tensor([1.])]
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    scale: float = 1.0
+    eps: float = 1e-6
+    per_tensor: bool = False
+
+    def __post_init__(self) -> None:
+        check_finite(self, "scale")
+        check_finite(self, "eps", at_least=0)
+        if not isinstance(self.per_tensor, bool):
+            raise RuleError(f"NormalizeByNorm.per_tensor must be True or False, got {self.per_tensor!r}")
+        # One tensor at a time is enough then, as backward gives them.
+        object.__setattr__(self, "needs_all", not self.per_tensor)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor, scaled to the norm."""
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            if self.per_tensor:
+                return times(values, [self.scale / (norm + self.eps) for norm in norms(values)], owned)
+            return times(values, self.scale / (total_norm(values) + self.eps), owned)
+
+        return over_values(tensors, context, change)
+
+
+def times_number(tensors: list[Tensor], context: Context, factor: float) -> list[Tensor]:
+    """Multiply tensors by one Python number, rounding once.
+
+    Args:
+        tensors: strided or sparse COO.
+        context: says whether they may be overwritten.
+        factor: finite.
+    """
+
+    def run(group: list[Tensor], owned: bool) -> Sequence[Tensor]:
+        wide = WIDER.get(group[0].dtype)
+        if wide is not None and group[0].device.type == "cpu":
+            # Torch on the CPU rounds a Python number to the dtype of the tensor, but in place only.
+            return scaled(group, torch.tensor(factor, dtype=wide.to_real()), owned)
+        return foreach("mul", group, factor, owned=owned)
+
+    return over_values(tensors, context, lambda values, owned: in_groups(values, lambda group: run(group, owned)))

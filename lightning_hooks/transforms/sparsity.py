@@ -1,40 +1,187 @@
-"""Setting elements to zero."""
+"""Setting elements to zero: all, some by place, some by chance, or all but the largest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms._batch import in_groups, over_values
+from lightning_hooks.transforms._check import is_number
+from lightning_hooks.transforms._ranges import check_count, check_share, is_whole, whole_numbers
 from lightning_hooks.transforms.base import Context, Transform
+from lightning_hooks.transforms.scaling import Scale
 
 
 @dataclass(frozen=True)
 class Zero(Transform):
-    """Replace every element by zero, NaN and infinity included.
+    """Replace elements by zero, NaN and infinity included: all of them, or the entries `index` of one dimension.
 
-    A parameter with a zero gradient is not frozen: weight decay and momentum still move it.
+    A parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
+
+    Args:
+        index: the entries to set to zero along `dim`; one integer or a list, negative ones count from the end; None, the
+            default, for the whole tensor.
+        dim: the dimension that `index` counts along; 1 by default, the channels of an activation or of its gradient. The
+            output channels of a weight are its dimension 0.
+
+    Raises:
+        RuleError: where `index` or `dim` is not made of integers.
+        TransformError: when called with a tensor that has no such dimension or entry.
 
     Example:
         >>> Zero()([torch.tensor([1.0, float("nan")])], Context())
         [tensor([0., 0.])]
+        >>> Zero(index=[0, -1])([torch.ones(2, 4)], Context())
+        [tensor([[0., 1., 1., 0.],
+                [0., 1., 1., 0.]])]
     """
 
+    index: int | Sequence[int] | None = None
+    dim: int = 1
+
+    def __post_init__(self) -> None:
+        if self.index is not None:
+            object.__setattr__(self, "index", whole_numbers(self, "index"))
+        if not is_whole(self.dim):
+            raise RuleError(f"Zero.dim must be an integer, got {self.dim!r}")
+
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Zeros in the place of each tensor."""
-        return over_values(tensors, context, self._change)
+        """Each tensor with zeros in it."""
+        if self.index is None:
+            return over_values(tensors, context, _all_zero)
+        places = [self._places(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
+        # The rows of a sparse tensor are found among its indices; coalescing again gives the same order.
+        indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
 
-    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
-        def run(group: list[Tensor]) -> Sequence[Tensor]:
-            if owned:
-                torch._foreach_zero_(group)
-                return group
-            return [_zeros(value) for value in group]
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            given = zip(values, places, indices, strict=True)
+            return [_some_zero(value, dim, runs, stored, owned) for value, (dim, runs), stored in given]
 
-        return in_groups(values, run)
+        return over_values(tensors, context, change)
+
+    def _places(self, tensor: Tensor, name: str) -> tuple[int, list[tuple[int, int]]]:
+        """The dimension from the front, and the entries along it as runs."""
+        assert isinstance(self.index, tuple)
+        shape = tuple(tensor.shape)
+        if not -len(shape) <= self.dim < len(shape):
+            raise TransformError(f"Zero.dim is {self.dim}, but '{name}' has shape {shape}")
+        size = shape[self.dim]
+        for entry in self.index:
+            if not -size <= entry < size:
+                raise TransformError(
+                    f"Zero.index {entry} is out of range for '{name}': its shape is {shape}, so dimension {self.dim} "
+                    f"has the entries 0 to {size - 1}"
+                    if size
+                    else f"Zero.index {entry} is out of range for '{name}': its shape is {shape}, and dimension {self.dim} "
+                    "has no entries"
+                )
+        return self.dim % len(shape), list(_runs(sorted({entry % size for entry in self.index})))
+
+
+@dataclass(frozen=True)
+class Dropout(Transform):
+    """Set each element to zero with probability `p` and divide the others by `1 - p`, so that the mean stays.
+
+    The elements that a sparse tensor does not store stay zero. NaN and infinity go where they are dropped.
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014, in the inverted
+    form of `torch.nn.functional.dropout`; on gradients: Tseng et al., "Regularizing Meta-Learning via Gradient Dropout",
+    2020.
+
+    Args:
+        p: the probability that an element becomes zero; at least 0 and below 1.
+
+    Raises:
+        RuleError: where `p` is not in its range.
+
+    Example:
+        >>> (result,) = Dropout(0.5)([torch.ones(1000)], Context(seed=1))
+        >>> result.unique().tolist(), round(result.mean().item(), 1)
+        ([0.0, 2.0], 1.0)
+    """
+
+    random: ClassVar[bool] = True
+
+    p: float
+
+    def __post_init__(self) -> None:
+        check_share(self, "p")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor with elements missing, drawn in the order of the tensors."""
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            return [_drop(value, self.p, context.generator_for(value.device), owned) for value in values]
+
+        # What comes out of the first line is ours in any case.
+        kept = over_values(tensors, context, change)
+        return Scale(1 / (1 - self.p))(kept, Context(names=context.names, owned=True))
+
+
+@dataclass(frozen=True)
+class TopK(Transform):
+    """Keep the elements of largest magnitude of each tensor, and set all others to zero.
+
+    Of equal magnitudes as many are kept as are needed, so that the number is exact; which ones is torch's choice. A NaN
+    counts as the largest. What a sparse tensor does not store counts as zero.
+
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017 (without their residual: what
+    is dropped here is lost).
+
+    Args:
+        fraction: the share of the elements of a tensor to keep, above 0 and at most 1; rounded up to a whole number.
+        k: or their number, at least 1; a smaller tensor stays as it is. Exactly one of the two must be given.
+
+    Raises:
+        RuleError: where neither or both are given, or one is not in its range.
+
+    Example:
+        >>> TopK(k=2)([torch.tensor([0.1, -3.0, 2.0, 0.5])], Context())
+        [tensor([ 0., -3.,  2.,  0.])]
+    """
+
+    fraction: float | None = None
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fraction is None) == (self.k is None):
+            raise RuleError(f"TopK needs exactly one of fraction and k, got {'neither' if self.k is None else 'both'}")
+        if self.k is not None:
+            check_count(self, "k", at_least=1)
+        elif not is_number(self.fraction) or not 0 < self.fraction <= 1:  # type: ignore[operator]
+            raise RuleError(f"TopK.fraction must be a number above 0 and at most 1, got {self.fraction!r}")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor with its smaller elements gone."""
+        kept = [self._kept(tensor.numel()) for tensor in tensors]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            return [_largest(value, number, owned) for value, number in zip(values, kept, strict=True)]
+
+        return over_values(tensors, context, change)
+
+    def _kept(self, numel: int) -> int:
+        if self.k is not None:
+            return self.k
+        # The decimal number as it was written: 0.07 of 100 is 7, but 0.07 * 100 is above it.
+        return math.ceil(Fraction(repr(float(self.fraction or 0))) * numel)
+
+
+def _all_zero(values: list[Tensor], owned: bool) -> list[Tensor]:
+    def run(group: list[Tensor]) -> Sequence[Tensor]:
+        if owned:
+            torch._foreach_zero_(group)
+            return group
+        return [_zeros(value) for value in group]
+
+    return in_groups(values, run)
 
 
 def _zeros(value: Tensor) -> Tensor:
@@ -43,3 +190,43 @@ def _zeros(value: Tensor) -> Tensor:
     # An activation stays part of the graph, so that what came before it receives a zero gradient and not none at all,
     # which DDP reports as an unused parameter. A product with 0 would keep a NaN.
     return value.masked_fill(torch.ones((), dtype=torch.bool, device=value.device), 0)
+
+
+def _some_zero(value: Tensor, dim: int, runs: list[tuple[int, int]], stored: Tensor | None, owned: bool) -> Tensor:
+    if stored is not None and dim < stored.shape[0]:
+        rows = stored[dim]
+        hit = torch.zeros_like(rows, dtype=torch.bool)
+        for start, length in runs:
+            hit |= (rows >= start) & (rows < start + length)
+        hit = hit.reshape(-1, *[1] * (value.dim() - 1))
+        return value.masked_fill_(hit, 0) if owned else value.masked_fill(hit, 0)
+    # Of the values of a sparse tensor the first dimension counts the entries, and the dense ones follow.
+    along = dim if stored is None else dim - stored.shape[0] + 1
+    result = value if owned else value.clone()
+    # By runs and not by a tensor of indices, which would be copied to the device each time.
+    for start, length in runs:
+        result.narrow(along, start, length).zero_()
+    return result
+
+
+def _runs(entries: list[int]) -> Iterator[tuple[int, int]]:
+    """Sorted numbers as (first, how many) of each unbroken run."""
+    start = 0
+    for end in range(1, len(entries) + 1):
+        if end == len(entries) or entries[end] != entries[end - 1] + 1:
+            yield entries[start], end - start
+            start = end
+
+
+def _drop(value: Tensor, p: float, generator: torch.Generator, owned: bool) -> Tensor:
+    dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False).bernoulli_(p, generator=generator)
+    return value.masked_fill_(dropped, 0) if owned else value.masked_fill(dropped, 0)
+
+
+def _largest(value: Tensor, number: int, owned: bool) -> Tensor:
+    if number >= value.numel():
+        return value if owned else value.clone()
+    magnitudes = value.detach().abs().reshape(-1)
+    places = magnitudes.topk(number, sorted=False).indices
+    smaller = torch.ones_like(magnitudes, dtype=torch.bool).scatter_(0, places, False).reshape(value.shape)
+    return value.masked_fill_(smaller, 0) if owned else value.masked_fill(smaller, 0)

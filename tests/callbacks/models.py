@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.stats.scalars import NAMES
-from lightning_hooks.taps import Hook
+from lightning_hooks.taps import OurHook
 
 MODULE_STATS = [name for name in NAMES if name != "ratio"]
 
@@ -188,7 +188,7 @@ def ours_on(model: LightningModule) -> int:
         "_optimizer_step_pre_hooks",
         "_optimizer_step_post_hooks",
     )
-    return sum(isinstance(h, Hook) for holder in holders for n in names for h in (getattr(holder, n, None) or {}).values())
+    return sum(isinstance(h, OurHook) for holder in holders for n in names for h in (getattr(holder, n, None) or {}).values())
 
 
 def assert_clean(model: LightningModule) -> None:

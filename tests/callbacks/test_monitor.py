@@ -136,7 +136,7 @@ def test_module_numbers_over_micro_batches_equal_one_big_computation(tmp_path: P
 
 
 def counts_of(monitor: StatsMonitor, tensor: str, name: str) -> float:
-    record = monitor._record
+    record = monitor._records["train"]
     assert record is not None
     (series,) = [s for s in record.series if (s.tensor, s.stat) == (tensor, "count")]
     return float(series.values[series.names.index(name)])
@@ -150,8 +150,8 @@ class Count(Callback):
         self.counts: dict[int, float] = {}
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        if self.what[0]._record is not None:
-            self.counts[self.what[0]._record.step] = counts_of(*self.what)
+        if self.what[0]._records:
+            self.counts[self.what[0]._records["train"].step] = counts_of(*self.what)
 
 
 @pytest.mark.parametrize(

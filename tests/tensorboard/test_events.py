@@ -54,14 +54,14 @@ def test_values_beyond_float32_become_infinite_without_a_warning():
     assert make_ndarray(values[tag].tensor)[0] == np.inf
 
 
-def test_histogram_keeps_the_occupied_range_and_every_count():
+def test_histogram_keeps_every_count_and_one_bucket_for_each_gap():
     counts = np.zeros(509)
-    counts[[250, 260]] = [3, 7]
-    proto = histogram_proto(counts, bucket_edges()[1:])
-    assert list(proto.bucket) == [0.0, 3.0, *[0.0] * 9, 7.0]
-    assert len(proto.bucket_limit) == 12
-    assert (proto.num, proto.min, proto.max) == (10.0, bucket_edges()[250], bucket_edges()[261])
-    assert list(proto.bucket_limit) == bucket_edges()[250:262].tolist()
+    counts[[250, 260, 261]] = [3, 7, 1]
+    edges = bucket_edges()
+    proto = histogram_proto(counts, edges[1:])
+    assert list(proto.bucket) == [0.0, 3.0, 0.0, 7.0, 1.0]
+    assert (proto.num, proto.min, proto.max) == (11.0, edges[250], edges[262])
+    assert list(proto.bucket_limit) == [edges[250], edges[251], edges[260], edges[261], edges[262]]
 
 
 def test_an_empty_histogram_is_still_one():

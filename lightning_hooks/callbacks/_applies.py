@@ -1,0 +1,145 @@
+"""What the two callbacks that apply transforms have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._trainer import is_log_step
+from lightning_hooks.engine.changer import Changer
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.report import Match, links_report
+from lightning_hooks.engine.resolve_links import resolve_links
+from lightning_hooks.errors import RuleError
+from lightning_hooks.reading import as_rules
+from lightning_hooks.rules import Apply
+from lightning_hooks.stats.record import StepRecord
+
+
+class AppliesRules(HooksCallback):
+    """Base of the callbacks that change something by `Apply` rules: their reports, their state, their checkpoints.
+
+    Args:
+        apply: rules, or mappings that hold a rule's fields.
+
+    Raises:
+        RuleError: a value that cannot be meant.
+    """
+
+    default_tensor: ClassVar[str]
+    """What a rule on modules changes that does not say."""
+
+    def __init__(self, apply: Sequence[Mapping[str, Any] | Apply]) -> None:
+        super().__init__()
+        self.apply = as_rules(Apply, apply, "apply")
+        if not self.apply:
+            raise RuleError("apply is an empty list; give at least one rule")
+        for i, rule in enumerate(self.apply):
+            self._refuse(rule, f"apply[{i}]")
+        self._saved: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = None
+        self._outlet: Outlet | None = None
+
+    def _refuse(self, rule: Apply, where: str) -> None:
+        """Refuse a rule that is for another callback."""
+
+    def _changer(self, links: list[Link], trainer: Trainer) -> Changer:
+        """The participant that runs the links."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """The rules."""
+        return f"{type(self).__name__}(apply={self.apply!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle is not attached to anything."""
+        return {**super().__getstate__(), "_outlet": None}
+
+    @property
+    def state_key(self) -> str:
+        """Tells several of these callbacks apart in a checkpoint: by what they act on, not by every number."""
+        rules = [
+            f"{'+'.join(type(t).__name__ for t in r.transform)}@{r.acts_at(self.default_tensor)}:{r.params or r.modules}"
+            for r in self.apply
+        ]
+        return self._generate_state_key(apply=rules)
+
+    @property
+    def changer(self) -> Changer | None:
+        """The transforms at work, during a run."""
+        return next((p for p in self._participants if isinstance(p, Changer)), None)
+
+    def match(self, model: LightningModule) -> Match:
+        """What the rules match in a model, without training.
+
+        Args:
+            model: the root.
+
+        Raises:
+            RuleError: where a fit would.
+        """
+        return Match(links_report(self.links(model)))
+
+    def links(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[Link]:
+        """The rules resolved in a model: each transform with its targets.
+
+        Args:
+            model: the root.
+            seed: of the random transforms.
+            start: index of the first.
+        """
+        return resolve_links(model, self.apply, seed, start=start, default=self.default_tensor)
+
+    @override
+    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        taken = sum(len(p.links) for p in dispatcher.participants if isinstance(p, Changer))
+        seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
+        changer = self._changer(self.links(pl_module, seed, taken), trainer)
+        if self._saved is not None:
+            changer.load_state_dict(self._saved)
+            self._saved = None
+        self._outlet = Outlet(trainer)
+        return [changer]
+
+    @override
+    def _finish(self, trainer: Trainer, step: int) -> None:
+        dispatcher = self._dispatcher
+        if dispatcher is None or self._outlet is None or not is_log_step(trainer, step):
+            return
+        if any(isinstance(participant, Observer) and participant.stage == "train" for participant in dispatcher.participants):
+            return  # it writes the reports into its own event
+        reports = dispatcher.take_reports()
+        if reports:
+            self._outlet.write(StepRecord(step=step, summaries=reports))
+
+    @override
+    def _leave(self) -> None:
+        if self.changer is not None:
+            self._last = self.changer.state_dict()  # for a checkpoint that is saved after the fit
+        super()._leave()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """What the transforms keep from step to step, with their random generators."""
+        if self.changer is not None:
+            return self.changer.state_dict()
+        return self._saved or self._last or {}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a checkpoint stopped; the state may arrive before or after the fit starts."""
+        if not state_dict:
+            return
+        if self.changer is not None:
+            self.changer.load_state_dict(state_dict)
+        else:
+            self._saved = state_dict

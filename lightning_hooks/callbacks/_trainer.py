@@ -1,0 +1,56 @@
+"""What a trainer is asked about the run that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+
+
+def all_callbacks(trainer: Trainer) -> list[Callback]:
+    """The callbacks of a trainer, in order."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
+
+
+def current_step(trainer: Trainer) -> int:
+    """The x-axis of `self.log`: the same for all batches of an accumulation window."""
+    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def is_log_step(trainer: Trainer, step: int) -> bool:
+    """Whether Lightning logs at a step."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return every > 0 and (step + 1) % every == 0
+
+
+def loss_scale(trainer: Trainer) -> Tensor | None:
+    """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return None if scaler is None else getattr(scaler, "_scale", None)
+
+
+def in_fit(trainer: Trainer) -> bool:
+    """Whether the run is a fit; a validation may be part of one, or stand alone."""
+    return trainer.state.fn == TrainerFn.FITTING
+
+
+def batch_number(trainer: Trainer, stage: str) -> int:
+    """A running number for the batch that begins, in a stage other than `train`; it goes on from run to run."""
+    if stage == "validate":
+        loop = trainer.fit_loop.epoch_loop.val_loop if in_fit(trainer) else trainer.validate_loop
+        return loop.batch_progress.total.ready - 1
+    return (trainer.test_loop if stage == "test" else trainer.predict_loop).batch_progress.total.ready - 1
+
+
+def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> Sequence[int] | None:
+    """Which samples of the data set a batch holds; known when predicting from a `DataLoader` with a batch sampler."""
+    combined = trainer.predict_loop._combined_loader if stage == "predict" else None
+    if combined is None:
+        return None
+    # Lightning notes what the sampler of a prediction gave.
+    sampler = getattr(combined.flattened[dataloader_idx], "batch_sampler", None)
+    seen: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
+    return seen[batch_idx] if batch_idx < len(seen) else None

@@ -1,0 +1,226 @@
+"""`ActivationCapture`: feature maps and embeddings to disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lightning_hooks._fields import check_stages
+from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._trainer import current_step, sample_indices
+from lightning_hooks.capture import CaptureWriter, reduction
+from lightning_hooks.engine.capturing import CaptureParticipant
+from lightning_hooks.engine.compiled import refuse_compiled
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.report import Match, capture_report
+from lightning_hooks.errors import RuleError
+from lightning_hooks.rules import Watch
+from lightning_hooks.schedule import every_n
+from lightning_hooks.select import Target, named_modules, select
+
+_SHOWN = 512  # samples of the last batch that TensorBoard gets
+
+
+class ActivationCapture(HooksCallback):
+    """Write what matched modules return, or are given, to disk; `load_capture` reads it back lazily.
+
+    Each rank writes a safetensors file for every `batches_per_file` batches, with an index. A run that is killed leaves whole
+    files alone, and the index never names a missing one; a full disk, or the end of `max_bytes`, stops the capture with one
+    warning and not the run. Floating tensors only; where a module returns several, or is called several times, each is an
+    entry of its own. When the stage is `predict`, entries know which samples of the data set they are.
+
+    Args:
+        modules: patterns of module names.
+        tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`.
+        types: only modules of these classes; default all.
+        leaves: only modules without children, default False.
+        every_n_steps: a schedule, as for `StatsMonitor`; in other stages than `train` it counts batches. Default every one
+            where `stages` is given; one of the two must be.
+        stages: any of `train`, `validate`, `test`, `predict`; default `train`.
+        reduce: what is kept of a tensor [N, …], for each sample: None (default, all of it), `mean`, `sum`, `min`, `max`,
+            `abs_max`, `norm`, `rms`, `std`, `channel_mean`, `token_mean`.
+        dtype: what floating tensors are cast to: `float16`, say. Default their own.
+        max_bytes: limit for the files of a rank; default none.
+        batches_per_file: so many batches are held in memory at most, default 32.
+        folder: where to write; default `captures` in the folder of the logger.
+        tensorboard: whether the last captured batch also goes to TensorBoard, when a run or a training epoch ends: feature
+            maps as images, vectors [N, D] to the projector. Default False.
+        strict: whether patterns that match nothing are an error (default) or a warning.
+
+    Raises:
+        RuleError: a value that cannot be meant; when a run starts also patterns that match nothing, or a folder that cannot
+            be used.
+        UnsupportedError: when a run starts, safetensors is not installed.
+
+    Example:
+        >>> ActivationCapture(modules="encoder", stages=["predict"], reduce="token_mean", dtype="float16")
+        ActivationCapture(modules=('encoder',), stages=('predict',), reduce='token_mean', dtype='float16')
+    """
+
+    def __init__(
+        self,
+        modules: str | Sequence[str],
+        tensor: str = "output",
+        types: str | Sequence[str] | None = None,
+        leaves: bool = False,
+        every_n_steps: int | Sequence[int] | Mapping[str, int] | None = None,
+        stages: str | Sequence[str] | None = None,
+        reduce: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        max_bytes: int | None = None,
+        batches_per_file: int = 32,
+        folder: str | os.PathLike[str] | None = None,
+        tensorboard: bool = False,
+        strict: bool = True,
+    ) -> None:
+        super().__init__()
+        rule = Watch(modules=modules, tensors=[tensor], types=types, leaves=leaves, strict=strict)
+        assert rule.modules is not None
+        self.modules = (rule.modules,) if isinstance(rule.modules, str) else tuple(rule.modules)
+        self.tensor = tensor
+        self.types = rule.types
+        self.leaves = leaves
+        if every_n_steps is None and stages is None:
+            raise RuleError("give every_n_steps=… to capture while training, or stages=['predict'], or both")
+        self.every_n_steps = every_n_steps
+        self.schedule = every_n(1 if every_n_steps is None else every_n_steps, "every_n_steps")
+        self.stages = ("train",) if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
+        check_stages(self.stages)
+        self.reduce = reduce
+        reduction(reduce)
+        self.dtype = dtype
+        self.max_bytes = max_bytes
+        self.batches_per_file = batches_per_file
+        self.folder = folder
+        self.tensorboard = tensorboard
+        self.strict = strict
+        CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
+        self._writer: CaptureWriter | None = None
+        self._outlet: Outlet | None = None
+        self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
+        self._last: dict[str, Tensor] = {}
+
+    def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
+        defaults: dict[str, Any] = {
+            "modules": None,
+            "tensor": "output",
+            "types": None,
+            "leaves": False,
+            "every_n_steps": None,
+            "stages": ("train",),
+            "reduce": None,
+            "dtype": None,
+            "max_bytes": None,
+            "batches_per_file": 32,
+            "folder": None,
+            "tensorboard": False,
+            "strict": True,
+        }
+        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
+        return f"ActivationCapture({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle is not attached to anything."""
+        return {**super().__getstate__(), "_writer": None, "_outlet": None, "_last": {}}
+
+    def match(self, model: LightningModule) -> Match:
+        """What the patterns match in a model, without a run.
+
+        Args:
+            model: the root.
+
+        Raises:
+            RuleError: where a run would.
+        """
+        kept = f"reduce={self.reduce!r}" if self.reduce else "all of it"
+        return Match(capture_report(self._targets(model), self.tensor, kept))
+
+    def _targets(self, model: nn.Module) -> list[Target[nn.Module]]:
+        how: dict[str, Any] = {"types": self.types, "leaves": self.leaves, "strict": self.strict}
+        targets = list(select(named_modules(model), self.modules, **how, where="modules"))
+        refuse_compiled(model, targets, "modules")
+        return targets
+
+    @property
+    @override
+    def _stages(self) -> Collection[str]:
+        return self.stages
+
+    @override
+    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        targets = self._targets(pl_module)
+        # log_dir is the same on every rank, and asking for it is a collective.
+        folder = Path(self.folder or Path(trainer.log_dir or trainer.default_root_dir) / "captures").resolve()
+        for other in our_callbacks(trainer):
+            if other is not self and isinstance(other, ActivationCapture) and other._writer is not None:
+                if other._writer.folder == folder:
+                    raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
+        self._writer = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
+        self._outlet = Outlet(trainer)
+        self._last = {}
+        return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+
+    def _take(self, name: str, tensor: Tensor, step: int, stage: str) -> None:
+        if self._writer is None or self._writer.stopped is not None:
+            return
+        batch_idx, dataloader_idx, samples = self._batch
+        self._writer.add(
+            name,
+            tensor,
+            step=step,
+            stage=stage,
+            batch_idx=batch_idx,
+            sample_indices=samples,
+            dataloader_idx=dataloader_idx,
+        )
+        if self.tensorboard and tensor.dim() > 1:
+            self._last[name] = tensor[:_SHOWN].clone()
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Called before a batch: note its number."""
+        self._batch = (batch_idx, 0, None)
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    @override
+    def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
+        self._batch = (batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
+        super()._start_batch(trainer, stage, batch_idx, dataloader_idx)
+
+    @override
+    def _finish_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if self._writer is not None:
+            self._writer.end_batch()
+
+    @override
+    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+        self._show(trainer, stage)
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after an epoch of training."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._show(trainer, "train")
+
+    def _show(self, trainer: Trainer, stage: str) -> None:
+        if self._outlet is not None and self._last:
+            last, self._last = self._last, {}
+            samples = self._batch[2]
+            self._outlet.write_capture(last, f"captures_{stage}", current_step(trainer), samples)
+
+    @override
+    def _leave(self) -> None:
+        super()._leave()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

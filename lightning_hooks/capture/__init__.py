@@ -1,0 +1,8 @@
+"""Captured tensors on disk: written while a run goes, read back lazily afterwards. Knows neither Lightning nor the engine."""
+
+from lightning_hooks.capture.index import Entry
+from lightning_hooks.capture.reader import Capture, Entries, load_capture
+from lightning_hooks.capture.reductions import REDUCTIONS, reduction
+from lightning_hooks.capture.writer import CaptureWriter
+
+__all__ = ["REDUCTIONS", "Capture", "CaptureWriter", "Entries", "Entry", "load_capture", "reduction"]

@@ -1,0 +1,234 @@
+"""A capture back from disk: what there is comes from the index, a tensor is read when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.capture._files import TensorFiles
+from lightning_hooks.capture.index import PATTERN, Entry, read_index
+from lightning_hooks.errors import RuleError, did_you_mean
+
+
+class Entries(Sequence[Tensor]):
+    """What was captured under one name: a sequence of tensors in order of (step, rank, batch, call), each read when asked for.
+
+    `entries[3]` reads one tensor, `entries[2:5]` is a shorter sequence and reads nothing; `infos` tells about each.
+
+    Args:
+        name: under which they were captured.
+        infos: of the entries, in order.
+        files: where to read from.
+    """
+
+    def __init__(self, name: str, infos: Sequence[Entry], files: TensorFiles) -> None:
+        self.name = name
+        self.infos = tuple(infos)
+        self._files = files
+
+    def __len__(self) -> int:
+        """How many tensors."""
+        return len(self.infos)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Entries: ...
+    def __getitem__(self, index: int | slice) -> Tensor | Entries:
+        """One tensor, read now, on the CPU; or a part of the sequence."""
+        if isinstance(index, slice):
+            return Entries(self.name, self.infos[index], self._files)
+        return self._files.read(self.infos[index])
+
+    def __repr__(self) -> str:
+        """Name, number and size."""
+        return f"<Entries {self.name!r}: {len(self)} tensors, {sum(info.bytes for info in self.infos)} bytes>"
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The step of each entry."""
+        return tuple(info.step for info in self.infos)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stage of each entry."""
+        return tuple(info.stage for info in self.infos)
+
+    @property
+    def batch_indices(self) -> tuple[int, ...]:
+        """The batch index of each entry."""
+        return tuple(info.batch_idx for info in self.infos)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each entry."""
+        return tuple(info.shape for info in self.infos)
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtype of each entry."""
+        return tuple(getattr(torch, info.dtype) for info in self.infos)
+
+    @property
+    def sample_indices(self) -> tuple[tuple[int, ...] | None, ...]:
+        """The samples of each entry, None where the writer was not told; one after the other they are the rows of `cat`."""
+        return tuple(info.sample_indices for info in self.infos)
+
+    def where(self, **conditions: int | str) -> Entries:
+        """The entries with these values; nothing is read.
+
+        Args:
+            conditions: `stage`, `rank`, `run`, `call`, `step`, `batch_idx`, `dataloader_idx`: any field of `Entry`.
+
+        Raises:
+            RuleError: entries have no such field.
+        """
+        for field in conditions:
+            if field not in Entry.__slots__:
+                raise RuleError(f"Entries.where: no field {field!r}{did_you_mean(field, Entry.__slots__)}")
+        found = [info for info in self.infos if all(getattr(info, field) == want for field, want in conditions.items())]
+        return Entries(self.name, found, self._files)
+
+    def cat(self) -> Tensor:
+        """All entries, one after the other along the batch dimension [N1 + N2 + ..., ...]; those without dimensions stacked.
+
+        A batch that was captured twice, by a run and by the one that went on from its checkpoint, is there twice: choose
+        with `where(run=...)`.
+
+        Raises:
+            RuleError: there is none, they are of several stages, or their shapes or dtypes do not fit together.
+        """
+        if not self.infos:
+            raise RuleError(f"{self.name!r}: no entry to concatenate")
+        stages = list(dict.fromkeys(self.stages))
+        if len(stages) > 1:
+            raise RuleError(
+                f"{self.name!r} is of {' and '.join(stages)}: choose one by where(stage={stages[0]!r}) before cat()"
+            )
+
+        kinds = {(info.shape[1:], info.dtype): info.shape for info in self.infos}
+        if len(kinds) > 1:
+            listed = ", ".join(f"{list(shape)} {dtype}" for (_, dtype), shape in list(kinds.items())[:5])
+            raise RuleError(f"{self.name!r}: entries of different shapes or dtypes cannot be concatenated: {listed}")
+        return torch.cat([tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in self])
+
+
+class Capture(Mapping[str, Entries]):
+    """What a run captured, all ranks together: `capture["encoder.0"]` is the sequence of its tensors.
+
+    Args:
+        folder: where it lies.
+        infos: of all entries.
+    """
+
+    def __init__(self, folder: Path, infos: Sequence[Entry]) -> None:
+        self.folder = folder
+        files = TensorFiles(folder)
+        by_name: dict[str, list[Entry]] = {}
+        for info in infos:
+            by_name.setdefault(info.name, []).append(info)
+        self._entries = {
+            name: Entries(name, sorted(found, key=lambda info: info.order), files) for name, found in by_name.items()
+        }
+
+    def __getitem__(self, name: str) -> Entries:
+        """The tensors of one name.
+
+        Raises:
+            RuleError: there is no such name.
+        """
+        if name not in self._entries:
+            raise RuleError(f"nothing captured under {name!r} in {str(self.folder)!r}{did_you_mean(name, self.names)}")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether something was captured under this name."""
+        return name in self._entries
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensors of one name, or `default`."""
+        return self._entries.get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        """How many names."""
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        """Where it is and how much of it."""
+        number, size = len(self._infos()), sum(info.bytes for info in self._infos())
+        return f"<Capture {str(self.folder)!r}: {len(self)} names, {number} tensors, {size} bytes>"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order in which they were first captured."""
+        return tuple(self._entries)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every step of which something was captured, ascending."""
+        return tuple(sorted({info.step for info in self._infos()}))
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Every stage of which something was captured."""
+        return tuple(dict.fromkeys(info.stage for info in self._infos()))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank that captured something, ascending."""
+        return tuple(sorted({info.rank for info in self._infos()}))
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """For each name the shapes it was captured in, each once."""
+        return {name: tuple(dict.fromkeys(entries.shapes)) for name, entries in self.items()}
+
+    @property
+    def sample_indices(self) -> tuple[int, ...]:
+        """Every sample of which something was captured, ascending; empty where the writer was not told."""
+        return tuple(sorted({index for info in self._infos() for index in info.sample_indices or ()}))
+
+    def _infos(self) -> list[Entry]:
+        return [info for entries in self._entries.values() for info in entries.infos]
+
+
+def load_capture(path: str | os.PathLike[str]) -> Capture:
+    """Open what an `ActivationCapture` wrote; also while it is still writing, then with what is there by now.
+
+    Reads the index alone; tensors are read when they are asked for.
+
+    Args:
+        path: the folder of the capture.
+
+    Raises:
+        RuleError: there is no such folder, no capture in it, or its index is damaged.
+        UnsupportedError: safetensors is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from lightning_hooks.capture import CaptureWriter
+        >>> folder = tempfile.mkdtemp()
+        >>> with CaptureWriter(folder) as writer:
+        ...     writer.add("encoder", torch.ones(4, 8), step=0, stage="predict", batch_idx=0)
+        >>> capture = load_capture(folder)
+        >>> capture.names, capture["encoder"].cat().shape
+        (('encoder',), torch.Size([4, 8]))
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise RuleError(f"there is no folder {str(path)!r}")
+    indexes = sorted(folder.glob(PATTERN))
+    if not indexes:
+        nested = sorted({str(found.parent) for found in folder.rglob(PATTERN)})
+        hint = f"; there are captures in {', '.join(nested[:5])}" if nested else ""
+        raise RuleError(f"no capture in {str(path)!r}: no {PATTERN} in it{hint}")
+    return Capture(folder, [entry for index in indexes for record in read_index(index)[0] for entry in record.entries])

@@ -1,0 +1,135 @@
+"""What is kept of a tensor before it is stored: all of it, or a few numbers for each sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, did_you_mean
+
+Reduction = Callable[[Tensor], Tensor]
+
+
+def _float(tensor: Tensor) -> Tensor:
+    """At least float32: float16 overflows in a norm, and a mean of integers is none."""
+    if tensor.dtype in (torch.float64, torch.complex128):
+        return tensor
+    return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+
+
+def _samples(tensor: Tensor) -> Tensor:
+    """[N, everything else]; a tensor without dimensions is one sample, one with one dimension has one element a sample."""
+    if tensor.dim() == 0:
+        return tensor.reshape(1, 1)
+    return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:]))
+
+
+def _mean(tensor: Tensor) -> Tensor:
+    return _samples(_float(tensor)).mean(1)
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    return _samples(_float(tensor)).sum(1)
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(_samples(_float(tensor)), dim=1)
+    return norms
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    rows = _samples(_float(tensor))
+    return _norm(tensor) / math.sqrt(rows.shape[1]) if rows.shape[1] else _missing(rows)
+
+
+def _std(tensor: Tensor) -> Tensor:
+    return _samples(_float(tensor)).std(1, correction=0) if tensor.numel() else _missing(_samples(_float(tensor)))
+
+
+def _max(tensor: Tensor) -> Tensor:
+    rows = _samples(_ordered(tensor))
+    return rows.amax(1) if rows.shape[1] else _missing(rows)
+
+
+def _min(tensor: Tensor) -> Tensor:
+    rows = _samples(_ordered(tensor))
+    return rows.amin(1) if rows.shape[1] else _missing(rows)
+
+
+def _abs_max(tensor: Tensor) -> Tensor:
+    return _max(_float(tensor).abs())
+
+
+def _ordered(tensor: Tensor) -> Tensor:
+    return _float(tensor.abs() if tensor.is_complex() else tensor)
+
+
+def _missing(rows: Tensor) -> Tensor:
+    """NaN for every sample: samples without an element have no greatest one."""
+    return torch.full((rows.shape[0],), math.nan, dtype=rows.real.dtype, device=rows.device)
+
+
+def _channel_mean(tensor: Tensor) -> Tensor:
+    return _float(tensor).flatten(2).mean(2) if tensor.dim() > 2 else tensor
+
+
+def _token_mean(tensor: Tensor) -> Tensor:
+    return _float(tensor).flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
+
+
+_TABLE: Final[dict[str, Reduction]] = {
+    "abs_max": _abs_max,
+    "channel_mean": _channel_mean,
+    "max": _max,
+    "mean": _mean,
+    "min": _min,
+    "norm": _norm,
+    "rms": _rms,
+    "std": _std,
+    "sum": _sum,
+    "token_mean": _token_mean,
+}
+
+REDUCTIONS: Final = tuple(_TABLE)
+
+
+def reduction(name: str | None) -> Reduction:
+    """The function behind the name of a reduction.
+
+    The batch is the first dimension, [N, ...]. `mean`, `sum`, `min`, `max`, `abs_max`, `norm` (Euclidean), `rms` and `std`
+    (population) go over all the other dimensions and give [N]: for images over channels, height and width; for sequences
+    [N, T, D] over tokens *and* features, padding included, since a tensor does not tell which of its tokens are padding; for
+    a sequence model that puts time first, [T, N, D], one number for each time step, over the whole batch. Two more keep a
+    vector for each sample: `channel_mean` goes over everything after the second dimension ([N, C, H, W] to [N, C]) and
+    `token_mean` over everything between the first and the last ([N, T, D] to [N, D]); tensors of at most two dimensions they
+    leave alone. A tensor without dimensions counts as one sample.
+
+    They are computed in float32 (float64 for float64; of complex numbers the magnitudes, except for `mean`, `sum` and the two
+    vectors), NaN and Inf follow IEEE, and samples without an element give NaN, or 0 for `sum` and `norm`.
+
+    Args:
+        name: of `REDUCTIONS`, or None for the tensor as it is.
+
+    Raises:
+        RuleError: there is no such reduction.
+
+    Example:
+        >>> images = torch.arange(8.0).reshape(2, 1, 2, 2)
+        >>> reduction("mean")(images)
+        tensor([1.5000, 5.5000])
+        >>> reduction("channel_mean")(images).shape
+        torch.Size([2, 1])
+    """
+    if name is None:
+        return _as_it_is
+    if name not in _TABLE:
+        raise RuleError(f"no reduction {name!r}{did_you_mean(str(name), _TABLE)}; there are None, {', '.join(_TABLE)}")
+    return _TABLE[name]
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

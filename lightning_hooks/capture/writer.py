@@ -1,0 +1,269 @@
+"""Captured tensors to disk: one whole file for every few batches, and never an exception into training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.capture._items import FLOATS, STORED, Item, floating
+from lightning_hooks.capture._safetensors import need_safetensors
+from lightning_hooks.capture.index import FileRecord, IndexWriter, number_of
+from lightning_hooks.errors import RuleError
+
+
+class CaptureWriter:
+    """Collects tensors and writes them, a file for every `batches_per_file` batches of a stage, with an index.
+
+    A file `<stage>-rank<rank>-<number>.safetensors` is written in a folder of its own, `.rank<rank>.tmp`, brought to the disk,
+    renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves whole files alone
+    and an index that names no missing one, and loses at most the batches it still held in memory. What it left half-done is
+    cleared up when the next writer starts. A second run into the same folder goes on after what is there and destroys
+    nothing; its entries have the next `run` number. One writer at a time for a rank and folder.
+
+    A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
+    else: `add` and `end_batch` then do nothing, and `stopped` says why (None while it runs, `"closed"` after
+    `close`). Tensors of a kind that cannot be stored (sparse, quantized) are left out with one message for each name.
+
+    Args:
+        folder: where to write; made if it is not there.
+        rank: of this process; each writes its own files.
+        batches_per_file: so many batches are held in memory at most, for each stage; 32 by default.
+        dtype: what floating tensors are cast to, `"float16"` or `torch.float16`, say; values beyond its range become
+            infinite. None, the default, keeps theirs. Integers, booleans, float8 and complex numbers are stored as they are.
+        max_bytes: limit for the files of this rank in the folder, those of earlier runs included; no limit by default.
+        on_problem: called with a sentence where something is not captured; a Python warning by default.
+
+    Raises:
+        RuleError: an option is not possible, or the folder cannot be used; a folder that fails later is a message.
+        UnsupportedError: safetensors is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with CaptureWriter(tempfile.mkdtemp(), batches_per_file=2) as writer:
+        ...     for batch_idx in range(3):
+        ...         writer.add("encoder", torch.ones(4, 8), step=0, stage="predict", batch_idx=batch_idx)
+        ...         writer.end_batch()
+        >>> sorted(path.name for path in writer.folder.iterdir())[1:]
+        ['predict-rank0-000000.safetensors', 'predict-rank0-000001.safetensors']
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        rank: int = 0,
+        batches_per_file: int = 32,
+        dtype: torch.dtype | str | None = None,
+        max_bytes: int | None = None,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        self._check("rank", rank, 0)
+        self.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
+        self.folder = Path(folder)
+        self.rank = rank
+        self.batches_per_file = batches_per_file
+        self.dtype = floating(dtype)
+        self.max_bytes = max_bytes
+        self.stopped: str | None = None
+        self._on_problem = on_problem or _warn
+        self._library = need_safetensors()
+        self._temporary = self.folder / f".rank{rank}.tmp"
+        self._current: list[Item] = []
+        self._devices: set[torch.device] = set()
+        self._pending: dict[str, list[Item]] = {}
+        self._batches: dict[str, int] = {}
+        self._calls: dict[tuple[str, str], int] = {}
+        self._held = 0
+        self._over = False
+        self._refused: set[str] = set()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._temporary, ignore_errors=True)  # what a killed run left
+            self._index = IndexWriter(self.folder, rank)
+            found = {path.name: path for path in self.folder.iterdir() if number_of(path.name, rank) is not None}
+            self._number = max((number_of(name, rank) or 0 for name in found), default=-1) + 1
+            for name in sorted(found.keys() - self._index.files):
+                self._take_up(found[name])
+            self.bytes_written = sum(path.stat().st_size for path in found.values())
+        except OSError as error:
+            raise RuleError(f"CaptureWriter.folder: cannot capture to {str(folder)!r}: {error}") from error
+
+    def add(
+        self,
+        name: str,
+        tensor: Tensor,
+        *,
+        step: int,
+        stage: str,
+        batch_idx: int,
+        sample_indices: Sequence[int] | Tensor | None = None,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Collect a private copy of a tensor on the CPU.
+
+        From an accelerator the copy runs behind the computation; `end_batch` waits for it. The same name again in the same
+        batch is another call of the module, an entry of its own.
+
+        Args:
+            name: under which it is read back.
+            tensor: any shape, [N, ...] where it has a batch.
+            step: of training.
+            stage: `train`, `validate`, `test`, `predict`: letters, digits and underscores.
+            batch_idx: of the batch in its epoch.
+            sample_indices: which samples of the data set these are, [N]; not known by default.
+            dataloader_idx: for stages with several loaders.
+
+        Raises:
+            RuleError: the name of the stage cannot be part of a file's name.
+        """
+        if self.stopped is not None or self._over:
+            return
+        if not stage.isidentifier():
+            raise RuleError(f"CaptureWriter.add: stage must consist of letters, digits and underscores, got {stage!r}")
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in STORED:
+            self._refuse(name, tensor)
+            return
+        dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
+        size = tensor.numel() * dtype.itemsize
+        if self.max_bytes is not None and self.bytes_written + self._held + size > self.max_bytes:
+            self._over = True  # what is held is written when the batch ends; a hook is no place for that
+            self._current.clear()
+            return
+        call = self._calls[stage, name] = self._calls.get((stage, name), -1) + 1
+        samples = None if sample_indices is None else tuple(int(index) for index in sample_indices)
+        copy = self._copy(tensor.detach(), dtype)
+        self._current.append(Item(name, call, step, stage, dataloader_idx, batch_idx, samples, copy))
+        self._held += size
+
+    def end_batch(self) -> None:
+        """Say that a batch is over: the calls are counted anew, and a file is written where enough batches are held."""
+        self._calls.clear()
+        if self.stopped is not None:
+            return
+        for device in self._devices:
+            torch.accelerator.synchronize(device)
+        self._devices.clear()
+        for stage in {item.stage: None for item in self._current}:
+            self._pending.setdefault(stage, []).extend(item for item in self._current if item.stage == stage)
+            self._batches[stage] = self._batches.get(stage, 0) + 1
+        self._current.clear()
+        for stage in list(self._pending):
+            if self._over or self._batches[stage] >= self.batches_per_file:
+                self._write(stage)
+        if self._over:
+            self._stop(f"the next batch would exceed max_bytes={self.max_bytes}")
+
+    def close(self) -> None:
+        """Write what is held; further calls do nothing. Closing twice is fine."""
+        self.end_batch()
+        for stage in list(self._pending):
+            self._write(stage)
+        if self.stopped is None:
+            self.stopped = "closed"
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close it, after an exception too: what was captured may tell the reason."""
+        self.close()
+
+    def _copy(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        if tensor.device.type == "cpu":
+            return tensor.to(dtype=dtype, memory_format=torch.contiguous_format, copy=True)
+        self._devices.add(tensor.device)
+        # Cast there: fewer bytes come over. The copy goes to pinned memory and the hook does not wait for it.
+        return tensor.to(dtype=dtype, memory_format=torch.contiguous_format).to("cpu", non_blocking=True)
+
+    def _write(self, stage: str) -> None:
+        items = self._pending.pop(stage, [])
+        self._batches.pop(stage, None)
+        self._held -= sum(item.tensor.nbytes for item in items)
+        if not items or self.stopped is not None:
+            return
+        file = f"{stage}-rank{self.rank}-{self._number:06}.safetensors"
+        temporary = self._temporary / file
+        keys = [f"{place}:{item.name}" for place, item in enumerate(items)]
+        entries = (item.entry(self.rank, self._index.run, file, key) for item, key in zip(items, keys, strict=True))
+        record = FileRecord(file, self.rank, self._index.run, tuple(entries))
+        tensors = {key: item.stored() for key, item in zip(keys, items, strict=True)}
+        try:
+            self._temporary.mkdir(exist_ok=True)
+            self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
+            size = temporary.stat().st_size
+            if self.max_bytes is not None and self.bytes_written + size > self.max_bytes:
+                self._stop(f"the next file, {size} bytes, would exceed max_bytes={self.max_bytes}")
+                return
+            _to_disk(temporary)
+            os.rename(temporary, self.folder / file)
+            self._number += 1
+            self.bytes_written += size
+            _to_disk(self.folder)
+            self._index.append(record)
+        except (OSError, self._library.SafetensorError) as error:
+            self._stop(f"{file} could not be written: {error}")
+
+    def _stop(self, reason: str) -> None:
+        """End the capture with one message."""
+        if self.stopped is not None:
+            return
+        self.stopped = reason
+        self._current.clear()
+        self._pending.clear()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._on_problem(f"the capture to {self.folder} stopped, the run goes on: {reason}")
+
+    def _refuse(self, name: str, tensor: Tensor) -> None:
+        if name not in self._refused:
+            self._refused.add(name)
+            self._on_problem(f"{name} is not captured: {tensor.dtype} of {tensor.layout} on {tensor.device} cannot be stored")
+
+    def _take_up(self, path: Path) -> None:
+        """Name in the index a whole file that a run left without a line when it was killed."""
+        # A file that is not ours, or not whole, stays as it is, unnamed.
+        with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
+            with self._library.safe_open(path, framework="pt") as opened:
+                record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
+            if record.file == path.name:
+                self._index.append(record)
+                self._index.run = max(self._index.run, record.run + 1)
+
+    @classmethod
+    def check(cls, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:
+        """Check options before there is a folder to write to; the arguments are those of the writer.
+
+        Raises:
+            RuleError: an option is not possible.
+        """
+        cls._check("batches_per_file", batches_per_file, 1)
+        floating(dtype)
+        if max_bytes is not None:
+            cls._check("max_bytes", max_bytes, 1)
+
+    @staticmethod
+    def _check(field: str, value: object, least: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise RuleError(f"CaptureWriter.{field} must be a whole number of at least {least}, got {value!r}")
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)

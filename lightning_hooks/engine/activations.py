@@ -1,0 +1,110 @@
+"""One set of transforms at work on activations: changes what modules are given, or return, in the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.changer import Changer
+from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.participant import ModulePart
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.select import Target
+from lightning_hooks.taps import is_recomputation
+
+
+class ActivationChanger(Changer):
+    """Runs the links of a chain in the forward pass; autograd goes through what they do.
+
+    Args:
+        links: from `resolve_links`, of stage `forward`.
+        order: place among the participants.
+        rank: of this process.
+    """
+
+    def __init__(self, links: Sequence[Link], *, order: tuple[int, ...] = (0,), rank: int = 0) -> None:
+        super().__init__(links, order=order, rank=rank)
+        self._stages = [link.rule.stages or ("train",) for link in self.links]
+        self._parts: list[_ForwardPart] = []
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """The links whose rule names the stage."""
+        return tuple(i for i, stages in enumerate(self._stages) if stage in stages) or None
+
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
+        """Note the number of the step; in other stages than `train` it stays that of the training."""
+        if stage == "train":
+            super().begin(step, stage, reporting)
+            return
+        self.reporting = False
+        for link in self.links:
+            link.reseed(step, self.rank)
+
+    def batch(self) -> None:
+        """Forget the random numbers of the last batch, which nobody will compute again."""
+        for part in self._parts:
+            part.drawn.clear()
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """A part for each module that a link acts on in this stage."""
+        self._parts = []
+        for i in key:
+            link = self.links[i]
+            at, path = parse_tensor(link.tensor)
+            for target in link.targets:
+                part = _ForwardPart(self, link, target)
+                self._parts.append(part)
+                yield ModulePart(target.value, at, path, part)
+
+
+class _ForwardPart:
+    """One link at one module, in forward."""
+
+    changes = True
+
+    def __init__(self, changer: ActivationChanger, link: Link, target: Target[nn.Module]) -> None:
+        self.changer = changer
+        self.link = link
+        self.target = target
+        self.random = bool(getattr(link.transform, "random", False))
+        self.drawn: list[tuple[torch.device, Tensor]] = []
+
+    def change(self, tensor: Tensor) -> Tensor | None:
+        """The activation that goes on, or None where it stays as it is."""
+        if not is_recomputation():
+            if self.random:
+                self.drawn.append((tensor.device, self.link.context.generator_for(tensor.device).get_state()))
+            result = self._run(tensor)
+            if self.changer.reporting:
+                with torch.no_grad():
+                    self.link.report.take([tensor.detach()], [result.detach()])
+        elif self.random:
+            result = self._again(tensor)
+        else:
+            result = self._run(tensor)
+        return None if result is tensor else result
+
+    def _run(self, tensor: Tensor) -> Tensor:
+        (result,) = self.link.run([tensor], [self.target.name], [None], self.changer.step, owned=False)
+        return result
+
+    def _again(self, tensor: Tensor) -> Tensor:
+        """Activation checkpointing computes the forward again, and must get the numbers of the first time."""
+        if len(self.drawn) != 1:
+            raise UnsupportedError(
+                f"{self.link.place}: {self.link.name} is random, and {self.target.name} was called {len(self.drawn)} times "
+                "under activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
+                "checkpoint, or use a transform that is not random"
+            )
+        device, state = self.drawn[0]
+        generator = self.link.context.generator_for(device)
+        now = generator.get_state()
+        generator.set_state(state)
+        try:
+            return self._run(tensor)
+        finally:
+            generator.set_state(now)

@@ -1,0 +1,75 @@
+"""What is captured at modules: each tensor that passes is handed on, as it is or reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.schedule import EveryN
+from lightning_hooks.select import Target
+
+Take = Callable[[str, Tensor, int, str], None]
+
+
+class CaptureParticipant(Participant):
+    """Hands on what passes at matched modules.
+
+    Args:
+        targets: the modules.
+        tensor: `output`, `input`, `output_grad`, `input_grad`, or a part of one.
+        stages: in which it does.
+        schedule: at which steps; in other stages than `train` at which batches.
+        reduce: from a tensor to the tensor that is captured.
+        take: called with the name, the tensor, the number of the step (or batch) and the stage.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target[nn.Module]],
+        tensor: str,
+        stages: Collection[str],
+        schedule: EveryN,
+        reduce: Callable[[Tensor], Tensor],
+        take: Take,
+    ) -> None:
+        self.targets = list(targets)
+        self.tensor = tensor
+        self.stages = stages
+        self.schedule = schedule
+        self.reduce = reduce
+        self.take = take
+        self.now = (0, "train")
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """Every step of the schedule, in the stages."""
+        return "always" if stage in self.stages and self.schedule.due(step) else None
+
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
+        """Note what is captured now."""
+        self.now = (step, stage)
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """A part for every module."""
+        at, path = parse_tensor(self.tensor)
+        for target in self.targets:
+            yield ModulePart(target.value, at, path, _Copy(self, target.name))
+
+
+class _Copy:
+    """The capture at one module."""
+
+    changes = False  # it returns None; but it needs the tensor itself, not a measurement of it
+
+    def __init__(self, owner: CaptureParticipant, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def change(self, tensor: Tensor) -> None:
+        """Hand the tensor on."""
+        with torch.no_grad():
+            self.owner.take(self.name, self.owner.reduce(tensor.detach()), *self.owner.now)

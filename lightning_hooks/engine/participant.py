@@ -1,0 +1,119 @@
+"""What the dispatcher asks of a monitor, of a set of transforms, of a user's hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from lightning_hooks.engine.chain import Part
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.taps import Call, Gate, Handles
+
+
+class ModulePart(NamedTuple):
+    """What a participant does at one place of a module.
+
+    Args:
+        module: where.
+        at: `input`, `output`, `input_grad`, `output_grad`, or `node` (the autograd nodes of the result).
+        path: to a part of the arguments or the result; empty for all of it.
+        part: sees each tensor there; a `Call` sees the whole arguments (at `input`) or the whole result (at `output`); at
+            `node` a callable that is given the node.
+        first: whether it goes before all that is there already.
+    """
+
+    module: nn.Module
+    at: str
+    path: str
+    part: Any
+    first: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it sees arguments or results as a whole."""
+        return isinstance(self.part, Call)
+
+
+class HasParameters(Protocol):
+    """An optimizer, or what stands for one where there is none."""
+
+    param_groups: list[dict[str, Any]]
+
+
+class Participant:
+    """One monitor, one set of transforms, or one set of hooks."""
+
+    order: tuple[int, ...] = (0,)
+    reports: bool = False
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """A key that says what it does at a step (the same key, the same hooks), or None for nothing.
+
+        Args:
+            step: in training the number of the step; in the other stages a running number of the batch.
+            stage: `train`, `validate`, `test` or `predict`.
+        """
+        raise NotImplementedError
+
+    def joined(self, gate: Gate) -> None:
+        """Called when a dispatcher has taken it in: place what stays from step to step."""
+
+    def left(self) -> None:
+        """Called when it has gone: take that away; harmless the second time."""
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """What it does at modules."""
+        return ()
+
+    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Part]]:
+        """What it does to the gradients of parameters as backward makes them."""
+        return ()
+
+    def register(self, key: Any, gate: Gate, handles: Handles) -> None:
+        """Register what only torch itself can place, in the order of the participants."""
+
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
+        """Called when a step that is due begins."""
+
+    def batch(self) -> None:
+        """Called when a batch of a step that is due begins."""
+
+    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Called with accumulated, unscaled, averaged gradients."""
+
+    def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Called with the gradients that the optimizer will consume."""
+
+    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Called before the optimizer changes the parameters."""
+
+    def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Called after the optimizer changed the parameters."""
+
+    def take_reports(self) -> dict[str, float]:
+        """What it did in the step that ends, tag to value; asked for once."""
+        return {}
+
+    @property
+    def needs_updates(self) -> bool:
+        """Whether it wants `before_update` and `after_update`."""
+        return False
+
+
+class Memo:
+    """Measurements and copies that several participants share within one moment of a step.
+
+    `skipped` says that the step does not happen, although the optimizer is called.
+    """
+
+    def __init__(self) -> None:
+        self.looks: dict[tuple[int, str], Measurement] = {}
+        self.before: dict[int, Tensor] = {}
+        self.readers: set[int] = set()
+        self.skipped = False
+
+    def forget(self, tensor: str) -> None:
+        """Drop what was measured of a tensor, because it changed."""
+        self.looks = {key: look for key, look in self.looks.items() if key[1] != tensor}

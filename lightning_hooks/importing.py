@@ -1,0 +1,55 @@
+"""What an import path in a rule leads to."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from lightning_hooks.errors import RuleError, did_you_mean
+
+
+def import_object(path: str, where: str) -> Any:
+    """The object at an import path: a module's attribute, an attribute of that, or a module.
+
+    Args:
+        path: `package.module.name`.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: nothing can be imported from there; with the nearest names, or with what the import itself raised.
+
+    Example:
+        >>> import_object("math.sqrt", "stats")(4.0)
+        2.0
+    """
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise RuleError(f"{where} must be an import path such as 'package.module.name', got {path!r}")
+    target: Any = _module(parts[0], path, where)
+    if target is None:
+        raise RuleError(f"{where}: cannot import {path!r}: there is no module {parts[0]!r}")
+    for end, name in enumerate(parts[1:], start=2):
+        # As in `from package import name`: an attribute first, then a module that nobody has imported yet.
+        if hasattr(target, name):
+            target = getattr(target, name)
+            continue
+        found = _module(".".join(parts[:end]), path, where) if isinstance(target, ModuleType) else None
+        if found is None:
+            hint = did_you_mean(name, [known for known in dir(target) if not known.startswith("_")])
+            holder = ".".join(parts[: end - 1])
+            raise RuleError(f"{where}: cannot import {path!r}: {holder} has no {name!r}{hint}")
+        target = found
+    return target
+
+
+def _module(name: str, path: str, where: str) -> ModuleType | None:
+    """The module of that name; None where there is none."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            return None
+        # The module is there, and fails: what it says is what its author needs to see.
+        reason = f"{type(error).__name__}: {error}"
+        raise RuleError(f"{where}: cannot import {path!r}: importing {name} raises {reason}") from error

@@ -1,0 +1,109 @@
+"""Feature maps as one image: a row for each sample, a column for each channel."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from lightning_hooks.errors import RuleError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BORDER: Final = 255  # white: maps are often mostly at their least value, which is black
+NONFINITE: Final = (255, 0, 0)
+
+
+def feature_map_grid(maps: Tensor, *, max_samples: int = 8, max_channels: int = 16, padding: int = 1) -> NDArray[np.uint8]:
+    """The feature maps of a batch as one grid of grey tiles: rows are samples, columns are channels.
+
+    Every channel is stretched by itself, the least of its values over the samples shown to black and the greatest to white,
+    so tiles of a column can be compared and tiles of different columns cannot; a channel that is the same everywhere is
+    mid-grey. NaN and infinite values are red and do not count for the range. The lines between the tiles are white.
+
+    Args:
+        maps: [N, C, H, W], or [N, C, L] as maps of height 1; any real dtype, any device; only what is shown is copied from it.
+        max_samples: rows at most, the first ones of the batch; 8 by default.
+        max_channels: columns at most, the first ones; 16 by default.
+        padding: width of the lines between tiles and around them, in pixels; 1 by default.
+
+    Returns:
+        uint8 [rows · (H + padding) + padding, columns · (W + padding) + padding, 3].
+
+    Raises:
+        RuleError: the tensor has another number of dimensions, no elements, or complex numbers, or an option is not possible.
+
+    Example:
+        >>> import torch
+        >>> feature_map_grid(torch.tensor([[[[0.0, 1.0, 2.0]]]]), padding=0)[..., 0]
+        array([[  0, 128, 255]], dtype=uint8)
+    """
+    for field, value, least in (("max_samples", max_samples, 1), ("max_channels", max_channels, 1), ("padding", padding, 0)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise RuleError(f"feature_map_grid: {field} must be a whole number of at least {least}, got {value!r}")
+    if maps.dim() not in (3, 4) or maps.numel() == 0 or maps.is_complex():
+        found = f"{list(maps.shape)} of {maps.dtype}"
+        raise RuleError(f"feature_map_grid: maps must be real numbers [N, C, H, W] or [N, C, L] with elements, got {found}")
+    shown = maps.detach()[:max_samples, :max_channels].cpu().double().numpy()
+    tiles = _grey(shown if shown.ndim == 4 else shown[:, :, None, :])
+    rows, columns, height, width, _ = tiles.shape
+    shape = (rows * (height + padding) + padding, columns * (width + padding) + padding, 3)
+    grid = np.full(shape, BORDER, dtype=np.uint8)
+    for row in range(rows):
+        for column in range(columns):
+            top, left = row * (height + padding) + padding, column * (width + padding) + padding
+            grid[top : top + height, left : left + width] = tiles[row, column]
+    return grid
+
+
+def _grey(maps: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """[N, C, H, W] to [N, C, H, W, 3], each channel stretched by itself."""
+    finite = np.isfinite(maps)
+    axes = (0, 2, 3)
+    low = np.min(maps, axis=axes, keepdims=True, where=finite, initial=np.inf)
+    high = np.max(maps, axis=axes, keepdims=True, where=finite, initial=-np.inf)
+    flat = ~(low < high)  # also where nothing is finite
+    low, high = np.where(flat, 0.0, low), np.where(flat, 1.0, high)
+    # Halves, since the whole range of float64 numbers has no float64 length.
+    share = (np.where(finite, maps, low) / 2 - low / 2) / (high / 2 - low / 2)
+    grey = np.rint(255 * np.where(flat, 0.5, share)).astype(np.uint8)
+    return np.where(finite[..., None], grey[..., None], np.array(NONFINITE, dtype=np.uint8))
+
+
+def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
+    """An image as a summary for the Images tab.
+
+    torch's `SummaryWriter` has a file writer that takes it: `writer._get_file_writer().add_summary(summary, step)`.
+
+    Args:
+        tag: under which it appears.
+        image: uint8 [H, W, 3] (colours) or [H, W, 1] (grey).
+
+    Returns:
+        A `Summary` with one value.
+
+    Raises:
+        RuleError: the array is no such image.
+
+    Example:
+        >>> value = image_summary("maps/conv1", np.zeros((4, 6, 3), dtype=np.uint8)).value[0]
+        >>> value.tag, value.image.height, value.image.width, value.image.colorspace
+        ('maps/conv1', 4, 6, 3)
+    """
+    from PIL import Image  # TensorBoard depends on it
+
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (1, 3) or image.size == 0:
+        found = f"{list(image.shape)} of {image.dtype}"
+        raise RuleError(f"image_summary: image must be uint8 [H, W, 3] or [H, W, 1], got {found}")
+    height, width, colours = image.shape
+    encoded = io.BytesIO()
+    Image.fromarray(image if colours == 3 else image[:, :, 0]).save(encoded, format="PNG")
+    summary = Summary()
+    # The form torch's own add_image writes: read by TensorBoard and by its EventAccumulator without a plugin.
+    picture = Summary.Image(height=height, width=width, colorspace=colours, encoded_image_string=encoded.getvalue())
+    summary.value.add(tag=tag, image=picture)
+    return summary

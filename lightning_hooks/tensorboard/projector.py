@@ -1,0 +1,135 @@
+"""What TensorBoard's Projector tab reads: vectors, labels and a configuration that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from tensorboard.plugins.projector.metadata import PROJECTOR_FILENAME
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+from lightning_hooks.errors import RuleError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOLDER: Final = "projector"
+
+
+def write_projector(
+    logdir: str | os.PathLike[str],
+    name: str,
+    vectors: Tensor,
+    *,
+    labels: Mapping[str, Sequence[object]] | None = None,
+    max_points: int = 10_000,
+) -> Path:
+    r"""Put vectors into TensorBoard's embedding projector; those of the same name are replaced, others stay.
+
+    Writes `projector/<name>/tensors.tsv`, `metadata.tsv` where there are labels, and an entry in `projector_config.pbtxt`; all
+    below `logdir`, for the plugin serves nothing outside it. The plugin takes a file of raw bytes for text where these happen
+    to be valid UTF-8 (zeros are), hence the text form. Vectors with a NaN or an infinite component are left out: the
+    projections have no place for them. The plugin looks for configurations in TensorBoard's `--logdir` itself and in every
+    folder below it that has an event file.
+
+    Args:
+        logdir: the log directory of the run.
+        name: what the tab calls the vectors, such as `encoder.0`.
+        vectors: [N, D], any real dtype, any device.
+        labels: columns, name to N values, by which points are labelled and coloured; none by default.
+        max_points: only the first so many vectors are written; 10 000 by default.
+
+    Returns:
+        The path of the configuration.
+
+    Raises:
+        RuleError: the vectors are not [N, D], none of them is finite, the columns have other lengths, or the limit is not
+            possible.
+        OSError: it could not be written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = write_projector(tempfile.mkdtemp(), "encoder", torch.eye(2), labels={"digit": [7, 3]})
+        >>> (path.parent / "projector/encoder/tensors.tsv").read_text()
+        '1\t0\n0\t1\n'
+        >>> (path.parent / "projector/encoder/metadata.tsv").read_text()
+        '7\n3\n'
+    """
+    if not isinstance(max_points, int) or isinstance(max_points, bool) or max_points < 1:
+        raise RuleError(f"write_projector: max_points must be a whole number of at least 1, got {max_points!r}")
+    if vectors.dim() != 2 or vectors.numel() == 0 or vectors.is_complex():
+        found = f"{list(vectors.shape)} of {vectors.dtype}"
+        raise RuleError(f"write_projector: vectors must be real numbers [N, D] with elements, got {found}")
+    columns = dict(labels or {})
+    for column, values in columns.items():
+        if len(values) != len(vectors):
+            raise RuleError(f"write_projector: labels {column!r} has {len(values)} values for {len(vectors)} vectors")
+    points: NDArray[np.float32] = vectors.detach()[:max_points].cpu().float().numpy()
+    kept = np.flatnonzero(np.isfinite(points).all(axis=1))
+    if len(kept) == 0:
+        raise RuleError(f"write_projector: none of the vectors of {name!r} is finite")
+    root = Path(logdir)
+    place = f"{FOLDER}/{_folder_name(name)}"
+    (root / place).mkdir(parents=True, exist_ok=True)
+    _write(root / place / "tensors.tsv", "".join("\t".join(f"{x:.9g}" for x in points[row]) + "\n" for row in kept))
+    if columns:
+        _write(root / place / "metadata.tsv", _table(columns, kept.tolist()))
+    return _configure(root, name, place, (len(kept), points.shape[1]), bool(columns))
+
+
+def _configure(root: Path, name: str, place: str, shape: tuple[int, int], labelled: bool) -> Path:
+    """Name the files in the configuration, last: it never names one that is not there."""
+    path: Path = root / PROJECTOR_FILENAME
+    config = ProjectorConfig()
+    if path.exists():
+        try:
+            text_format.Parse(path.read_text(encoding="utf-8"), config)
+        except text_format.ParseError as error:
+            raise RuleError(f"{path} is not a configuration of the projector: {error}") from error
+    others = [embedding for embedding in config.embeddings if embedding.tensor_name != name]
+    del config.embeddings[:]
+    config.embeddings.extend(others)
+    metadata = f"{place}/metadata.tsv" if labelled else ""
+    config.embeddings.add(tensor_name=name, tensor_path=f"{place}/tensors.tsv", tensor_shape=shape, metadata_path=metadata)
+    _write(path, text_format.MessageToString(config))
+    return path
+
+
+def _table(columns: Mapping[str, Sequence[object]], rows: Sequence[int]) -> str:
+    """The labels as tab-separated lines; the plugin wants a line of headings if and only if there are several columns."""
+    lines = [[_cell(values[row]) for values in columns.values()] for row in rows]
+    if len(columns) > 1:
+        lines.insert(0, [_cell(column) for column in columns])
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    """A value as text in one cell of one line; what has an `item()`, such as an element of a tensor, as its number."""
+    item = getattr(value, "item", None)
+    # The plugin's reader drops empty lines, which would shift every label after them.
+    return re.sub(r"\s+", " ", str(item() if callable(item) else value)).strip() or "-"
+
+
+def _folder_name(name: str) -> str:
+    """A name that any file system takes; changed names get a hash so that no two become one."""
+    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100]
+    if safe == name and not name.startswith("."):
+        return name
+    return f"{safe.lstrip('.')}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole: TensorBoard may read it at any time."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,70 @@
+"""What several transforms of shaping share: the parameters behind the gradients, refusals, and leaving tensors as they are."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms.base import Context, Transform
+
+
+def params_behind(owner: Transform, tensors: list[Tensor], context: Context) -> list[Tensor]:
+    """The parameter of each gradient, cut off from the graph.
+
+    Args:
+        owner: who asks, for messages.
+        tensors: the gradients.
+        context: holds the parameters.
+
+    Raises:
+        TransformError: where a tensor has no parameter, or one of another shape.
+    """
+    found: list[Tensor] = []
+    for index, tensor in enumerate(tensors):
+        param = context.params[index] if index < len(context.params) else None
+        name, kind = context.name_of(index), type(owner).__name__
+        if param is None:
+            raise TransformError(f"{kind} needs the parameter behind '{name}', which has none: use it in a rule on params")
+        if param.shape != tensor.shape:
+            raise TransformError(
+                f"{kind} needs a gradient of the shape of its parameter; '{name}' has a gradient of shape "
+                f"{tuple(tensor.shape)} and a parameter of shape {tuple(param.shape)}"
+            )
+        found.append(param.detach())
+    return found
+
+
+def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why: str) -> None:
+    """Refuse sparse tensors where the result would not be sparse, or would mean something else.
+
+    Raises:
+        TransformError: with the name of the tensor and the reason.
+    """
+    for index, tensor in enumerate(tensors):
+        if tensor.is_sparse:
+            raise TransformError(
+                f"{type(owner).__name__} cannot take the sparse gradient of '{context.name_of(index)}': {why}; "
+                "use sparse=False in the embedding, or leave it out of the rule"
+            )
+
+
+def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
+    """The values as they are; copies where they are not ours, since whoever gets a result may overwrite it."""
+    return values if owned else [value.clone() for value in values]
+
+
+def by_kind(*lists: list[Tensor]) -> list[list[int]]:
+    """The indices of tensors that one batched operation takes together: equal in device and dtype in every list.
+
+    Args:
+        lists: of equal length; the tensors of one index go into one operation.
+
+    Example:
+        >>> import torch
+        >>> by_kind([torch.ones(1), torch.ones(1).half(), torch.ones(2)])
+        [[0, 2], [1]]
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, together in enumerate(zip(*lists, strict=True)):
+        groups.setdefault(tuple((tensor.device, tensor.dtype) for tensor in together), []).append(index)
+    return list(groups.values())

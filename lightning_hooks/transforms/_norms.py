@@ -1,0 +1,112 @@
+"""Norms of one and of many tensors, and products with factors that stay on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.transforms._batch import WIDER, in_groups, over_values, scaled
+from lightning_hooks.transforms.base import Context
+
+
+def dense_values(tensors: list[Tensor], context: Context) -> list[Tensor]:
+    """The values to take a norm of: the tensor itself, or the coalesced values of a sparse one; not to be overwritten.
+
+    Raises:
+        TransformError: for a nested tensor or another layout.
+    """
+    seen: list[Tensor] = []
+
+    def note(values: list[Tensor], owned: bool) -> list[Tensor]:
+        seen.extend(values)
+        return values
+
+    over_values(tensors, dataclasses.replace(context, owned=False), note)
+    return seen
+
+
+def norms(values: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
+    """The norm of each tensor: a real scalar on its device, of the dtype to calculate in; 0 where there is no element.
+
+    Args:
+        values: dense, any mix of dtypes and devices.
+        norm_type: the order of the norm.
+    """
+
+    def run(group: list[Tensor]) -> list[Tensor]:
+        wide = WIDER.get(group[0].dtype)
+        full = [value for value in group if value.numel()]
+        found = iter(torch._foreach_norm(full, norm_type, dtype=wide) if full else ())
+        zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
+        return [next(found) if value.numel() else zero for value in group]
+
+    return in_groups(values, run)
+
+
+def together(each: list[Tensor]) -> Tensor:
+    """Scalars as one vector on the device of the first, so that what is calculated with them is a few operations, not many.
+
+    Args:
+        each: at least one scalar.
+    """
+    return torch.stack([scalar.to(each[0].device) for scalar in each])
+
+
+def norm_of_norms(each: list[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The norm of all tensors seen as one vector, from the norm of each; on the device of the first.
+
+    Args:
+        each: at least one scalar.
+        norm_type: the order of the norm.
+    """
+    total: Tensor = torch.linalg.vector_norm(together(each), norm_type)
+    return total
+
+
+def total_norm(values: list[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The norm of all tensors seen as one vector: a real scalar on the device of the first.
+
+    Args:
+        values: at least one dense tensor.
+        norm_type: the order of the norm.
+    """
+    return norm_of_norms(norms(values, norm_type), norm_type)
+
+
+def coefficient(norm: Tensor, limit: float | Tensor) -> Tensor:
+    """What scales something of this norm down to the limit, as `torch.nn.utils.clip_grad_norm_` has it; 1 where it is below.
+
+    Args:
+        norm: one or many.
+        limit: the greatest norm.
+    """
+    # Clamping where an `if` would do: reading the norm to decide would wait for the device. A NaN passes the clamp.
+    return torch.clamp(limit / (norm + 1e-6), max=1.0)
+
+
+def times(values: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> list[Tensor]:
+    """Multiply tensors of any dtypes and devices by scalars, without waiting for a device.
+
+    Args:
+        values: dense.
+        factors: a scalar for all, or one for each.
+        owned: whether to overwrite the tensors.
+    """
+    each = factors if isinstance(factors, list) else [factors] * len(values)
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault((value.device, value.dtype), []).append(index)
+    results = list(values)
+    for (device, dtype), members in groups.items():
+        real = WIDER.get(dtype, dtype).to_real()
+        # One for all is converted once.
+        converted: dict[int, Tensor] = {}
+        for i in members:
+            if id(each[i]) not in converted:
+                converted[id(each[i])] = each[i].to(device=device, dtype=real)
+        products = scaled([values[i] for i in members], [converted[id(each[i])] for i in members], owned)
+        for index, product in zip(members, products, strict=True):
+            results[index] = product
+    return results

@@ -1,0 +1,193 @@
+"""Limits that come from the parameters, from the size of a block, or from the module that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._behind import params_behind, refuse_sparse
+from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, times, together
+from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class AdaptiveClip(Transform):
+    """Limit the norm of each unit's gradient to a share of the norm of the unit's weights (AGC).
+
+    `g * min(1, limit / norm(g))` with `limit = clipping * max(norm(p), eps)`, for each unit on its own. A unit is what
+    one output reads: a slice along `unit_dim` of a matrix or a convolution kernel; a tensor with at most one dimension
+    longer than 1 is a single unit. Norms of float16 and bfloat16 tensors are computed in float32. A unit whose norm is NaN
+    becomes NaN.
+
+    Source: Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization", 2021. The numbers are
+    those of `optax.adaptive_grad_clip`, with two differences: torch keeps the outputs in the first dimension, where JAX
+    has them in the last; and a tensor of three dimensions is the kernel of a 1D convolution here, the weights of
+    attention heads there.
+
+    Args:
+        clipping: the greatest allowed ratio of the norms; above 0, 0.01 by default.
+        eps: the least norm of a unit's weights, so that units that start at zero can leave it; above 0, 1e-3 by default.
+        unit_dim: the dimension that counts the outputs, 0 by default; 1 for transposed convolutions.
+
+    Raises:
+        RuleError: where a field is not in its range.
+        TransformError: when called with a tensor that has no parameter, or with a sparse one.
+
+    Example:
+        >>> weight, grad = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.ones(2, 2)
+        >>> AdaptiveClip(clipping=0.1)([grad], Context(params=[weight]))[0][0]
+        tensor([0.3536, 0.3536])
+    """
+
+    needs_params: ClassVar[bool] = True
+
+    clipping: float = 0.01
+    eps: float = 1e-3
+    unit_dim: int = 0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "clipping", above=0)
+        check_finite(self, "eps", above=0)
+        check_count(self, "unit_dim")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor, its units scaled down where they are above their limit."""
+        refuse_sparse(self, tensors, context, "the units of what it does not store are unknown")
+        params = params_behind(self, tensors, context)
+        single = [sum(size > 1 for size in tensor.shape) <= 1 for tensor in tensors]
+        for index, (tensor, one) in enumerate(zip(tensors, single, strict=True)):
+            if not one and self.unit_dim >= tensor.dim():
+                raise TransformError(
+                    f"AdaptiveClip.unit_dim is {self.unit_dim}, but '{context.name_of(index)}' has {tensor.dim()} dimensions"
+                )
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            results = list(values)
+            whole = [i for i, one in enumerate(single) if one]
+            # Single units are batched; torch has no batched norm along a dimension for the others.
+            if whole:
+                chosen = [values[i] for i in whole]
+                factors = self._factor(together(norms(chosen)), together(norms([params[i] for i in whole])))
+                for i, result in zip(whole, times(chosen, list(factors.unbind()), owned), strict=True):
+                    results[i] = result
+            for i, one in enumerate(single):
+                if not one:
+                    results[i] = self._by_unit(values[i], params[i], owned)
+            return results
+
+        return over_values(tensors, context, change)
+
+    def _by_unit(self, value: Tensor, param: Tensor, owned: bool) -> Tensor:
+        factor = self._factor(_unit_norm(value, self.unit_dim), _unit_norm(param, self.unit_dim))
+        # Of as many dimensions as the tensor, so it takes part in the promotion: calculated wide, rounded once.
+        return value.mul_(factor) if owned else (value * factor).to(value.dtype)
+
+    def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
+        limit = self.clipping * param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps)
+        # A unit below its limit keeps its bits. 1e-6 only guards the branch that is not taken.
+        return torch.where(norm < limit, 1.0, limit / norm.clamp(min=1e-6))
+
+
+@dataclass(frozen=True)
+class ClipByBlockRMS(Transform):
+    """Scale each tensor, on its own, down to a greatest root mean square: `x / max(1, rms(x) / threshold)`.
+
+    Unlike a norm, the root mean square does not grow with the number of elements, so that one threshold fits large and
+    small tensors. Elements that a sparse tensor does not store count as zeros.
+
+    Source: `optax.clip_by_block_rms`; Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+    2018, section 6, with a threshold of 1.
+
+    Args:
+        threshold: the greatest root mean square of a tensor; above 0.
+
+    Raises:
+        RuleError: where the threshold is not in its range.
+
+    Example:
+        >>> ClipByBlockRMS(1.0)([torch.tensor([3.0, -3.0]), torch.tensor([0.5])], Context())
+        [tensor([ 1., -1.]), tensor([0.5000])]
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        check_finite(self, "threshold", above=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor, scaled down where its root mean square is above the threshold."""
+        roots = [max(1, tensor.numel()) ** 0.5 for tensor in tensors]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            # The divisors go along as numbers: as a tensor they would have to be copied to the device.
+            factors = torch.clamp(self.threshold / together(list(torch._foreach_div(norms(values), roots))), max=1.0)
+            return times(values, list(factors.unbind()), owned)
+
+        return over_values(tensors, context, change)
+
+
+@dataclass(frozen=True)
+class PerModuleClip(Transform):
+    """Scale the tensors of each module down to a greatest common norm: `x * min(1, max_norm / (norm(module) + 1e-6))`.
+
+    The parameters that a module itself holds, such as `encoder.0.weight` and `encoder.0.bias`, share one norm and one
+    factor; they are told by their names up to the last dot. Where only one of them is matched, the norm is its own. The
+    formula is that of `torch.nn.utils.clip_grad_norm_`, applied to one module at a time. A NaN stays in its module.
+
+    Args:
+        max_norm: the greatest norm of a module's tensors seen as one vector; above 0.
+        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+
+    Raises:
+        RuleError: where `max_norm` or `norm_type` is not in its range.
+        TransformError: when called without the names of the tensors.
+
+    Example:
+        >>> names = ["head.weight", "head.bias", "body.bias"]
+        >>> PerModuleClip(1.0)([torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([0.5])], Context(names=names))
+        [tensor([0.6000]), tensor([0.8000]), tensor([0.5000])]
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    max_norm: float
+    norm_type: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "max_norm", above=0)
+        check_norm_type(self)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """All tensors, those of one module scaled by one coefficient."""
+        if len(context.names) < len(tensors):
+            raise TransformError(
+                f"PerModuleClip tells modules by the names of their parameters, and got {len(context.names)} names for "
+                f"{len(tensors)} tensors"
+            )
+        modules = [name.rpartition(".")[0] for name in context.names]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            return times(values, self._factors(norms(values, self.norm_type), modules), owned)
+
+        return over_values(tensors, context, change)
+
+    def _factors(self, each: list[Tensor], modules: Sequence[str]) -> list[Tensor]:
+        members: dict[str, list[Tensor]] = {}
+        for module, norm in zip(modules, each, strict=False):
+            members.setdefault(module, []).append(norm)
+        found = {module: coefficient(norm_of_norms(own, self.norm_type), self.max_norm) for module, own in members.items()}
+        return [found[module] for module in modules[: len(each)]]
+
+
+def _unit_norm(value: Tensor, unit_dim: int) -> Tensor:
+    others = [dim for dim in range(value.dim()) if dim != unit_dim]
+    norm: Tensor = torch.linalg.vector_norm(value, dim=others, keepdim=True, dtype=WIDER.get(value.dtype))
+    return norm

@@ -1,0 +1,173 @@
+"""Transforms made of transforms."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, TransformError
+from lightning_hooks.reading import as_transform
+from lightning_hooks.transforms.base import Context, Transform
+from lightning_hooks.transforms.conditions import as_condition
+
+_ANY = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step")
+
+
+@dataclass(frozen=True)
+class Chain(Transform):
+    """Several transforms as one, each seeing what the one before returned.
+
+    It needs what any of them needs, and may act on activations where all of them may. Each has a state of its own; the
+    random numbers of all come from one generator, in turn.
+
+    Args:
+        transforms: transforms, class paths or mappings with `class_path` and `init_args`, in order; at least one.
+
+    Raises:
+        RuleError: where there is none, or one cannot be meant.
+        TransformError: when one returns something that cannot take the tensors' place.
+
+    Example:
+        >>> from lightning_hooks.transforms import ClipByValue, Scale
+        >>> Chain([Scale(10.0), ClipByValue(max=4.0)])([torch.tensor([0.1, 0.5])], Context())
+        [tensor([1., 4.])]
+    """
+
+    transforms: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        given = self.transforms
+        if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence) or not given:
+            raise RuleError(f"Chain.transforms must be a list of at least one transform, got {given!r}")
+        members = tuple(as_transform(item, f"Chain.transforms[{i}]") for i, item in enumerate(given))
+        # A frozen dataclass sets a field this way.
+        object.__setattr__(self, "transforms", members)
+        _combine_flags(self, members)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """What the last transform returns."""
+        for index, transform in enumerate(self.transforms):
+            results = _call(transform, tensors, context, f"Chain.transforms[{index}]", str(index))
+            if context.owned:
+                # A member may return tensors that belong to somebody else: only those given are ours to overwrite.
+                for tensor, result in zip(tensors, results, strict=True):
+                    if result is not tensor:
+                        tensor.copy_(result)
+            else:
+                tensors = results
+        return tensors
+
+    def initial_state(self) -> dict[str, Any]:
+        """The state of each transform, under its index."""
+        return {str(index): _initial(transform) for index, transform in enumerate(self.transforms)}
+
+
+@dataclass(frozen=True)
+class When(Transform):
+    """Apply a transform only where a condition holds; elsewhere the tensors stay bit for bit what they are.
+
+    A condition that answers with a bool (`FirstSteps`, `EverySteps`) decides whether the transform is called at all, and so
+    whether its state moves on. One that answers with a boolean tensor (`NormAbove`) does not make the host wait: the
+    transform is always called, its state always moves on, and the device chooses between what it returned and what was
+    given, which takes memory for both. The host does wait where the device cannot choose: for a transform that skips steps,
+    and for sparse tensors. Each rank asks the condition about its own tensors; a step that one rank skips, all skip.
+
+    Args:
+        condition: a callable `(tensors, context) -> bool` or boolean scalar tensor, the import path of one, or a mapping
+            with `class_path` and `init_args`, in which `FirstSteps`, `EverySteps` and `NormAbove` need no path. It must not
+            change the tensors.
+        transform: a transform, a class path or a mapping with `class_path` and `init_args`.
+
+    Raises:
+        RuleError: where one of them cannot be meant.
+        TransformError: when the condition answers with something else.
+
+    Example:
+        >>> from lightning_hooks.transforms import FirstSteps, Scale
+        >>> half_at_first = When(FirstSteps(100), Scale(0.5))
+        >>> [half_at_first([torch.tensor([8.0])], Context(step=step))[0].item() for step in (99, 100)]
+        [4.0, 8.0]
+    """
+
+    condition: Any
+    transform: Any
+    _decide: Callable[[list[Tensor], Context], object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A frozen dataclass sets a field this way.
+        object.__setattr__(self, "transform", as_transform(self.transform, "When.transform"))
+        object.__setattr__(self, "_decide", as_condition(self.condition, "When.condition"))
+        if isinstance(self.condition, Mapping):
+            object.__setattr__(self, "condition", self._decide)
+        if isinstance(self.condition, Transform):
+            raise RuleError(f"When.condition must answer with a bool, and {self.condition!r} is a transform")
+        _combine_flags(self, (self.transform,))
+        object.__setattr__(self, "needs_all", self.needs_all or getattr(self.condition, "needs_all", False))
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """What the transform returns, or the tensors as they are."""
+        if not tensors:
+            return tensors if context.owned else []
+        answer = self._answer(tensors, context)
+        if self.needs_step or any(tensor.is_sparse for tensor in tensors):
+            # The device chooses between tensors; it cannot choose whether a step is skipped, nor between sparse ones.
+            answer = bool(answer)
+        if isinstance(answer, bool):
+            return _call(self.transform, tensors, context, "When.transform", "transform") if answer else list(tensors)
+        results = _call(self.transform, tensors, dataclasses.replace(context, owned=False), "When.transform", "transform")
+        chosen = [torch.where(answer.to(new.device), new, old) for new, old in zip(results, tensors, strict=True)]
+        if not context.owned:
+            return chosen
+        for tensor, new in zip(tensors, chosen, strict=True):
+            tensor.copy_(new)
+        return tensors
+
+    def initial_state(self) -> dict[str, Any]:
+        """The state of the transform, under `transform`."""
+        return {"transform": _initial(self.transform)}
+
+    def _answer(self, tensors: list[Tensor], context: Context) -> bool | Tensor:
+        answer = self._decide(tensors, context)
+        if isinstance(answer, bool):
+            return answer
+        if isinstance(answer, Tensor) and answer.dtype == torch.bool and answer.numel() == 1:
+            return answer.detach().reshape(())
+        shown = f"a tensor of {answer.dtype} and shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else repr(answer)
+        raise TransformError(f"When.condition {self.condition!r} must answer with a bool or a boolean scalar, got {shown}")
+
+
+def _combine_flags(owner: Transform, members: Sequence[Any]) -> None:
+    # On the instance, over the class's own: a class has to answer too, and a property would answer it with itself.
+    for flag in _ANY:
+        object.__setattr__(owner, flag, any(getattr(member, flag, False) for member in members))
+    object.__setattr__(owner, "on_activations", all(getattr(member, "on_activations", True) for member in members))
+
+
+def _initial(transform: Any) -> dict[str, Any]:
+    return transform.initial_state() if isinstance(transform, Transform) else {}
+
+
+def _call(transform: Any, tensors: list[Tensor], context: Context, where: str, key: str) -> list[Tensor]:
+    """Call a member with a state of its own, and check what it returns."""
+    state = context.state.setdefault(key, _initial(transform))
+    inner = dataclasses.replace(context, state=state)
+    results = transform(tensors, inner)
+    context.state[key] = inner.state
+    if inner.skip_reason is not None:
+        context.skip_step(inner.skip_reason)
+    what = f"{where} ({type(transform).__name__})"
+    if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
+        raise TransformError(f"{what} must return a list of {len(tensors)} tensors, got {type(results).__name__}")
+    for index, (old, new) in enumerate(zip(tensors, results, strict=True)):
+        if not isinstance(new, Tensor):
+            raise TransformError(f"{what} returned {type(new).__name__} for '{context.name_of(index)}', not a tensor")
+        for attribute in ("shape", "dtype", "device", "layout"):
+            got, wanted = getattr(new, attribute), getattr(old, attribute)
+            if got != wanted:
+                raise TransformError(f"{what} returned for '{context.name_of(index)}' {attribute} {got}, not {wanted}")
+    return list(results)

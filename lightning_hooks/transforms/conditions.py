@@ -1,0 +1,125 @@
+"""When a transform is to act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.reading import as_callable
+from lightning_hooks.schedule import EveryN
+from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms._norms import dense_values, total_norm
+from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms.base import Context
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """True at the first n steps of the run.
+
+    Args:
+        n: how many; at least 1.
+
+    Raises:
+        RuleError: where `n` is not in its range.
+
+    Example:
+        >>> [FirstSteps(2)([], Context(step=step)) for step in range(4)]
+        [True, True, False, False]
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count(self, "n", at_least=1)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> bool:
+        """Whether this step is one of them."""
+        return context.step < self.n
+
+
+@dataclass(frozen=True)
+class EverySteps:
+    """True at every n-th step, counted as Lightning counts: `(step + 1) % n == 0`.
+
+    Args:
+        n: every how many steps; at least 1.
+
+    Raises:
+        RuleError: where `n` is not in its range.
+
+    Example:
+        >>> [EverySteps(2)([], Context(step=step)) for step in range(4)]
+        [False, True, False, True]
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count(self, "n", at_least=1)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> bool:
+        """Whether this step is one of them."""
+        return EveryN(self.n).due(context.step)
+
+
+@dataclass(frozen=True)
+class NormAbove:
+    """True where the norm of all tensors seen as one vector is above a limit; the answer stays on the device.
+
+    A NaN is not above it.
+
+    Args:
+        limit: in units of the norm; at least 0.
+        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+
+    Raises:
+        RuleError: where `limit` or `norm_type` is not in its range.
+
+    Example:
+        >>> NormAbove(4.9)([torch.tensor([3.0]), torch.tensor([4.0])], Context())
+        tensor(True)
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    limit: float
+    norm_type: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "limit", at_least=0)
+        check_norm_type(self)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> Tensor:
+        """A boolean scalar on the device of the first tensor; False for an empty list."""
+        if not tensors:
+            return torch.tensor(False)
+        return total_norm(dense_values(tensors, context), self.norm_type) > self.limit
+
+
+def as_condition(item: Any, where: str) -> Any:
+    """A condition from itself, an import path, or a mapping with `class_path` and `init_args`.
+
+    Args:
+        item: what the rule holds; the conditions of this package need no path, as in `{"class_path": "FirstSteps"}`.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it cannot be called, imported, or made.
+
+    Example:
+        >>> as_condition({"class_path": "FirstSteps", "init_args": {"n": 3}}, "When.condition")
+        FirstSteps(n=3)
+    """
+    if isinstance(item, Mapping):
+        fields = {str(key): value for key, value in item.items()}
+        key = "class_path" if "class_path" in fields else "_target_"
+        path = fields.get(key)
+        if isinstance(path, str) and ("." not in path or path.startswith("lightning_hooks.")):
+            fields[key] = f"{__name__}.{path.rpartition('.')[2]}"
+        item = fields
+    return as_callable(item, where)

@@ -1,0 +1,156 @@
+"""Several losses: their gradients combined by an aggregator of TorchJD, which may resolve conflicts between them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+
+if TYPE_CHECKING:
+    from torchjd.aggregation import Aggregator
+
+
+def aggregate_losses(
+    losses: Sequence[Tensor],
+    params: Iterable[Tensor] | None = None,
+    aggregator: str | Aggregator = "PCGrad",
+    *,
+    retain_graph: bool = False,
+    parallel_chunk_size: int | None = 1,
+) -> Tensor | None:
+    """Differentiate several losses and add one combined gradient to `.grad`, in the place of `sum(losses).backward()`.
+
+    For a plain loop, or a LightningModule with manual optimization in the place of `manual_backward`. Everything that
+    happens to gradients at the optimizer's step follows as usual: `GradientTransforms` at stage `step`, clipping,
+    statistics of `grad`. TorchJD does the work; nothing of it is repeated here.
+
+    What differs from `backward`, since TorchJD takes gradients with `torch.autograd.grad`:
+
+    - hooks inside the graph (a module's `output_grad`, transforms at stage `backward`) see one pass for each loss;
+    - hooks after accumulation (`post_accumulate_grad`) do not run;
+    - DDP does not average the gradients, so more than one process is refused;
+    - no loss scaler is asked: with `precision="16-mixed"` gradients would be divided by a scale they never got. Use
+      `bf16-mixed` or `32-true`.
+
+    Some aggregators draw random numbers from torch's global generator (PCGrad, GradDrop, Random).
+
+    Args:
+        losses: scalars that share a graph; at least one.
+        params: the parameters to give gradients to, which the combined gradient is computed over; by default every leaf
+            that the losses depend on. A parameter that no loss depends on gets zeros, and not None.
+        aggregator: how to combine; the name of a class in `torchjd.aggregation` that needs no arguments and keeps no state
+            (`"PCGrad"`, the default: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020; `"MGDA"`, `"AlignedMTL"`,
+            `"ConFIG"` …), or an instance of any. Some need more packages: `"UPGrad"` (Quinton and Rey, "Jacobian Descent for
+            Multi-Objective Optimization", 2024) and `"DualProj"` those of `torchjd[quadprog_projector]`, `CAGrad` those of
+            `torchjd[cagrad]`, `NashMTL` of `torchjd[nash_mtl]`, `FairGrad` of `torchjd[fairgrad]`.
+        retain_graph: whether the graph can be differentiated again; False by default.
+        parallel_chunk_size: how many losses to differentiate at once; 1 by default. More (None for all) is TorchJD's own
+            default and faster, but runs hooks under `torch.vmap`, where most fail.
+
+    Returns:
+        The weights of the losses, of shape [losses], where the aggregator has such; None otherwise.
+
+    Raises:
+        UnsupportedError: where TorchJD, or a package that the aggregator needs, is not installed; with more than one process.
+        RuleError: where the aggregator is unknown, or a loss is not a scalar with a graph.
+
+    Example:
+        >>> weight = torch.zeros(2, requires_grad=True)
+        >>> losses = [weight @ torch.tensor([1.0, 0.0]), weight @ torch.tensor([-1.0, 1.0])]  # they conflict
+        >>> aggregate_losses(losses, [weight], "PCGrad")
+        tensor([2.0000, 1.5000])
+        >>> weight.grad
+        tensor([0.5000, 1.5000])
+    """
+    aggregation, autojac = _torchjd()
+    chosen = _aggregator(aggregation, aggregator)
+    _check_losses(losses)
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        raise UnsupportedError(
+            "aggregate_losses takes gradients around DDP, which would not average them over the processes: the replicas "
+            "would drift apart. Train on one process, or add the losses up and call backward"
+        )
+    leaves = None if params is None else list(params)
+    targets = _leaves(losses) if leaves is None else leaves
+    if not targets:
+        raise RuleError("params is empty; give the parameters that share the losses, or leave it out")
+    for index, target in enumerate(targets):
+        if not (target.requires_grad and target.is_leaf):
+            raise RuleError(f"params[{index}] must be a leaf that requires a gradient; its shape is {tuple(target.shape)}")
+    autojac.backward(list(losses), inputs=targets, retain_graph=retain_graph, parallel_chunk_size=parallel_chunk_size)
+    weights: Tensor | None = autojac.jac_to_grad(targets, chosen)
+    return weights
+
+
+def _torchjd() -> tuple[Any, Any]:
+    try:
+        from torchjd import aggregation, autojac
+    except ImportError as error:
+        raise UnsupportedError(
+            "aggregate_losses needs TorchJD, which is not installed: pip install 'lightning-hooks[torchjd]'"
+        ) from error
+    return aggregation, autojac
+
+
+def _aggregator(aggregation: Any, given: Any) -> Any:
+    if isinstance(given, aggregation.Aggregator):
+        return given
+    kinds = {
+        name: kind
+        for name in aggregation.__all__
+        if issubclass(kind := getattr(aggregation, name), aggregation.Aggregator)
+        and not name.endswith("Aggregator")  # the abstract ones
+    }
+    simple = [name for name, kind in kinds.items() if not _missing(kind) and not hasattr(kind, "reset")]
+    if given in simple:
+        try:
+            return kinds[given]()
+        except ImportError as error:  # its message names the packages and the command
+            raise UnsupportedError(f"aggregator {given!r} needs more than TorchJD itself: {error}") from error
+    where = f"torchjd.aggregation.{given}"
+    if isinstance(given, str) and given in kinds:
+        if needed := _missing(kinds[given]):
+            raise RuleError(f"aggregator {given!r} needs {', '.join(needed)}: give an instance, {where}({needed[0]}=…)")
+        raise RuleError(f"aggregator {given!r} keeps a state from step to step: give an instance, {where}(), made once")
+    if isinstance(given, str):
+        raise RuleError(f"unknown aggregator {given!r}{did_you_mean(given, kinds)}; by name there are {', '.join(simple)}")
+    raise RuleError(f"aggregator must be a name or an instance of torchjd.aggregation.Aggregator, got {given!r}")
+
+
+def _missing(kind: type) -> list[str]:
+    """The arguments that a class cannot be made without."""
+    parameters = inspect.signature(kind).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _check_losses(losses: Any) -> None:
+    if isinstance(losses, Tensor) or not losses:
+        got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else "none"
+        raise RuleError(f"losses must be a list of at least one scalar, got {got}")
+    for index, loss in enumerate(losses):
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shown = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise RuleError(f"losses[{index}] must be a scalar tensor, got {shown}")
+        if not loss.requires_grad:
+            raise RuleError(f"losses[{index}] has no graph: it depends on nothing that requires a gradient")
+
+
+def _leaves(losses: Sequence[Tensor]) -> list[Tensor]:
+    """Every leaf that the losses depend on, in the order in which the graph is met."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    nodes: list[Any] = [torch.autograd.graph.get_gradient_edge(loss).node for loss in reversed(losses)]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.setdefault(id(node.variable), node.variable)
+        nodes.extend(next_node for next_node, _ in reversed(node.next_functions))
+    return list(found.values())

@@ -1,0 +1,105 @@
+"""Moving averages of gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._behind import by_kind, refuse_sparse
+from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._ranges import check_share
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class EMA(Transform):
+    """Add to each gradient its slow part: `g + weight * m`, with the moving average `m = decay * m + (1 - decay) * g`.
+
+    Before the first gradient m is that gradient, so the first result is `(1 + weight) * g`. The average of float16 and
+    bfloat16 is kept in float32. An element that is NaN or infinite goes on as it is and leaves its average alone, so that
+    one overflow under a loss scaler does not stay for ever (in the authors' code it does).
+
+    optax.ema starts at 0 and, with `debias`, divides by `1 - decay**t`; without it, after t gradients the average here is
+    larger by `decay**t` times the first gradient. It also gives the average alone, not the sum.
+
+    At stage `backward` the average is over micro-batches, of each rank for itself. On a module's gradients it compares
+    example with example of different batches, which seldom means anything. Not for activations for that reason.
+
+    Source: Lee et al., "Grokfast: Accelerated Grokking by Amplifying Slow Gradients", 2024 (Grokfast-EMA; their alpha is
+    `decay`, their lambda `weight`).
+
+    Args:
+        decay: how much of the average stays from step to step; at least 0 and below 1, 0.98 by default.
+        weight: how much of the average is added; any finite number, 2 by default.
+
+    Raises:
+        RuleError: where `decay` or `weight` is not in its range.
+        TransformError: when called with a sparse gradient, or with one whose shape is not that of its average.
+
+    Example:
+        >>> transform, context = EMA(decay=0.5, weight=2.0), Context(names=["weight"])
+        >>> transform([torch.tensor([1.0])], context), transform([torch.tensor([3.0])], context)
+        ([tensor([3.])], [tensor([7.])])
+        >>> context.state["weight"]
+        tensor([2.])
+    """
+
+    on_activations: ClassVar[bool] = False
+
+    decay: float = 0.98
+    weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_share(self, "decay")
+        check_finite(self, "weight")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient plus `weight` times its average."""
+        refuse_sparse(self, tensors, context, "its stored rows differ from step to step")
+        names = [context.name_of(index) for index in range(len(tensors))]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            averages = self._advance(values, names, context)
+            results = list(values)
+            for members in by_kind(values):
+                group, means = [values[i] for i in members], [averages[i] for i in members]
+                if owned:
+                    torch._foreach_add_(group, means, alpha=self.weight)
+                    continue
+                for i, result in zip(members, torch._foreach_add(group, means, alpha=self.weight), strict=True):
+                    results[i] = result.to(values[i].dtype)
+            return results
+
+        return over_values(tensors, context, change)
+
+    def _advance(self, values: list[Tensor], names: list[str], context: Context) -> list[Tensor]:
+        """The averages with these gradients in them, which also become the state."""
+        grads = [value.detach().to(WIDER.get(value.dtype, value.dtype)) for value in values]
+        old = [_average(context.state.get(name), grad, name) for name, grad in zip(names, grads, strict=True)]
+        averages = list(old)
+        for members in by_kind(grads):
+            # New tensors and not the old ones overwritten: a checkpoint that is still being written may hold those.
+            mixed = list(torch._foreach_mul([old[i] for i in members], self.decay))
+            torch._foreach_add_(mixed, [grads[i] for i in members], alpha=1 - self.decay)
+            for i, new in zip(members, mixed, strict=True):
+                # Where the sum is not finite, either the gradient is not, or the average began with one that was not.
+                averages[i] = torch.where(new.isfinite(), new, torch.where(grads[i].isfinite(), grads[i], old[i]))
+        context.state.update(zip(names, averages, strict=True))
+        return averages
+
+
+def _average(kept: Tensor | None, grad: Tensor, name: str) -> Tensor:
+    if kept is None:
+        return grad
+    if kept.shape != grad.shape:
+        raise TransformError(
+            f"EMA keeps an average of shape {tuple(kept.shape)} for '{name}', and its gradient now has shape "
+            f"{tuple(grad.shape)}: use it in a rule on params"
+        )
+    # A checkpoint may have been read to another device.
+    return kept.to(grad.device, grad.dtype)

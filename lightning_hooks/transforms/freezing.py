@@ -1,0 +1,82 @@
+"""Holding parameters still for a part of the training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._behind import unchanged
+from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms.base import Context, Transform
+from lightning_hooks.transforms.sparsity import Zero
+
+
+@dataclass(frozen=True)
+class Freeze(Transform):
+    """Make the gradient zero before step `until_step`, and from step `from_step` on.
+
+    What holds still is the gradient. The optimizer still steps, and what it adds of its own still moves the parameter:
+
+    - weight decay (of SGD, Adam, AdamW …) does so on every step: give these parameters a group with `weight_decay=0`;
+    - momentum of earlier steps: SGD with momentum m goes on for about 1 / (1 - m) steps after `from_step`, Adam likewise
+      with its first moment. Before `until_step` there is none, and the parameter stays bit-equal (without weight decay);
+    - the optimizer's state goes on: Adam counts the steps, and its moments fade towards zero.
+
+    To take a parameter out for the whole run set `requires_grad=False` instead, which also saves its backward pass. Not
+    for activations: a zero activation does not freeze anything.
+
+    Source: optax.freeze, with a range of steps in the place of a mask (there too the updates become zero).
+
+    Args:
+        until_step: the first step, counted from 0, on which the gradient passes; None, the default, for the first of all.
+        from_step: the first step on which it does not any more; None, the default, for never.
+
+    Raises:
+        RuleError: where neither is given, one is not an integer of at least 0, or no step is left.
+
+    Example:
+        >>> import torch
+        >>> transform = Freeze(until_step=10)
+        >>> transform([torch.ones(2)], Context(step=9)), transform([torch.ones(2)], Context(step=10))
+        ([tensor([0., 0.])], [tensor([1., 1.])])
+    """
+
+    on_activations: ClassVar[bool] = False
+
+    until_step: int | None = None
+    from_step: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_step is None and self.from_step is None:
+            raise RuleError("Freeze needs until_step or from_step, got neither; Zero acts on every step")
+        for bound in ("until_step", "from_step"):
+            if getattr(self, bound) is not None:
+                check_count(self, bound)
+        if self.until_step is not None and self.from_step is not None and self.from_step <= self.until_step:
+            raise RuleError(
+                f"Freeze.from_step must be above until_step, got until_step={self.until_step} and from_step={self.from_step}: "
+                "no step would be left; Zero acts on every step"
+            )
+
+    def frozen_at(self, step: int) -> bool:
+        """Whether gradients are zero on a step.
+
+        Args:
+            step: the number of the step, from 0.
+
+        Example:
+            >>> [Freeze(until_step=2, from_step=4).frozen_at(step) for step in range(6)]
+            [True, True, False, False, True, True]
+        """
+        before = self.until_step is not None and step < self.until_step
+        return before or (self.from_step is not None and step >= self.from_step)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Zeros, or the tensors as they are."""
+        if self.frozen_at(context.step):
+            return Zero()(tensors, context)
+        return over_values(tensors, context, unchanged)

@@ -1,0 +1,167 @@
+"""Limits that come from the norms of the steps before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._check import check_finite, is_number
+from lightning_hooks.transforms._norms import coefficient, times, total_norm
+from lightning_hooks.transforms._ranges import check_count, check_share
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class AutoClip(Transform):
+    """Scale all tensors together down to a percentile of the norms seen so far, this one included.
+
+    `x * min(1, limit / (norm(all x) + 1e-6))`, where `limit` is the percentile of the history, interpolated linearly.
+    A norm that is not finite does not enter the history. The history stays on the device; nothing waits for it. It holds
+    the norms of one rule: give the parameters of each optimizer a rule of their own.
+
+    Source: Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation Networks", 2020.
+
+    Args:
+        percentile: from 0, which clips to the least norm so far, to 100, which does not clip; 10 by default.
+        history: how many of the last norms to keep; None, the default, for all, as in the source. Four bytes each, sorted
+            at every step: on the CPU give a bound in runs of more than some ten thousand steps.
+
+    Raises:
+        RuleError: where `percentile` or `history` is not in its range.
+
+    Example:
+        >>> clip, context = AutoClip(percentile=50), Context()
+        >>> [round(clip([torch.tensor([norm])], context)[0].item(), 3) for norm in (1.0, 3.0, 8.0)]
+        [1.0, 2.0, 3.0]
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    percentile: float = 10.0
+    history: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_number(self.percentile) or not 0 <= self.percentile <= 100:
+            raise RuleError(f"AutoClip.percentile must be a number from 0 to 100, got {self.percentile!r}")
+        if self.history is not None:
+            check_count(self, "history", at_least=1)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """All tensors, scaled by one coefficient where their common norm is above the percentile."""
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            norm = total_norm(values)
+            # A NaN keeps the place of what is not finite, since leaving it out would need its value on the host.
+            seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
+            if "norms" in context.state:
+                before = context.state["norms"].to(norm.device)
+                seen = torch.cat([before if self.history is None else _last(before, self.history - 1), seen])
+            context.state["norms"] = seen
+            # Sorted here and not in torch.nanquantile, which takes at most 16 million numbers.
+            return times(values, coefficient(norm, _percentile(seen, self.percentile)), owned)
+
+        return over_values(tensors, context, change)
+
+
+@dataclass(frozen=True)
+class ZClip(Transform):
+    """Scale all tensors together down where their norm is an outlier among those of the steps before.
+
+    With the moving mean `m` and standard deviation `s` of the norms, `z = (norm - m) / (s + eps)`. Where
+    `z > z_thresh`, the norm is brought to `m + s * z_thresh**2 / z`: the greater the outlier, the closer to the mean.
+    Then both move on with the norm n after clipping: `m = alpha * m + (1 - alpha) * n`,
+    `s**2 = alpha * s**2 + (1 - alpha) * (n - m)**2`. The first `warmup` steps are not clipped; their mean and variance are
+    where the averages start. A norm that is not finite does not enter them. They stay on the device, nothing waits for
+    it, and belong to one rule: give the parameters of each optimizer a rule of their own.
+
+    Source: Kumar et al., "ZClip: Adaptive Spike Mitigation for LLM Pre-Training", 2025, arXiv 2504.02507. Their code clips
+    to a norm of 1 besides: put `ClipByGlobalNorm(1.0)` after it for that.
+
+    Args:
+        alpha: the weight of the past in the averages; at least 0 and below 1, 0.97 by default.
+        z_thresh: how many standard deviations above the mean make an outlier; above 0, 2.5 by default.
+        warmup: how many steps to watch before the first clip; at least 1, 25 by default.
+        eps: added to the standard deviation, in units of the norm; above 0, 1e-6 by default.
+
+    Raises:
+        RuleError: where a field is not in its range.
+
+    Example:
+        >>> clip, context = ZClip(warmup=4), Context()
+        >>> norms = [1.0, 2.0, 1.0, 2.0, 1.5, 50.0]
+        >>> [round(clip([torch.tensor([norm])], context)[0].item(), 2) for norm in norms]
+        [1.0, 2.0, 1.0, 2.0, 1.5, 1.53]
+    """
+
+    needs_all: ClassVar[bool] = True
+
+    alpha: float = 0.97
+    z_thresh: float = 2.5
+    warmup: int = 25
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_share(self, "alpha")
+        check_finite(self, "z_thresh", above=0)
+        check_count(self, "warmup", at_least=1)
+        check_finite(self, "eps", above=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """All tensors, scaled by one coefficient where their common norm is an outlier."""
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            norm = total_norm(values)
+            if "mean" not in context.state:
+                self._warm_up(norm.detach(), context.state)
+                return values if owned else [value.clone() for value in values]
+            mean, var = (context.state[key].to(norm.device) for key in ("mean", "var"))
+            limit = self._limit(norm, mean, var)
+            clipped = torch.minimum(norm, limit).detach()
+            moved = torch.lerp(clipped, mean, self.alpha)
+            spread = torch.lerp((clipped - moved).square(), var, self.alpha)
+            # What is not finite changes nothing. Where the whole warm-up was not, the average starts now.
+            known, fresh = norm.isfinite(), mean.isnan()
+            context.state["mean"] = torch.where(known, torch.where(fresh, clipped, moved), mean)
+            context.state["var"] = torch.where(known, torch.where(fresh, 0.0, spread), var)
+            # Exactly 1 for what is not an outlier, so that it keeps its bits.
+            return times(values, torch.where(norm <= limit, 1.0, coefficient(norm, limit)), owned)
+
+        return over_values(tensors, context, change)
+
+    def _warm_up(self, norm: Tensor, state: dict[str, Any]) -> None:
+        seen = torch.where(norm.isfinite(), norm, torch.nan).reshape(1)
+        if "norms" in state:
+            seen = torch.cat([state["norms"].to(norm.device), seen])
+        state["norms"] = seen
+        # The number of steps is known on the host, so the end of the warm-up needs no look at the device.
+        if len(seen) >= self.warmup:
+            state["mean"] = seen.nanmean()
+            state["var"] = (seen - state["mean"]).square().nanmean()
+            del state["norms"]
+
+    def _limit(self, norm: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        """The norm to bring this one down to; infinity where it is no outlier."""
+        std = var.sqrt()
+        z = (norm - mean) / (std + self.eps)
+        # A NaN in the norm passes the comparison to the factor; one in the mean means that nothing is known yet.
+        return torch.where((z > self.z_thresh) | norm.isnan(), mean + std * self.z_thresh**2 / z, torch.inf)
+
+
+def _last(norms: Tensor, number: int) -> Tensor:
+    return norms[max(0, len(norms) - number) :]
+
+
+def _percentile(norms: Tensor, percentile: float) -> Tensor:
+    """The percentile of those that are not NaN, interpolated linearly; NaN where there are none."""
+    # NaN sort last. Places are tensors: reading how many there are would wait for the device.
+    ordered, last = norms.sort().values, (~norms.isnan()).sum() - 1
+    place = last * (percentile / 100)
+    low = place.floor().long().clamp(min=0)
+    high = torch.minimum(low + 1, last).clamp(min=0)
+    below, above = ordered.index_select(0, low.reshape(1)), ordered.index_select(0, high.reshape(1))
+    return torch.lerp(below, above, (place - low).to(norms.dtype)).reshape(())

@@ -1,0 +1,170 @@
+"""Multiplying by masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, TransformError, did_you_mean
+from lightning_hooks.reading import as_callable
+from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms.base import Context, Transform
+
+MaskFunction = Callable[[str, Tensor], Tensor]
+"""(dotted name, tensor) to its mask."""
+
+_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class Mask(Transform):
+    """Multiply each tensor by a mask; where the mask is 0 the result is 0, of NaN and infinity too.
+
+    A mask is boolean or real, of the tensor's shape or of one that broadcasts to it: `[out, 1]` masks whole rows. Masks
+    are kept on the device of the tensors after their first use; those of a function are made anew on every call. A
+    parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
+
+    Args:
+        mask: one tensor for all; or a mapping from dotted names to tensors; or the path of a file that holds either,
+            written by `torch.save` (read with `weights_only`) or, where it ends in `.safetensors`, by safetensors; or a
+            function of the dotted name and the tensor that returns the mask, or its import path. A string is the path of
+            a file where there is such a file, or where it ends in `.pt`, `.pth`, `.bin`, `.ckpt` or `.safetensors`.
+
+    Raises:
+        RuleError: where the file cannot be read, or holds or is something else.
+        TransformError: when called with a tensor that has no mask, or one that does not fit its shape.
+
+    Example:
+        >>> keep = Mask({"net.weight": torch.tensor([True, False])})
+        >>> keep([torch.tensor([3.0, float("nan")])], Context(names=["net.weight"]))
+        [tensor([3., 0.])]
+        >>> Mask(lambda name, tensor: tensor.abs() > 1)([torch.tensor([0.5, -2.0])], Context())
+        [tensor([ 0., -2.])]
+    """
+
+    mask: Tensor | Mapping[str, Tensor] | str | Path | MaskFunction
+    _resolved: Any = field(init=False, repr=False)
+    _placed: dict[Any, Tensor] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        resolved = _loaded(self.mask) if isinstance(self.mask, (str, Path)) else self.mask
+        if isinstance(resolved, Mapping):
+            resolved = dict(resolved)
+            for name, value in resolved.items():
+                _check(value, f"the mask of '{name}'", RuleError)
+        elif isinstance(resolved, Tensor):
+            _check(resolved, "the mask", RuleError)
+        elif not callable(resolved) or isinstance(resolved, type):
+            raise RuleError(
+                "Mask.mask must be a tensor, a mapping from names to tensors, the path of a file, or a function, "
+                f"got {resolved!r}"
+            )
+        # A frozen dataclass sets a derived field this way.
+        object.__setattr__(self, "_resolved", resolved)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same masks, path or function."""
+        return isinstance(other, Mask) and _same(self.mask, other.mask)
+
+    def __hash__(self) -> int:
+        """Equal for equal masks; tensors have no hash of their values."""
+        return hash((Mask, type(self.mask).__name__))
+
+    def __reduce__(self) -> tuple[type[Mask], tuple[Any]]:
+        """A copy makes its own masks for the devices."""
+        return Mask, (self.mask,)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor times its mask."""
+        masks = [self._mask_for(context.name_of(i), tensor) for i, tensor in enumerate(tensors)]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            return [_masked(value, mask, owned) for value, mask in zip(values, masks, strict=True)]
+
+        return over_values(tensors, context, change)
+
+    def _mask_for(self, name: str, tensor: Tensor) -> Tensor:
+        """The mask for the values of a tensor, on its device and in the dtype to calculate in."""
+        given, key = self._resolved, ""
+        if isinstance(given, Mapping):
+            if name not in given:
+                raise TransformError(f"Mask has no mask for '{name}'{did_you_mean(name, given)}; it has {len(given)}")
+            given, key = given[name], name
+        elif not isinstance(given, Tensor):
+            given = given(name, tensor.detach())
+            _check(given, f"the mask that Mask.mask returned for '{name}'", TransformError)
+            return _fitted(_placed(given, tensor), tensor, name)
+        place = (key, tensor.device, tensor.dtype)
+        if place not in self._placed:
+            self._placed[place] = _placed(given, tensor)
+        return _fitted(self._placed[place], tensor, name)
+
+
+def _loaded(given: str | Path) -> Any:
+    if isinstance(given, Path) or Path(given).suffix in _SUFFIXES or Path(given).exists():
+        return _read(Path(given))
+    return as_callable(given, "Mask.mask")
+
+
+def _read(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            try:
+                from safetensors.torch import load_file
+            except ImportError as error:
+                raise RuleError(f"Mask.mask {str(path)!r} needs safetensors: pip install safetensors") from error
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except RuleError:
+        raise
+    except FileNotFoundError as error:
+        raise RuleError(f"Mask.mask {str(path)!r} is not a file; the directory is {str(Path.cwd())!r}") from error
+    except Exception as error:
+        raise RuleError(f"Mask.mask {str(path)!r} cannot be read as masks ({type(error).__name__}: {error})") from error
+
+
+def _check(value: object, what: str, kind: type[RuleError] | type[TransformError]) -> None:
+    if not isinstance(value, Tensor):
+        raise kind(f"{what} must be a tensor, got {type(value).__name__}")
+    if value.is_complex() or value.layout is not torch.strided:
+        shown = "complex" if value.is_complex() else f"of layout {value.layout}"
+        raise kind(f"{what} must be boolean or real, and dense, but it is {shown}")
+
+
+def _placed(mask: Tensor, tensor: Tensor) -> Tensor:
+    wide = WIDER.get(tensor.dtype, tensor.dtype).to_real()
+    return mask.detach().to(tensor.device, torch.bool if mask.dtype is torch.bool else wide)
+
+
+def _fitted(mask: Tensor, tensor: Tensor, name: str) -> Tensor:
+    try:
+        whole = mask.expand(tensor.shape)
+    except RuntimeError as error:
+        raise TransformError(
+            f"the mask of '{name}' has shape {tuple(mask.shape)}, which does not broadcast to the tensor's shape "
+            f"{tuple(tensor.shape)}"
+        ) from error
+    return whole[tuple(tensor.coalesce().indices())] if tensor.is_sparse else whole
+
+
+def _masked(value: Tensor, mask: Tensor, owned: bool) -> Tensor:
+    hidden = ~mask if mask.dtype is torch.bool else mask == 0
+    # A product would keep the NaN of a hidden element.
+    result = value.masked_fill_(hidden, 0) if owned else value.masked_fill(hidden, 0)
+    if mask.dtype is torch.bool:
+        return result
+    # Calculated in the wider dtype, rounded once. A scalar takes part in the promotion only beside another.
+    return result.mul_(mask) if owned else (result * mask).to(value.dtype)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return type(one) is type(other) and not isinstance(one, (Tensor, Mapping)) and bool(one == other)

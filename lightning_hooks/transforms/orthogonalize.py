@@ -1,0 +1,108 @@
+"""Replacing a matrix by one that is nearly orthogonal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._behind import refuse_sparse
+from lightning_hooks.transforms._check import check_finite, is_number
+from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class Orthogonalize(Transform):
+    """Bring the singular values of each matrix near 1 by Newton-Schulz iterations, as the optimizer Muon does.
+
+    From `X = G / (norm(G) + eps)`, with the Frobenius norm, each iteration makes `a X + (b A + c A A) X` with
+    `A = X Xᵀ`. With the default coefficients the singular values end between about 0.7 and 1.2 where they were not tiny;
+    they do not converge to 1 with more steps. Tensors of fewer than two dimensions stay as they are. Muon does this to its
+    momentum: on a gradient it is the same for `momentum=0`, and its learning-rate factor for the shape is not applied.
+
+    Matrices of equal shape go through it as one batch. float16 and bfloat16 are calculated in float32 (Muon itself: all in
+    bfloat16). The norm is that of the whole matrix, so a NaN spreads through it. Not for activations, and of little sense
+    on the gradients of modules: their first dimension is the batch, and examples would be mixed.
+
+    Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
+
+    Args:
+        steps: how many iterations; at least 1, 5 by default.
+        coefficients: (a, b, c) of the polynomial; Muon's by default.
+        eps: added to the norm; at least 0, 1e-7 by default. A zero matrix stays zero where it is above 0.
+        flatten: whether tensors of more than two dimensions are taken as matrices [d0, d1 * d2 …], as Muon takes the
+            weights of convolutions; True by default. Where False, they stay as they are.
+
+    Raises:
+        RuleError: where an option is not in its range.
+        TransformError: when called with a sparse gradient, since the result is dense.
+
+    Example:
+        >>> (result,) = Orthogonalize()([torch.diag(torch.tensor([10.0, 1.0]))], Context())
+        >>> bool(torch.all((torch.linalg.svdvals(result) - 1).abs() < 0.35))
+        True
+    """
+
+    on_activations: ClassVar[bool] = False
+
+    steps: int = 5
+    coefficients: Sequence[float] = (3.4445, -4.7750, 2.0315)
+    eps: float = 1e-7
+    flatten: bool = True
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps", at_least=1)
+        check_finite(self, "eps", at_least=0)
+        given: Any = self.coefficients
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_number, given)):
+            raise RuleError(f"Orthogonalize.coefficients must be three numbers, got {given!r}")
+        object.__setattr__(self, "coefficients", tuple(given))
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each matrix with singular values near 1."""
+        refuse_sparse(self, tensors, context, "its orthogonal form is dense")
+        return over_values(tensors, context, self._change)
+
+    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
+        results = list(values)
+        batches: dict[tuple[torch.device, torch.dtype, int, int], list[int]] = {}
+        for index, value in enumerate(values):
+            if value.numel() and (value.dim() == 2 or (value.dim() > 2 and self.flatten)):
+                rows, columns = value.shape[0], value.numel() // value.shape[0]
+                batches.setdefault((value.device, value.dtype, min(rows, columns), max(rows, columns)), []).append(index)
+            elif not owned:
+                results[index] = value.clone()
+        for members in batches.values():
+            orthogonal = self._iterate(torch.stack([_wide(values[index]) for index in members]))
+            for index, new in zip(members, orthogonal.unbind(), strict=True):
+                value = values[index]
+                matrix = new.mT if _is_tall(value) else new
+                shaped = matrix.reshape(value.shape)
+                # A copy of its own: a slice would keep the whole batch alive.
+                results[index] = value.copy_(shaped) if owned else torch.empty_like(value).copy_(shaped)
+        return results
+
+    def _iterate(self, x: Tensor) -> Tensor:
+        """The iterations on a batch [n, rows, columns] with rows <= columns."""
+        a, b, c = self.coefficients
+        x = x / (torch.linalg.matrix_norm(x, keepdim=True) + self.eps)
+        for _ in range(self.steps):
+            gram = x @ x.mH
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return x
+
+
+def _is_tall(value: Tensor) -> bool:
+    return value.shape[0] ** 2 > value.numel()
+
+
+def _wide(value: Tensor) -> Tensor:
+    """The matrix that a tensor stands for, lying down: f(X) = f(Xᵀ)ᵀ, and the smaller product is cheaper."""
+    matrix = value.reshape(value.shape[0], -1).to(WIDER.get(value.dtype, value.dtype))
+    return matrix.mT if _is_tall(value) else matrix

@@ -1,0 +1,230 @@
+"""Changing the direction of gradients: their mean, and their component along the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import TransformError
+from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._behind import by_kind, params_behind, refuse_sparse
+from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class Centralize(Transform):
+    """Subtract from each slice along the first dimension its mean: `x - mean(x over all dimensions but the first)`.
+
+    Tensors of fewer than two dimensions stay as they are. Of a weight the slices are its output channels, of an
+    activation the examples of the batch. The gradient of an embedding with `sparse=True` is centralised row by row.
+
+    Source: Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural Networks", 2020, equation 1;
+    the same numbers as optax.centralize.
+
+    Raises:
+        TransformError: when called with a tensor that is sparse in more than its first dimension.
+
+    Example:
+        >>> Centralize()([torch.tensor([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]]), torch.tensor([5.0])], Context())
+        [tensor([[-1.,  0.,  1.],
+                [-1., -1.,  2.]]), tensor([5.])]
+    """
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each tensor without the means of its slices."""
+        for index, tensor in enumerate(tensors):
+            if tensor.is_sparse and tensor.sparse_dim() > 1:
+                raise TransformError(
+                    f"Centralize would fill '{context.name_of(index)}', which is sparse in {tensor.sparse_dim()} dimensions: "
+                    "leave it out of the rule"
+                )
+        flat = [tensor.dim() < 2 for tensor in tensors]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            return [_centred(value, stays, owned) for value, stays in zip(values, flat, strict=True)]
+
+        return over_values(tensors, context, change)
+
+
+@dataclass(frozen=True)
+class OrthoGrad(Transform):
+    """Remove from each gradient its component along the weights, and restore its norm.
+
+    With w the parameter and g its gradient, both as vectors: `h = g - (w·g) / (w·w + eps) * w`, and the result is
+    `h * norm(g) / (norm(h) + eps)`. A zero parameter keeps its gradient.
+
+    Where g lies along w, h is nothing but rounding, and the authors' code scales that noise up to the norm of g. Here it
+    becomes 0: a gradient whose h is below `4 * finfo.eps * norm(g)`, and always that of a parameter of one element.
+
+    Source: Prieto et al., "Grokking at the Edge of Numerical Stability", 2025, and the authors' code, from which `eps` is.
+
+    Args:
+        eps: what keeps the divisions from dividing by 0; at least 0, 1e-30 by default.
+
+    Raises:
+        RuleError: where `eps` is not in its range.
+        TransformError: when called with a sparse gradient, since the result is dense, or without the parameters.
+
+    Example:
+        >>> weight, grad = torch.tensor([2.0, 0.0]), torch.tensor([3.0, 4.0])
+        >>> OrthoGrad()([grad], Context(params=[weight]))
+        [tensor([0., 5.])]
+    """
+
+    needs_params: ClassVar[bool] = True
+    on_activations: ClassVar[bool] = False
+
+    eps: float = 1e-30
+
+    def __post_init__(self) -> None:
+        check_finite(self, "eps", at_least=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient, orthogonal to its parameter."""
+        refuse_sparse(self, tensors, context, "without its component along the weights it is dense")
+        params = params_behind(self, tensors, context)
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            changed = [self._orthogonal(value, param) for value, param in zip(values, params, strict=True)]
+            return _placed(values, changed, owned)
+
+        return over_values(tensors, context, change)
+
+    def _orthogonal(self, value: Tensor, param: Tensor) -> Tensor:
+        wide = WIDER.get(value.dtype, value.dtype)
+        grad, weight = value.to(wide).reshape(-1), param.to(wide).reshape(-1)
+        if grad.numel() == 1:
+            return torch.where(weight == 0, grad, torch.zeros_like(grad)).reshape(value.shape)
+        # vdot conjugates its first argument, and is the plain product of real ones.
+        along = torch.vdot(weight, grad) / (torch.vdot(weight, weight) + self.eps)
+        across = grad - along * weight
+        norm, norm_across = torch.linalg.vector_norm(grad), torch.linalg.vector_norm(across)
+        factor = norm / (norm_across + self.eps)
+        # Chosen by masks: an `if` would wait for the device. A NaN fails the comparison and stays.
+        noise = norm_across <= 4 * torch.finfo(wide).eps * norm
+        result: Tensor = (across * factor).masked_fill(noise, 0).reshape(value.shape)
+        return result
+
+
+@dataclass(frozen=True)
+class AddDecayedWeights(Transform):
+    """Add the parameter, times a constant, to its gradient: `g + weight_decay * p`.
+
+    With SGD this is weight decay. Before an optimizer that normalises, as Adam does, it is an L2 penalty and not the
+    decoupled decay of AdamW, which acts after the normalisation: use AdamW for that one.
+
+    Source: Krogh and Hertz, "A Simple Weight Decay Can Improve Generalization", 1991; the same numbers as
+    optax.add_decayed_weights, whose mask is the `params=` of the rule here.
+
+    Args:
+        weight_decay: the constant; at least 0.
+
+    Raises:
+        RuleError: where `weight_decay` is not in its range.
+        TransformError: when called with a sparse gradient, since the result is dense, or without the parameters.
+
+    Example:
+        >>> AddDecayedWeights(0.5)([torch.tensor([1.0, 1.0])], Context(params=[torch.tensor([2.0, -2.0])]))
+        [tensor([2., 0.])]
+    """
+
+    needs_params: ClassVar[bool] = True
+    on_activations: ClassVar[bool] = False
+
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        check_finite(self, "weight_decay", at_least=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient plus its share of the parameter."""
+        refuse_sparse(self, tensors, context, "with the parameter added it is dense")
+        params = params_behind(self, tensors, context)
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            results = list(values)
+            for members in by_kind(values, params):
+                sums = self._sums([values[i] for i in members], [params[i] for i in members], owned)
+                for i, result in zip(members, sums, strict=True):
+                    results[i] = result
+            return results
+
+        return over_values(tensors, context, change)
+
+    def _sums(self, group: list[Tensor], params: list[Tensor], owned: bool) -> Sequence[Tensor]:
+        dtype = group[0].dtype
+        if dtype in WIDER or dtype != params[0].dtype:
+            # Calculated in the wider dtype, rounded once: torch on the CPU rounds the constant to a half first.
+            wide = WIDER.get(dtype, dtype)
+            sums = [torch.add(g.to(wide), p.to(wide), alpha=self.weight_decay) for g, p in zip(group, params, strict=True)]
+            return _placed(group, sums, owned)
+        if owned:
+            torch._foreach_add_(group, params, alpha=self.weight_decay)
+            return group
+        return torch._foreach_add(group, params, alpha=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class KeepNonnegative(Transform):
+    """Set to zero what would push a parameter further down that is not above 0: 0 where `p <= 0` and `g > 0`, else `g`.
+
+    A step of descent goes against the gradient, so with plain SGD such a parameter stays where it is or rises. One that
+    is above 0 can pass below it in one step, by less than `lr * g`, and then falls no further; momentum, Adam's moments
+    and weight decay add what this transform does not see.
+
+    On purpose this is not optax.keep_params_nonnegative, which changes the finished update u: it sets u to -p where
+    p + u < 0, and so never leaves 0. A gradient comes before the learning rate and the optimizer, where u is not known.
+    Both agree for a parameter at 0 under plain SGD.
+
+    Raises:
+        TransformError: when called with complex gradients, which have no order, or without the parameters.
+
+    Example:
+        >>> weight, grad = torch.tensor([0.0, 0.0, 2.0, -1.0]), torch.tensor([3.0, -3.0, 3.0, 3.0])
+        >>> KeepNonnegative()([grad], Context(params=[weight]))
+        [tensor([ 0., -3.,  3.,  0.])]
+    """
+
+    needs_params: ClassVar[bool] = True
+    on_activations: ClassVar[bool] = False
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient without what pushes its parameter below 0."""
+        for index, tensor in enumerate(tensors):
+            if tensor.is_complex():
+                raise TransformError(
+                    f"KeepNonnegative cannot order the complex elements of '{context.name_of(index)}' ({tensor.dtype}): "
+                    "leave it out of the rule"
+                )
+        # Of a sparse gradient only the stored entries count: the others are zero, which pushes nothing.
+        params = [
+            param[tuple(tensor.coalesce().indices())] if tensor.is_sparse else param
+            for param, tensor in zip(params_behind(self, tensors, context), tensors, strict=True)
+        ]
+
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            down = [(param <= 0) & (value > 0) for value, param in zip(values, params, strict=True)]
+            if owned:
+                return [value.masked_fill_(mask, 0) for value, mask in zip(values, down, strict=True)]
+            return [value.masked_fill(mask, 0) for value, mask in zip(values, down, strict=True)]
+
+        return over_values(tensors, context, change)
+
+
+def _centred(value: Tensor, stays: bool, owned: bool) -> Tensor:
+    if stays or not value.numel():
+        return value if owned else value.clone()
+    mean = value.mean(tuple(range(1, value.dim())), keepdim=True, dtype=WIDER.get(value.dtype))
+    # The mean of a half is float32, and the difference is rounded once.
+    return value.sub_(mean) if owned else (value - mean).to(value.dtype)
+
+
+def _placed(values: Sequence[Tensor], changed: Sequence[Tensor], owned: bool) -> list[Tensor]:
+    if owned:
+        return [value.copy_(new) for value, new in zip(values, changed, strict=True)]
+    return [new.to(value.dtype) for value, new in zip(values, changed, strict=True)]

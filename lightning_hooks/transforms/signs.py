@@ -1,0 +1,113 @@
+"""Turning signs: what is left of a tensor without its magnitudes, and its opposite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.reading import as_callable
+from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._check import check_finite, is_number
+from lightning_hooks.transforms._schedule import Curve, as_points, number_at
+from lightning_hooks.transforms.base import Context, Transform
+from lightning_hooks.transforms.scaling import times_number
+
+
+@dataclass(frozen=True)
+class Sign(Transform):
+    """Replace each element by its sign: -1, 0 or 1; a complex element by `z / |z|`.
+
+    A NaN stays NaN, where `torch.sign` makes it 0. On activations the gradient through it is 0 everywhere.
+
+    Source: `optax.scale_by_sign`; Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", 2018.
+
+    Example:
+        >>> Sign()([torch.tensor([-0.1, 0.0, 7.0, float("nan")])], Context())
+        [tensor([-1.,  0.,  1., nan])]
+    """
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """The signs of each tensor."""
+        return over_values(tensors, context, lambda values, owned: [_sign(value, owned) for value in values])
+
+
+@dataclass(frozen=True)
+class ReverseGradient(Transform):
+    """Multiply each gradient by `-weight`, so that what lies before this place learns the opposite of what lies after it.
+
+    Between a feature extractor and a domain classifier (a rule on the `output_grad` of the extractor's last module that
+    feeds the classifier alone, or on the `input_grad` of the classifier) this is domain-adversarial training. It is
+    refused on activations: the forward pass is to stay as it is, and a factor there would change what the classifier sees.
+
+    Source: Ganin and Lempitsky, "Unsupervised Domain Adaptation by Backpropagation", 2015. Their weight rises from 0 to 1
+    as `2 / (1 + exp(-10 p)) - 1`, where p is the share of the training that is over.
+
+    Args:
+        weight: a finite number, 1 by default; or, to change it with the step, pairs `(step, weight)` as in
+            `ScaleBySchedule.points`, a callable from the number of the step to the weight, or the import path of one.
+
+    Raises:
+        RuleError: where the weight cannot be meant.
+        TransformError: when the callable gives anything but a finite number.
+
+    Example:
+        >>> ReverseGradient(0.5)([torch.tensor([4.0])], Context())
+        [tensor([-2.])]
+        >>> ReverseGradient([(0, 0.0), (100, 1.0)])([torch.tensor([4.0])], Context(step=50))
+        [tensor([-2.])]
+    """
+
+    on_activations: ClassVar[bool] = False
+
+    weight: float | Sequence[Sequence[Any]] | Callable[[int], float] | str = 1.0
+    _schedule: Callable[[int], float] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        given: Any = self.weight
+        schedule: Callable[[int], float] | None = None
+        if is_number(given):
+            check_finite(self, "weight")
+        elif isinstance(given, Sequence) and not isinstance(given, str):
+            # A frozen dataclass sets a field this way.
+            object.__setattr__(self, "weight", as_points(given, "ReverseGradient.weight"))
+            schedule = Curve(as_points(given, "ReverseGradient.weight"))
+        elif isinstance(given, str) or callable(given):
+            schedule = as_callable(given, "ReverseGradient.weight")
+        else:
+            raise RuleError(
+                "ReverseGradient.weight must be a finite number, a list of pairs (step, weight), a callable or an import "
+                f"path, got {given!r}"
+            )
+        object.__setattr__(self, "_schedule", schedule)
+
+    def weight_at(self, step: int) -> float:
+        """The weight at a step.
+
+        Args:
+            step: the number of the step, from 0.
+
+        Raises:
+            TransformError: where the callable gives anything but a finite number.
+
+        Example:
+            >>> ReverseGradient([(0, 0.0), (100, 1.0)]).weight_at(10)
+            0.1
+        """
+        if self._schedule is None:
+            return float(self.weight)  # type: ignore[arg-type]
+        return number_at(self._schedule, step, "ReverseGradient.weight")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient times `-weight`."""
+        return times_number(tensors, context, -self.weight_at(context.step))
+
+
+def _sign(value: Tensor, owned: bool) -> Tensor:
+    # torch has no batched form that keeps a NaN, and a hidden NaN is worse than one that shows.
+    sign = torch.where(value.isnan(), value, value.sgn())
+    return value.copy_(sign) if owned else sign

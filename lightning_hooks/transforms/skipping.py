@@ -1,0 +1,95 @@
+"""Leaving out a step of the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.errors import RuleError, TransformError
+from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._norms import dense_values, norms, together, total_norm
+from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class SkipStep(Transform):
+    """Leave out the optimizer's step where a gradient is not finite, or the norm of all is too large.
+
+    Parameters and optimizer state stay as they are; learning-rate schedulers and the count of steps go on. The tensors are
+    returned unchanged. The decision is made over all tensors together; it is the one place where the host waits for the
+    device, once for each step. Where several ranks run, the engine makes all skip if one of them has a reason to; the steps
+    in a row are counted by each rank for itself, which is the same number wherever gradients are averaged over the ranks.
+
+    Source: `optax.apply_if_finite`, with one difference on purpose: after `max_consecutive` skipped steps in a row optax
+    gives up and accepts the next update although it is not finite, which leaves only NaN in the parameters; here that next
+    one raises.
+
+    Args:
+        if_nonfinite: skip where an element is NaN or infinite; True by default.
+        if_norm_above: skip where the norm of all tensors seen as one vector is above this; None, the default, for no limit.
+            A NaN is not above it.
+        max_consecutive: how many steps in a row may be skipped before it raises; None, the default, for any number.
+
+    Raises:
+        RuleError: where there is no reason to skip, or a field is not in its range.
+        TransformError: when one more step would be skipped after `max_consecutive` in a row.
+
+    Example:
+        >>> context = Context()
+        >>> SkipStep()([torch.tensor([1.0, float("nan")])], context)
+        [tensor([1., nan])]
+        >>> context.skip_reason
+        'a gradient is not finite'
+    """
+
+    needs_all: ClassVar[bool] = True
+    needs_step: ClassVar[bool] = True
+    on_activations: ClassVar[bool] = False
+
+    if_nonfinite: bool = True
+    if_norm_above: float | None = None
+    max_consecutive: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.if_nonfinite, bool):
+            raise RuleError(f"SkipStep.if_nonfinite must be True or False, got {self.if_nonfinite!r}")
+        if self.if_norm_above is not None:
+            check_finite(self, "if_norm_above", above=0)
+        if self.max_consecutive is not None:
+            check_count(self, "max_consecutive")
+        if not self.if_nonfinite and self.if_norm_above is None:
+            raise RuleError("SkipStep needs if_nonfinite=True or if_norm_above, got neither")
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """The tensors as they are, after the decision."""
+        if not tensors:
+            return tensors if context.owned else []
+        found = int(self._code(dense_values(tensors, context)))
+        if found == 0:
+            context.state["consecutive"] = 0
+            return list(tensors)
+        reason = "a gradient is not finite" if found == 2 else f"the norm of the gradients is above {self.if_norm_above:g}"
+        skipped = context.state.get("consecutive", 0) + 1
+        context.state["consecutive"] = skipped
+        if self.max_consecutive is not None and skipped > self.max_consecutive:
+            raise TransformError(
+                f"SkipStep would leave out step {context.step}, number {skipped} in a row and more than max_consecutive="
+                f"{self.max_consecutive}: {reason}. Lower the learning rate, or look for the first step that was skipped"
+            )
+        context.skip_step(reason)
+        return list(tensors)
+
+    def _code(self, values: list[Tensor]) -> Tensor:
+        """0, or 1 where the norm is too large, or 2 where an element is not finite; on the device."""
+        code = torch.zeros((), dtype=torch.int32, device=values[0].device)
+        if self.if_norm_above is not None:
+            code = torch.where(total_norm(values) > self.if_norm_above, 1, code)
+        if self.if_nonfinite:
+            # The greatest magnitude cannot overflow, as a sum of squares can; the two parts of a complex number can.
+            parts = [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value for value in values]
+            code = torch.where(together(norms(parts, torch.inf)).isfinite().all(), code, 2)
+        return code.to(torch.int32)

@@ -1,0 +1,142 @@
+"""Scaling by the size of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._behind import params_behind
+from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._norms import norms, times, together
+from lightning_hooks.transforms.base import Context, Transform
+
+
+@dataclass(frozen=True)
+class TrustRatio(Transform):
+    """Scale each gradient to the norm of its parameter: `g * trust_coefficient * norm(p) / (norm(g) + eps)`.
+
+    The factor is 1 where either norm is 0, so that a parameter that starts at zero can leave it. In LARS and LAMB this
+    stands after momentum or Adam; on a gradient it makes plain SGD move each tensor by the same share of its norm.
+
+    Source: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017, as in
+    `optax.scale_by_trust_ratio`.
+
+    Args:
+        min_norm: the least value for both norms; at least 0, the default.
+        trust_coefficient: what to multiply the ratio by; above 0, 1 by default. LARS uses 1e-3.
+        eps: added to the norm of the gradient; at least 0, the default.
+
+    Raises:
+        RuleError: where a field is not in its range.
+        TransformError: when called with a tensor that has no parameter.
+
+    Example:
+        >>> TrustRatio()([torch.tensor([0.0, 0.5])], Context(params=[torch.tensor([3.0, 4.0])]))
+        [tensor([0., 5.])]
+    """
+
+    needs_params: ClassVar[bool] = True
+
+    min_norm: float = 0.0
+    trust_coefficient: float = 1.0
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "min_norm", at_least=0)
+        check_finite(self, "trust_coefficient", above=0)
+        check_finite(self, "eps", at_least=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient, scaled by its trust ratio."""
+
+        def factors(param_norms: Tensor, values: list[Tensor]) -> Tensor:
+            norm, top = together(norms(values)).clamp(min=self.min_norm), param_norms.clamp(min=self.min_norm)
+            return torch.where((top == 0) | (norm == 0), 1.0, self.trust_coefficient * top / (norm + self.eps))
+
+        return _by_params(self, tensors, context, factors)
+
+
+@dataclass(frozen=True)
+class ScaleByParamNorm(Transform):
+    """Multiply each gradient by the norm of its parameter: `g * max(norm(p), min_norm)`.
+
+    Source: `optax.scale_by_param_block_norm`, whose `min_scale` is `min_norm` here.
+
+    Args:
+        min_norm: the least factor, so that a parameter that starts at zero can leave it; at least 0, 1e-3 by default.
+
+    Raises:
+        RuleError: where `min_norm` is not in its range.
+        TransformError: when called with a tensor that has no parameter.
+
+    Example:
+        >>> ScaleByParamNorm()([torch.tensor([0.0, 0.5])], Context(params=[torch.tensor([3.0, 4.0])]))
+        [tensor([0.0000, 2.5000])]
+    """
+
+    needs_params: ClassVar[bool] = True
+
+    min_norm: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_finite(self, "min_norm", at_least=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient times the norm of its parameter."""
+        return _by_params(self, tensors, context, lambda norms, values: norms.clamp(min=self.min_norm))
+
+
+@dataclass(frozen=True)
+class ScaleByParamRMS(Transform):
+    """Multiply each gradient by the root mean square of its parameter: `g * max(rms(p), min_scale)`.
+
+    Source: `optax.scale_by_param_block_rms`; Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory
+    Cost", 2018, section 8.
+
+    Args:
+        min_scale: the least factor, so that a parameter that starts at zero can leave it; at least 0, 1e-3 by default.
+
+    Raises:
+        RuleError: where `min_scale` is not in its range.
+        TransformError: when called with a tensor that has no parameter.
+
+    Example:
+        >>> ScaleByParamRMS()([torch.tensor([0.0, 0.5])], Context(params=[torch.tensor([4.0, -4.0])]))
+        [tensor([0., 2.])]
+    """
+
+    needs_params: ClassVar[bool] = True
+
+    min_scale: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_finite(self, "min_scale", at_least=0)
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        """Each gradient times the root mean square of its parameter."""
+        roots = [max(1, tensor.numel()) ** 0.5 for tensor in tensors]
+        return _by_params(self, tensors, context, lambda norms, values: norms.clamp(min=self.min_scale), roots)
+
+
+def _by_params(
+    owner: Transform,
+    tensors: list[Tensor],
+    context: Context,
+    factors: Callable[[Tensor, list[Tensor]], Tensor],
+    divide_by: list[float] | None = None,
+) -> list[Tensor]:
+    """Multiply each tensor by a factor made from (the norms of all parameters, the values of all tensors)."""
+    params = params_behind(owner, tensors, context)
+
+    def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+        each = norms(params)
+        # The divisors go along as numbers: as a tensor they would have to be copied to the device.
+        each = each if divide_by is None else list(torch._foreach_div(each, divide_by))
+        return times(values, list(factors(together(each), values).unbind()), owned)
+
+    return over_values(tensors, context, change)

@@ -1,0 +1,278 @@
+"""Callbacks from the environment variable, from YAML by themselves, and from Hydra."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer
+from omegaconf import OmegaConf
+
+from lightning_hooks import (
+    Apply,
+    ClipByGlobalNorm,
+    GradientTransforms,
+    RuleError,
+    Scale,
+    StatsMonitor,
+    Watch,
+    Zero,
+    assert_no_hooks,
+)
+from lightning_hooks.callbacks._config import load_callbacks
+from lightning_hooks.callbacks.environment import VARIABLE, callbacks_from_environment
+from tests.callbacks._tiny import Keeper, Line, loader, make
+
+HOOKS = """
+callbacks:
+  - class_path: lightning_hooks.StatsMonitor
+    init_args:
+      watch:
+        - {params: "*", tensors: [grad, update], stats: [norm]}
+  - class_path: GradientTransforms
+    init_args:
+      apply:
+        - {params: "*", transform: {class_path: ClipByGlobalNorm, init_args: {max_norm: 5e-1}}}
+        - {params: "*", transform: {class_path: lightning_hooks.Scale, init_args: {factor: 2}}}
+"""
+
+# A script that knows nothing of this package; what follows the fit only tells the test what happened.
+SCRIPT = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+import {package} as pl
+from {package}.callbacks import Callback
+from {package}.loggers import CSVLogger
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1, bias=False)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+model = Model()
+start = model.layer.weight.detach().clone()
+trainer = pl.Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=CSVLogger("."), log_every_n_steps=1,
+                     enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+trainer.fit(model, DataLoader([torch.tensor([[3.0, 4.0]])], batch_size=None))
+print("MOVED", *(round(x, 4) for x in (start - model.layer.weight.detach()).flatten().tolist()))
+print("OURS", *(type(c).__name__ for c in trainer.callbacks if type(c).__module__.startswith("lightning_hooks")))
+print("HOOKS", len(model.layer._forward_hooks), len(model.layer.weight._backward_hooks or ()))
+"""
+
+
+def written(folder: Path, content: str, name: str = "hooks.yaml") -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+# -- the environment variable ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_an_unchanged_script_gets_the_callbacks(tmp_path: Path, package: str) -> None:
+    script = written(tmp_path, SCRIPT.format(package=package), "train.py")
+    path = written(tmp_path, HOOKS)
+    done = python(tmp_path, str(script), LIGHTNING_HOOKS_CONFIG=str(path))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "OURS StatsMonitor GradientTransforms" in lines
+    assert "MOVED 0.6 0.8" in lines  # (3, 4) clipped to norm 0.5, doubled
+    assert "HOOKS 0 0" in lines
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    header, row = metrics.read_text().splitlines()[:2]
+    values = dict(zip(header.split(","), row.split(","), strict=True))
+    assert float(values["grad_norm/layer.weight"]) == pytest.approx(5.0)
+    assert float(values["update_norm/layer.weight"]) == pytest.approx(1.0, rel=1e-4)
+    assert float(values["transform_norm_after/0_ClipByGlobalNorm"]) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from importlib.metadata import entry_points\n"
+        "for group in ('lightning.pytorch.callbacks_factory', 'pytorch_lightning.callbacks_factory'):\n"
+        "    (point,) = [p for p in entry_points(group=group) if p.name == 'lightning_hooks']\n"
+        "    assert point.load()() == []\n"
+        "print([name for name in ('torch', 'yaml', 'lightning', 'numpy', 'tensorboard') if name in sys.modules])\n"
+    )
+    done = python(tmp_path, "-c", code, LIGHTNING_HOOKS_CONFIG="")
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_without_the_variable_a_trainer_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert callbacks_from_environment() == []
+    assert not [c for c in make(tmp_path).callbacks if isinstance(c, StatsMonitor)]
+
+
+def test_they_come_after_the_scripts_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watch = [Watch(params="*", tensors=["grad"], stats=["norm"])]
+    own = [GradientTransforms([Apply(Scale(0.5), params="layer.*")]), StatsMonitor(watch)]
+    path = written(tmp_path, HOOKS.replace("init_args:\n      watch", "init_args:\n      prefix: env/\n      watch"))
+    monkeypatch.setenv(VARIABLE, str(path))
+    keeper, model = Keeper(), Line()
+    trainer = make(tmp_path, *own, logger=keeper)
+    assert [type(c).__name__ for c in trainer.callbacks if type(c).__module__.startswith("lightning_hooks")] == [
+        "GradientTransforms",
+        "StatsMonitor",
+        "StatsMonitor",
+        "GradientTransforms",
+    ]
+    trainer.fit(model, loader([3.0, 4.0]))
+    assert keeper.lines[0]["grad_norm/layer.weight"] == pytest.approx(2.5)
+    assert keeper.lines[0]["env/grad_norm/layer.weight"] == pytest.approx(2.5)
+    assert model.w == pytest.approx([-0.6, -0.8], rel=1e-4)
+    assert {tag.rpartition("/")[2] for tag in keeper.lines[0] if "transform_norm_before" in tag} == {
+        "0_Scale",
+        "1_ClipByGlobalNorm",
+        "2_Scale",
+    }
+    assert_no_hooks(model)
+
+
+def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "nowhere.yaml")
+    with pytest.raises(RuleError, match=r"^LIGHTNING_HOOKS_CONFIG: there is no file 'nowhere\.yaml'$"):
+        Trainer(logger=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "callbacks: [StatsMonitr]",
+            "callbacks[0]: 'StatsMonitr' is no callback of lightning_hooks (did you mean 'StatsMonitor'",
+        ),
+        (
+            "callbacks: [{class_path: lightning_hooks.Zero}]",
+            "callbacks[0]: 'lightning_hooks.Zero' is no callback of lightning_hooks",
+        ),
+        (
+            "callbacks: [StatsMonitor, {class_path: lightning.pytorch.callbacks.Timer}]",
+            "callbacks[1]: 'lightning.pytorch.callbacks.Timer' is no callback of lightning_hooks",
+        ),
+        ("callbacks: [other.StatsMonitor]", "callbacks[0]: 'other.StatsMonitor' is no callback of lightning_hooks"),
+        ("callbacks: [{watch: []}]", "callbacks[0] needs class_path (and init_args), got {'watch': []}"),
+        ("callbacks: StatsMonitor", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
+        ("", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
+        ("callbacks: [", "is no YAML (while parsing a flow node"),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {wach: []}}]",
+            "callbacks[0]: StatsMonitor: StatsMonitor.__init__() got an unexpected keyword argument 'wach'",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{params: '*', stats: [nrom]}]}}]",
+            "callbacks[0]: StatsMonitor: watch[0].stats[0]: unknown statistic 'nrom' (did you mean 'norm'",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{params: '*', tensors: [output]}]}}]",
+            "callbacks[0]: StatsMonitor: watch[0].tensors: 'output' is a tensor of modules",
+        ),
+        (
+            "callbacks: [{class_path: GradientTransforms, init_args: {apply: [{params: '*', transform: ClipByNorm}]}}]",
+            "callbacks[0]: GradientTransforms: apply[0].transform: ClipByNorm.__init__() missing 1 required positional",
+        ),
+    ],
+)
+def test_a_wrong_file_says_where_and_why(tmp_path: Path, content: str, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(RuleError) as caught:
+        load_callbacks(path, "LIGHTNING_HOOKS_CONFIG")
+    text = str(caught.value)
+    assert text.startswith(f"LIGHTNING_HOOKS_CONFIG: {path}")
+    assert message in text
+    assert "\n" not in text
+
+
+def test_the_shapes_of_a_file(tmp_path: Path) -> None:
+    for content in ("[StatsMonitor]", "callbacks: [StatsMonitor]", "trainer: {callbacks: [lightning_hooks.StatsMonitor]}"):
+        (callback,) = load_callbacks(written(tmp_path, content), "x")
+        assert repr(callback) == "StatsMonitor()"
+    monitor, change = load_callbacks(written(tmp_path, HOOKS), "x")
+    assert repr(monitor) == "StatsMonitor(watch=[Watch(params='*', tensors=('grad', 'update'), stats=('norm',))])"
+    # 5e-1 is a number, although PyYAML alone reads a string.
+    assert isinstance(change, GradientTransforms)
+    assert change.apply == [Apply(ClipByGlobalNorm(0.5), params="*"), Apply(Scale(2), params="*")]
+
+
+# -- Hydra -----------------------------------------------------------------------------------------------------------------
+
+TARGETS = """
+- _target_: lightning_hooks.StatsMonitor
+  every_n_steps: {first: 0, every: 1}
+  scalars: ["layer.*"]
+  watch:
+    - {_target_: lightning_hooks.Watch, params: ["*", "!*.bias"], tensors: [grad, update], stats: [norm]}
+- _target_: lightning_hooks.GradientTransforms
+  apply:
+    - {_target_: lightning_hooks.Apply, params: "*", transform: {_target_: lightning_hooks.Scale, factor: 0.5}}
+    - _target_: lightning_hooks.Apply
+      params: ["layer.*"]
+      transform: [{_target_: lightning_hooks.ClipByGlobalNorm, max_norm: 1.0}, {_target_: lightning_hooks.Scale, factor: 2.0}]
+"""
+MAPPINGS = """
+- _target_: lightning_hooks.StatsMonitor
+  every_n_steps: {first: 0, every: 1}
+  scalars: ["layer.*"]
+  watch:
+    - {params: ["*", "!*.bias"], tensors: [grad, update], stats: [norm]}
+- _target_: lightning_hooks.GradientTransforms
+  apply:
+    - {params: "*", transform: {class_path: lightning_hooks.Scale, init_args: {factor: 0.5}}}
+    - params: ["layer.*"]
+      transform: [{class_path: ClipByGlobalNorm, init_args: {max_norm: 1.0}}, {class_path: Scale, init_args: {factor: 2.0}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "convert"),
+    [(MAPPINGS, None), (MAPPINGS, "all"), (TARGETS, "all"), (TARGETS, "object"), (TARGETS, "partial")],
+    ids=["mappings", "mappings-all", "targets-all", "targets-object", "targets-partial"],
+)
+def test_hydra_builds_the_callbacks(tmp_path: Path, content: str, convert: str | None) -> None:
+    options: dict[str, Any] = {} if convert is None else {"_convert_": convert}
+    callbacks = list(instantiate(OmegaConf.create(content), **options))
+    monitor, change = callbacks
+    assert change.apply == [
+        Apply(Scale(0.5), params="*"),
+        Apply([ClipByGlobalNorm(1.0), Scale(2.0)], params=["layer.*"]),
+    ]
+    keeper, model = Keeper(), Line()
+    make(tmp_path, monitor, change, logger=keeper).fit(model, loader([6.0, 8.0]))
+    assert keeper.lines[0]["grad_norm/layer.weight"] == pytest.approx(10.0)
+    assert keeper.lines[0]["update_norm/layer.weight"] == pytest.approx(2.0, rel=1e-5)
+    assert model.w == pytest.approx([-1.2, -1.6], rel=1e-5)
+
+
+def test_hydra_cannot_hold_rules_of_ours_unless_it_converts() -> None:
+    # OmegaConf takes any dataclass for a schema of its own: hence `_convert_`, or plain mappings.
+    with pytest.raises(Exception, match="Unions of containers are not supported"):
+        instantiate(OmegaConf.create(TARGETS))
+
+
+def test_hydra_errors_name_the_rule() -> None:
+    config = OmegaConf.create(
+        {"_target_": "lightning_hooks.GradientTransforms", "apply": [{"params": "*", "transform": "Zer"}]}
+    )
+    with pytest.raises(Exception, match=r"apply\[0\]\.transform: unknown transform 'Zer' \(did you mean 'Zero'"):
+        instantiate(config)
+    config.apply[0].transform = "Zero"
+    assert instantiate(config).apply == [Apply(Zero(), params="*")]

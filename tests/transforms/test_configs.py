@@ -1,0 +1,108 @@
+"""Each configuration in configs/transforms, through the command line."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_hooks import read_run
+from lightning_hooks.cli import main
+from tests.transforms._catalogue import every_transform
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "configs" / "transforms"
+DOCUMENTED = (
+    (ROOT / "docs" / "transforms.md").read_text(encoding="utf-8").partition("## The transforms")[2].partition("\n## ")[0]
+)
+FAMILIES = {
+    title.strip().lower().replace(" ", "_"): set(re.findall(r"^\| `(\w+)\(", table, flags=re.MULTILINE))
+    for title, table in re.findall(r"### (.*)\n((?:(?!###).*\n?)*)", DOCUMENTED)
+}
+STEPS = 4
+
+pytest.importorskip("sklearn")  # the digits
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it
+    yield tmp_path
+    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(variable, None)
+
+
+def fit(config: Path) -> int:
+    options = {
+        "max_epochs": "1",
+        "limit_train_batches": str(STEPS),
+        "limit_val_batches": "1",
+        "enable_progress_bar": "false",
+        "enable_model_summary": "false",
+        "enable_checkpointing": "false",
+    }
+    given = [f"--trainer.{name}={value}" for name, value in options.items()]
+    return main(["fit", "--config", str(ROOT / "configs" / "digits.yaml"), "--config", str(config), *given])
+
+
+def named(rule: object) -> list[str]:
+    """The transforms of a rule in YAML, those inside others too."""
+    if isinstance(rule, dict):
+        own = [rule["class_path"].rpartition(".")[2]] if "class_path" in rule else []
+        return own + [name for value in rule.values() for name in named(value)]
+    return [name for item in rule for name in named(item)] if isinstance(rule, list) else []
+
+
+def rules_of(text: str) -> list[dict[str, object]]:
+    (callback,) = [c for c in yaml.safe_load(text)["trainer"]["callbacks"] if c["class_path"].endswith("GradientTransforms")]
+    rules: list[dict[str, object]] = callback["init_args"]["apply"]
+    return rules
+
+
+def test_there_is_one_for_each_family() -> None:
+    assert set.union(*FAMILIES.values()) == every_transform()
+    assert {path.stem for path in FOLDER.iterdir()} - {"activations"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_it_names_every_transform_of_its_family(family: str) -> None:
+    text = (FOLDER / f"{family}.yaml").read_text(encoding="utf-8")
+    wanted = FAMILIES[family] - {"Mask"}  # in a comment, since it needs a file
+    assert wanted <= {name for rule in rules_of(text) for name in named(rule)}
+    assert f"--config configs/transforms/{family}.yaml" in text
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_it_runs(family: str, folder: Path) -> None:
+    path = FOLDER / f"{family}.yaml"
+    assert fit(path) == 0
+    check_reports(folder, path.read_text(encoding="utf-8"))
+
+
+def test_the_mask_that_needs_a_file(folder: Path) -> None:
+    text = (FOLDER / "noise_and_sparsity.yaml").read_text(encoding="utf-8")
+    text, found = re.subn(r"# (- params: .*\n +)#   (transform: .*masks\.pt.*)", r"\1  \2", text)
+    assert found == 1
+    torch.save({"features.conv2.weight": torch.arange(32).reshape(32, 1, 1, 1) % 2 == 0}, "masks.pt")
+    Path("masked.yaml").write_text(text, encoding="utf-8")
+    assert fit(Path("masked.yaml")) == 0
+    check_reports(folder, text)
+
+
+def check_reports(folder: Path, text: str) -> None:
+    """Every link reports itself, at every step."""
+    links = [transform for rule in rules_of(text) for transform in as_list(rule["transform"])]
+    run = read_run(folder / "runs" / "digits")
+    for index, transform in enumerate(links):
+        kind = transform["class_path"].rpartition(".")[2]
+        steps, values = run.scalars[f"transform_norm_after/{index}_{kind}"]
+        assert list(steps) == list(range(STEPS)) and torch.tensor(values).isfinite().all(), kind
+
+
+def as_list(given: object) -> list[dict[str, str]]:
+    return given if isinstance(given, list) else [given]  # type: ignore[list-item]
