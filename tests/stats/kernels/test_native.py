@@ -11,8 +11,11 @@ from lightning_hooks.stats.histogram import histogram
 from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 
-pytest.importorskip("lightning_hooks.stats.kernels._native", reason="the package was installed without a compiler")
+_native = pytest.importorskip("lightning_hooks.stats.kernels._native", reason="the package was installed without a compiler")
 native = importlib.import_module("lightning_hooks.stats.kernels.native")
+
+SETS = [name for name in ("avx512", "avx2", "baseline") if _native.choose_instructions(name)]
+_native.choose_instructions(SETS[0])
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
@@ -24,19 +27,25 @@ def numbers(packed):
 
 
 def agrees(tensor):
-    """Holds what the kernel reads of a tensor, moments and histogram, against the reference."""
+    """Holds what each instruction set reads of a tensor, moments and histogram, against the reference."""
+    want, counts = reference.measure(tensor), histogram(tensor)
+    for name in SETS:
+        _native.choose_instructions(name)
+        agrees_with(want, counts, tensor)
+    _native.choose_instructions(SETS[0])
+    return want
+
+
+def agrees_with(want, want_counts, tensor):
     moments, counts = map(numbers, native.read_histogram(tensor))
     torch.testing.assert_close(moments, numbers(native.read(tensor)), rtol=0, atol=0, equal_nan=True)
-    want = reference.measure(tensor)
     torch.testing.assert_close(moments[EXACT], want[EXACT], rtol=0, atol=0, equal_nan=True)
-    slack = 1e-6 * want[ABS_SUM] / max(want[COUNT], 1)
-    assert_near(moments[MEAN], want[MEAN], slack)
+    assert_near(moments[MEAN], want[MEAN], 1e-6 * want[ABS_SUM] / max(want[COUNT], 1))
     assert_near(moments[ABS_SUM], want[ABS_SUM], 1e-6 * want[ABS_SUM])
     # A relative error of 1e-6 of the standard deviation, and of the norm where the data hardly vary.
     finest = 5e-324 * want[COUNT]  # of squares that are subnormal even in float64
     assert_near(moments[M2], want[M2], 2e-6 * want[M2] + 1e-24 * want[COUNT] * want[MEAN].square() + finest)
-    assert torch.equal(counts, histogram(tensor))
-    return moments
+    assert torch.equal(counts, want_counts)
 
 
 def assert_near(got, want, slack):
@@ -208,6 +217,12 @@ def test_what_is_left_to_the_reference():
     assert native.measure(torch.tensor([1 + 2j]).conj().imag)[MEAN] == -2.0
     assert native.read(torch.nn.Parameter(torch.ones(3))) == native.read(torch.ones(3))
     assert native.read(torch.ones(3, requires_grad=True) * 1) == native.read(torch.ones(3))
+
+
+def test_instruction_sets():
+    assert SETS[-1] == "baseline"
+    assert _native.instructions() == SETS[0]
+    assert not _native.choose_instructions("sse9")
 
 
 def test_several_at_once():

@@ -2,6 +2,10 @@
 // architecture: nothing is compiled for the machine that builds it.
 #include "blocks.hpp"
 
+#include <atomic>
+#include <cstring>
+#include <vector>
+
 #include "scalar.hpp"
 
 #if defined(__x86_64__)
@@ -98,19 +102,42 @@ HOOKS_POP
 
 namespace hooks {
 
-const Blocks& blocks() {
-  static const Blocks chosen = [] {
+namespace {
+
+std::vector<Blocks> supported() {
+  std::vector<Blocks> out;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx2 && avx512) return Blocks{"avx512", avx512::measure, avx512::count};
-    if (avx2) return Blocks{"avx2", avx2::measure, avx2::count};
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count});
+  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count});
 #endif
-    return Blocks{"baseline", baseline::measure, baseline::count};
-  }();
-  return chosen;
+  out.push_back({"baseline", baseline::measure, baseline::count});
+  return out;
+}
+
+const std::vector<Blocks>& known() {
+  static const std::vector<Blocks> found = supported();
+  return found;
+}
+std::atomic<const Blocks*> chosen{nullptr};
+
+}  // namespace
+
+const Blocks& blocks() {
+  const Blocks* const asked = chosen.load(std::memory_order_relaxed);
+  return asked ? *asked : known().front();
+}
+
+bool choose_blocks(const char* name) {
+  for (const Blocks& one : known()) {
+    if (std::strcmp(one.name, name) != 0) continue;
+    chosen = &one;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace hooks

@@ -17,8 +17,11 @@ struct Blocks {
   void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
 };
 
-// The best of them that this processor runs.
+// The best of them that this processor runs, unless another was chosen.
 const Blocks& blocks();
+
+// Takes another from now on, for tests of all of them on one machine; false where this processor does not run it.
+bool choose_blocks(const char* name);
 
 // The exact row of a block in scalar float64, whatever it holds: NaN, infinities, subnormals, the ends of the range.
 void measure_carefully(Kind, const void* data, int n, Row& out);

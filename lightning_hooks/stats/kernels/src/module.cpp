@@ -267,6 +267,15 @@ PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
 
 PyObject* py_instructions(PyObject*, PyObject*) { return PyUnicode_FromString(hooks::blocks().name); }
 
+PyObject* py_choose_instructions(PyObject*, PyObject* name) {
+  PyObject* const bytes = PyUnicode_AsUTF8String(name);
+  const char* const text = bytes ? PyBytes_AsString(bytes) : nullptr;
+  if (!text) return nullptr;
+  const bool found = hooks::choose_blocks(text);
+  Py_DECREF(bytes);
+  return PyBool_FromLong(found);
+}
+
 PyObject* py_setup(PyObject*, PyObject* args) {
   PyObject *tensor, *parameter, *negated, *capsule, *number;
   if (!PyArg_ParseTuple(args, "OOOOO:setup", &tensor, &parameter, &negated, &capsule, &number)) return nullptr;
@@ -289,6 +298,7 @@ PyObject* py_setup(PyObject*, PyObject* args) {
 PyMethodDef methods[] = {
     {"setup", py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
     {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
+    {"choose_instructions", py_choose_instructions, METH_O, "Take another set, for tests; False where it does not run here."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
     {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
