@@ -22,6 +22,7 @@ using Tables = std::uint32_t[kTables][kKeys];
 struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   Tables tables;
+  int used = 0;  // tables that are not all zeros, from the first one on
 };
 
 // The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
@@ -31,7 +32,10 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
     const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
     const void* const data = view.block(begin, n, scratch.buffer);
     kernels.measure(view.kind, data, n, part);
-    if (count) kernels.count(view.kind, data, n, scratch.tables);
+    if (count) {
+      kernels.count(view.kind, data, n, scratch.tables);
+      scratch.used = std::max(scratch.used, tables_for(n));
+    }
     merge(out, part);
     begin += n;
   }
@@ -45,12 +49,13 @@ Scratch& scratch_of_thread() {
 }
 
 // Adds the tables of keys to the buckets and empties them.
-void empty(Tables& tables, double* buckets) {
+void empty(Scratch& scratch, double* buckets) {
   std::uint64_t sums[kKeys] = {};
-  for (auto& table : tables) {
-    for (int key = 0; key < kKeys; ++key) sums[key] += table[key];
+  for (int table = 0; table < scratch.used; ++table) {
+    for (int key = 0; key < kKeys; ++key) sums[key] += scratch.tables[table][key];
   }
-  std::fill_n(&tables[0][0], kTables * kKeys, 0u);
+  std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
+  scratch.used = 0;
   for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
     buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
@@ -86,7 +91,7 @@ struct Job {
     const auto settle = [&] {
       if (histograms && counted < tasks.size()) {
         const std::lock_guard<std::mutex> locked(adding);
-        empty(scratch.tables, histograms + tasks[counted].view * kBuckets);
+        empty(scratch, histograms + tasks[counted].view * kBuckets);
       }
     };
     for (std::size_t i = next++; i < tasks.size(); i = next++) {
@@ -121,7 +126,7 @@ void measure(const View* views, std::size_t many, Row* rows, double* histograms,
         const std::int64_t end = std::min(view.numel, begin + kChunk);
         merge(rows[i], measure_range(kernels, view, begin, end, scratch, histograms != nullptr));
       }
-      if (histograms) empty(scratch.tables, histograms + i * kBuckets);
+      if (histograms) empty(scratch, histograms + i * kBuckets);
     }
   } else {
     Job job{kernels, views, {}, {}, histograms, {}, {}};
