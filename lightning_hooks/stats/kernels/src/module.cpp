@@ -1,10 +1,11 @@
 // The Python module `_native`: a thin layer over the C interface of Python, in its stable part, so that one binary serves
 // every Python from 3.11 on.
+#include "tensor.hpp"  // first: Python.h wants to come before the standard headers
+
 #include <utility>
 #include <vector>
 
 #include "blocks.hpp"
-#include "tensor.hpp"
 #include "writing.hpp"
 
 namespace {
