@@ -28,10 +28,11 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS)
+	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/engine tests/callbacks
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 
-# Remade when the versions or the metadata (entry points, dependencies) change.
-$(READY): constraints.txt pyproject.toml
+# Remade when the versions, the metadata (entry points, dependencies) or the compiled kernel change.
+$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/stats/kernels/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
 		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,4 +42,5 @@ $(READY): constraints.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f lightning_hooks/stats/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
