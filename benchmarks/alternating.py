@@ -1,13 +1,13 @@
 """What watching adds to a step: watched and unwatched steps alternating inside one fit.
 
-    python -m benchmarks.alternating --workloads A,D --variants everything,final
+python -m benchmarks.alternating --workloads A,D --variants everything,final
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -78,7 +78,12 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         module.net.compile()
     single_at = layout.warmup + layout.length // 2
     mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
-    row: dict[str, Any] = {"workload": workload.name, "title": workload.title, "variant": name, "kernel": output.kernel_in_use()}
+    row: dict[str, Any] = {
+        "workload": workload.name,
+        "title": workload.title,
+        "variant": name,
+        "kernel": output.kernel_in_use(),
+    }
     try:
         clock = fit(module, loader, layout, [mode])
     except UnsupportedError as error:
@@ -89,7 +94,7 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         return {**row, "skipped": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}  # no compiler, say
     finally:
         torch._dynamo.reset() if variant.compiled else None
-    base, watched = clock.blocks(OFF), clock.blocks(name)
+    base, watched = clock.blocks(OFF), clock.blocks(name, leave_out=(single_at, single_at + 1) if variant.single else ())
     row |= {
         "step_ms": statistics.median(statistics.median(block) for block in base) * 1e3,
         "rounds": layout.rounds,
@@ -114,7 +119,7 @@ def every_nth(single: list[float], after: list[float], base: list[list[float]], 
         single: seconds of the watched steps.
         after: seconds of the steps after them.
         base: steps without a monitor, by round.
-        idle: steps with a monitor that does not watch them (and among them the watched one, which a median leaves out).
+        idle: steps with a monitor that does not watch them, by round.
     """
     unwatched = compare(idle, base)
     step = statistics.median(statistics.median(block) for block in base)
@@ -142,6 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
         for name in options.variants.split(","):
             workload = WORKLOADS[letter]
             layout = layout_for(workload, (OFF, name), options.seconds, least=12 if output.full() else 6)
+            if VARIANTS[name].single:
+                layout = replace(layout, length=max(layout.length, 6))  # two of them are the watched step and its follower
             row = measure(workload, name, layout)
             rows.append(row)
             print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,11 +65,17 @@ class Clock(Callback):
         for mode in self.modes.values():
             mode.finish(trainer)
 
-    def blocks(self, name: str) -> list[list[float]]:
-        """Seconds of the steps of a mode that count, by round."""
+    def blocks(self, name: str, leave_out: Container[int] = ()) -> list[list[float]]:
+        """Seconds of the steps of a mode that count, by round.
+
+        Args:
+            name: of the mode.
+            leave_out: places in the block that do not count here.
+        """
         rounds: list[list[float]] = [[] for _ in range(self.layout.rounds)]
         for step, begun in self.begun.items():
-            if self.layout.place_of(step) >= self.layout.warmup and self.layout.mode_at(step) == name:
+            place = self.layout.place_of(step)
+            if place >= self.layout.warmup and place not in leave_out and self.layout.mode_at(step) == name:
                 rounds[self.layout.round_of(step)].append(self.ended[step] - begun)
         return rounds
 
@@ -94,9 +100,7 @@ class Clock(Callback):
             self.modes[after].start(trainer)
 
 
-def fit(
-    module: LightningModule, loader: DataLoader[Any], layout: Layout, modes: Sequence[Mode], settle: float = 0.0
-) -> Clock:
+def fit(module: LightningModule, loader: DataLoader[Any], layout: Layout, modes: Sequence[Mode], settle: float = 0.0) -> Clock:
     """Run one fit under the clock, with the TensorBoard logger, in a folder that is thrown away.
 
     Args:

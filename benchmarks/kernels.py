@@ -1,6 +1,6 @@
 """The measurement of one tensor, beside what reading it once and copying it cost.
 
-    python -m benchmarks.kernels
+python -m benchmarks.kernels
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def main(arguments: list[str] | None = None) -> None:
     for dtype in DTYPES:
         for size in SIZES:
             rows.append(one(size, dtype, options.seconds))
-            print(f"{rows[-1]['dtype']} {size}: {rows[-1]['measure_ns']:.0f} ns, {rows[-1]['measure_gb_s']:.1f} GB/s", flush=True)
+            print(
+                f"{rows[-1]['dtype']} {size}: {rows[-1]['measure_ns']:.0f} ns, {rows[-1]['measure_gb_s']:.1f} GB/s", flush=True
+            )
     lists = [many(letter, options.seconds) for letter in WORKLOADS]
     output.write(options.name or "kernels", rows, options.out, lists=lists)
 

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
 from benchmarks import output
 from benchmarks.alternating import layout_for
@@ -23,7 +24,7 @@ from benchmarks.blocks import OFF, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, Mode, everything, monitor_mode
 from benchmarks.naive import NaiveMode
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import WORKLOADS, Training, Workload
 
 OURS, WANDB, NAIVE = "lightning_hooks", "wandb.watch", "naive"
 _SETTLE = 0.5  # seconds; wandb works on in a process of its own, and what comes next shall not pay for it
@@ -51,15 +52,23 @@ class WandbMode(CallbackMode):
     def start(self, trainer: Trainer) -> None:
         """Watch the model."""
         super().start(trainer)
-        self.run.watch(trainer.lightning_module, log="all", log_freq=1)
+        # The net, whose forward is called: parameters are logged in a forward hook, and Lightning does not call the module's.
+        # idx: without it each call invents new names, of which wandb then has more and more.
+        self.run.watch(_net(trainer), log="all", log_freq=1, idx=0)
 
     def stop(self, trainer: Trainer) -> None:
         """Take its hooks off."""
-        self.run.unwatch(trainer.lightning_module)
+        self.run.unwatch(_net(trainer))
         self.gone(trainer)
 
     def finish(self, trainer: Trainer) -> None:
         """Nothing is left: `stop` was called when the last block ended."""
+
+
+def _net(trainer: Trainer) -> nn.Module:
+    module = trainer.lightning_module
+    assert isinstance(module, Training)
+    return module.net
 
 
 @contextmanager

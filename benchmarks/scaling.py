@@ -1,6 +1,6 @@
 """How the cost of a tap changes with their number, and how much memory one takes.
 
-    python -m benchmarks.scaling
+python -m benchmarks.scaling
 """
 
 from __future__ import annotations

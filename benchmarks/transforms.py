@@ -1,6 +1,6 @@
 """Transforms beside what torch offers, and beside a loop over the tensors.
 
-    python -m benchmarks.transforms
+python -m benchmarks.transforms
 """
 
 from __future__ import annotations
@@ -133,7 +133,12 @@ def main(arguments: list[str] | None = None) -> None:
     letters = options.workloads.split(",")
     rows = [function(letter, options.seconds) for function in (global_norm, adaptive) for letter in letters]
     for row in rows:
-        print(row["workload"], row["transform"], row.get("skipped") or f"{row['ms']:.2f} ms, {row['beside_ms']:.2f} ms", flush=True)
+        print(
+            row["workload"],
+            row["transform"],
+            row.get("skipped") or f"{row['ms']:.2f} ms, {row['beside_ms']:.2f} ms",
+            flush=True,
+        )
     output.write(options.name or "transforms", rows, options.out)
 
 

@@ -175,7 +175,9 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("A", "MLP 10×256, ReLU, batch 128", mlp, lambda: (torch.randn(128, 256), torch.randint(10, (128,))), _adamw, 6),
+        Workload(
+            "A", "MLP 10×256, ReLU, batch 128", mlp, lambda: (torch.randn(128, 256), torch.randint(10, (128,))), _adamw, 6
+        ),
         Workload(
             "B",
             "ResNet-18-like, width 32, 32×32, batch 32",

@@ -1,6 +1,6 @@
 """What a logged step costs to write, per value, beside `add_scalar`.
 
-    python -m benchmarks.writer
+python -m benchmarks.writer
 """
 
 from __future__ import annotations
@@ -73,7 +73,13 @@ def measure(form: str, write: Callable[[SummaryWriter], Callable[[int], object]]
         size = (_size(folder) - started_at) / steps
         writer.close()
         assert started_at > before
-    return {"form": form, "values": VALUES, "call_us": waiting * 1e6 / VALUES, "whole_us": whole * 1e6 / VALUES, "bytes": size / VALUES}
+    return {
+        "form": form,
+        "values": VALUES,
+        "call_us": waiting * 1e6 / VALUES,
+        "whole_us": whole * 1e6 / VALUES,
+        "bytes": size / VALUES,
+    }
 
 
 def rows_of(seconds: float) -> list[dict[str, Any]]:
