@@ -2,6 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print what was found in it
 #   make test    lint, types, import contracts, tests, doctests
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test clean
+.PHONY: demo test bench clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -29,6 +30,10 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS)
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	FULL=$(FULL) $(BIN)/python -m benchmarks.run
 
 # Remade when the versions or the metadata (entry points, dependencies) change.
 $(READY): constraints.txt pyproject.toml

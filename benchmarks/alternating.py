@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 
 from benchmarks import output
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
-from benchmarks.modes import everything, monitor_mode
+from benchmarks.modes import CallbackMode, everything, monitor_mode
 from benchmarks.workloads import WORKLOADS, Workload
 from lightning_hooks import UnsupportedError, Watch
 
@@ -25,17 +26,18 @@ class Variant:
     """What is watched, and how.
 
     Args:
-        rules: makes the rules.
+        rules: makes the rules; None for a callback that does nothing, whose ratio is the noise of the method.
         compiled: whether the net goes through `torch.compile` first.
         single: only one step of each block is watched, to know what one step in a hundred costs.
     """
 
-    rules: Callable[[], list[Watch]]
+    rules: Callable[[], list[Watch]] | None
     compiled: bool = False
     single: bool = False
 
 
 VARIANTS = {
+    "control": Variant(None),
     "everything": Variant(everything),
     "final": Variant(lambda: everything(extra_params=("update", "final_grad"))),
     "histograms": Variant(lambda: everything(extra_stats=("histogram",))),
@@ -75,9 +77,13 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     module, loader = workload.make(layout.steps)
     if variant.compiled:
         torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
         module.net.compile()
     single_at = layout.warmup + layout.length // 2
-    mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
+    if variant.rules is None:
+        mode = CallbackMode(name, Callback())
+    else:
+        mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
     row: dict[str, Any] = {
         "workload": workload.name,
         "title": workload.title,
@@ -86,6 +92,8 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     }
     try:
         clock = fit(module, loader, layout, [mode])
+        if variant.compiled:
+            row["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     except UnsupportedError as error:
         return {**row, "skipped": f"refused: {error}"}
     except Exception as error:
@@ -93,7 +101,8 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
             raise
         return {**row, "skipped": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}  # no compiler, say
     finally:
-        torch._dynamo.reset() if variant.compiled else None
+        if variant.compiled:
+            torch._dynamo.reset()
     base, watched = clock.blocks(OFF), clock.blocks(name, leave_out=(single_at, single_at + 1) if variant.single else ())
     row |= {
         "step_ms": statistics.median(statistics.median(block) for block in base) * 1e3,
@@ -104,8 +113,6 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     }
     if variant.single:
         return {**row, **every_nth(clock.at(name, single_at), clock.at(name, single_at + 1), base, watched)}
-    if variant.compiled:
-        row["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     return {**row, **asdict(compare(watched, base))}
 
 

@@ -5,6 +5,7 @@ python -m benchmarks.kernels
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
     """
     tensor = torch.randn(size).to(dtype)
     target = torch.empty_like(tensor)
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         "measure": lambda: kernels.measure(tensor),
         "reference": lambda: reference.measure(tensor),
         "sum": tensor.sum,

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import parts as short
 from benchmarks import targets
+from benchmarks.markdown import met, table
 from benchmarks.output import RESULTS, read
 
 _HEADINGS = {
+    "control": "The control: a callback that does nothing",
     "everything": "Everything, at every step",
     "final": "The same with `update` and `final_grad`",
     "every100": "Everything at every 100th step",
     "compiled": "Compiled with `torch.compile` (inductor)",
 }
+_INTRODUCTION = """# What watching costs
+
+Written by `python -m benchmarks.run` (`make bench`; `make bench FULL=1` for longer runs) from `benchmarks/results/*.json`.
+
+A ratio is the step time with over the step time without. Watched and unwatched blocks of steps alternate inside one fit, under
+`Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not count. A
+step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
+blocks' median steps, in brackets its bootstrapped 95 % interval; *mean* is the same with the blocks' mean steps."""
+_PEERS = """`lightning_hooks` watches everything (outputs and their gradients too). `wandb.watch(log="all", log_freq=1)` is
+offline and draws histograms of parameters and gradients. The naive callback takes six statistics of outputs, parameters and
+gradients with one `.item()` and one `add_scalar` each."""
 Row = dict[str, Any]
 
 
@@ -25,15 +39,16 @@ def render(folder: Path = RESULTS) -> str:
         folder: of the JSON files; a table whose file is not there says so.
     """
     parts = [_head(folder)]
+    parts += _overheads(read("control", folder), "native", "control")
     parts += _overheads(read("alternating", folder), "native")
     parts += _overheads(read("compiled", folder), "native", "compiled")
     parts += _overheads(read("reference", folder), "reference", "reference")
     sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
         ("peers", "The peers, in the same fit", _peers),
-        ("kernels", "The measurement of one tensor", _kernels),
-        ("writer", "Writing a step of 1,000 values", _writer),
-        ("scaling", "From 100 to 10,000 taps", _scaling),
-        ("transforms", "Transforms", _transforms),
+        ("kernels", "The measurement of one tensor", short.kernels),
+        ("writer", "Writing a step of 1,000 values", short.writer),
+        ("scaling", "From 100 to 10,000 taps", short.scaling),
+        ("transforms", "Transforms", short.transforms),
     ]
     for name, heading, body in sections:
         found = read(name, folder)
@@ -41,48 +56,12 @@ def render(folder: Path = RESULTS) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown.
-
-    Example:
-        >>> print(table(["a", "b"], [[1, "x"]]))
-        | a | b |
-        |---|---|
-        | 1 | x |
-    """
-    lines = [columns, ["---"] * len(columns), *rows]
-    drawn = ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
-    drawn[1] = "|" + "---|" * len(columns)
-    return "\n".join(drawn)
-
-
-def met(value: float, target: float | None, least: bool = False) -> str:
-    """The target and whether a value keeps it.
-
-    Example:
-        >>> met(1.1, 1.12), met(1.2, 1.12), met(40.0, 30.0, least=True), met(1.0, None)
-        ('≤ 1.12, met', '≤ 1.12, **missed**', '≥ 30, met', '–')
-    """
-    if target is None:
-        return "–"
-    kept = value >= target if least else value <= target
-    return f"{'≥' if least else '≤'} {target:g}, {'met' if kept else '**missed**'}"
-
-
 def _head(folder: Path) -> str:
     found = next((f for f in (read(name, folder) for name in ("alternating", "peers", "kernels")) if f is not None), None)
-    text = (
-        "# What watching costs\n\n"
-        "Written by `python -m benchmarks.run` (`make bench`; `make bench FULL=1` for longer runs) from `benchmarks/results/*.json`.\n\n"
-        "A ratio is the step time with over the step time without: watched and unwatched blocks of steps alternate inside one fit "
-        "under `Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not "
-        "count. A step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the "
-        "ratio of the blocks' median steps, in brackets its bootstrapped 95 % interval; *mean* is the same with the blocks' mean steps."
-    )
     if found is None:
-        return text
+        return _INTRODUCTION
     lines = [[f"`{key}`", value] for key, value in found["environment"].items()]
-    return f"{text}\n\n## Machine and versions\n\n{table(['', ''], lines)}"
+    return f"{_INTRODUCTION}\n\n## Machine and versions\n\n{table(['', ''], lines)}"
 
 
 def _overheads(found: dict[str, Any] | None, kernel: str, name: str = "alternating") -> list[str]:
@@ -145,77 +124,7 @@ def _peers(found: dict[str, Any]) -> str:
         ratio = f"{row['median']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         lines.append([row["workload"], row["who"], ratio, f"{row['extra_ms']:.1f}", "–" if mine else f"{less:.1f}", goal])
     columns = ["workload", "who", "ratio", "extra (ms)", "times our extra", "target"]
-    note = (
-        '`lightning_hooks` watches everything (outputs and their gradients too), `wandb.watch(log="all", log_freq=1)` is offline '
-        "and draws histograms of parameters and gradients, the naive callback takes six statistics of outputs, parameters and "
-        "gradients with one `.item()` and one `add_scalar` each."
-    )
-    return f"{note}\n\n{table(columns, lines)}"
-
-
-def _kernels(found: dict[str, Any]) -> str:
-    lines = []
-    for row in found["rows"]:
-        goal = "–"
-        if row["dtype"] == "float32" and row["size"] == 1_000:
-            goal = met(row["measure_ns"], targets.KERNEL_CALL_NS) + " (ns)"
-        if row["dtype"] == "float32" and row["size"] == 10_000_000:
-            goal = met(round(row["measure_gb_s"] / row["sum_gb_s"], 2), targets.KERNEL_SHARE, least=True) + " (of `sum`)"
-        figures = [f"{row[f'{name}_{unit}']:,.{digits}f}" for name in ("measure", "reference", "sum", "copy")
-                   for unit, digits in (("ns", 0), ("gb_s", 1))]  # fmt: skip
-        lines.append([row["dtype"], f"{row['size']:.0e}", *figures, goal])
-    columns = ["dtype", "elements"]
-    columns += [f"{name} ({unit})" for name in ("`measure`", "reference", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
-    lists = [
-        [
-            row["workload"],
-            row["tensors"],
-            f"{row['elements']:,}",
-            f"{row['measure_many_ms']:.2f}",
-            f"{row['foreach_norm_ms']:.2f}",
-        ]
-        for row in found["lists"]
-    ]
-    kernel = f"Kernel in use: {found['environment']['kernel']}."
-    several = table(["parameters of", "tensors", "elements", "`measure_many` (ms)", "`_foreach_norm` (ms)"], lists)
-    return f"{kernel}\n\n{table([*columns, 'target'], lines)}\n\nA list of tensors in one call:\n\n{several}"
-
-
-def _writer(found: dict[str, Any]) -> str:
-    lines = []
-    for row in found["rows"]:
-        goal = "–" if row["form"] == "add_scalar" else met(row["whole_us"], targets.EVENT_US)
-        lines.append([row["form"], f"{row['call_us']:.3f}", f"{row['whole_us']:.3f}", f"{row['bytes']:.0f}", goal])
-    columns = ["form", "µs a value, the call", "µs a value, with the writer's thread", "bytes a value", "target"]
-    return table(columns, lines)
-
-
-def _scaling(found: dict[str, Any]) -> str:
-    rows = found["rows"]
-    lines = [[row["taps"], f"{row['ratio']:.2f}", f"{row['extra_ms']:.2f}", f"{row['us_per_tap']:.2f}"] for row in rows]
-    growth = rows[-1]["us_per_tap"] / rows[0]["us_per_tap"]
-    costs = table(["taps", "ratio", "extra (ms)", "µs a tap and step"], lines)
-    weights = [
-        [row["taps"], f"{row['mb_per_1000_taps']:.2f}", met(row["mb_per_1000_taps"], targets.MEMORY_MB_PER_1000)]
-        for row in found["memory"]
-    ]
-    return (
-        f"{costs}\n\nA tap of the most costs {growth:.2f} times a tap of the fewest (target: constant or falling).\n\n"
-        f"![Cost of a tap](../docs/scaling.svg)\n\n{table(['taps', 'MB per 1,000 taps', 'target'], weights)}"
-    )
-
-
-def _transforms(found: dict[str, Any]) -> str:
-    lines = []
-    for row in found["rows"]:
-        if "skipped" in row:
-            lines.append([row["workload"], row["transform"], f"not measured: {row['skipped']}", "–", "–", "–"])
-            continue
-        ratio = row["ms"] / row["beside_ms"]
-        goal = met(round(ratio, 2), targets.TRANSFORMS[row["transform"]])
-        beside = f"{row['beside_ms']:.3f} ({row['beside']})"
-        lines.append([row["workload"], row["transform"], f"{row['ms']:.3f}", beside, f"{ratio:.2f}", goal])
-    return table(["workload", "transform", "ms", "beside (ms)", "ratio", "target"], lines)
+    return f"{_PEERS}\n\n{table(columns, lines)}"
 
 
 def _not_run(name: str) -> str:

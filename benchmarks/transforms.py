@@ -121,7 +121,8 @@ def _loop(parameters: list[Tensor]) -> None:
 
 
 def _norm(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return tensor.norm(2, dim=dims, keepdim=True) if dims else tensor.norm(2)
+    norm: Tensor = tensor.norm(2, dim=dims, keepdim=True) if dims else tensor.norm(2)
+    return norm
 
 
 def main(arguments: list[str] | None = None) -> None:
