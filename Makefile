@@ -2,6 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print what was found in it
 #   make test    lint, types, import contracts, tests, doctests
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test clean
+.PHONY: demo test bench clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -30,6 +31,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS)
 	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/engine tests/callbacks
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	FULL=$(FULL) $(BIN)/python -m benchmarks.run
 
 # Remade when the versions, the metadata (entry points, dependencies) or the compiled kernel change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/stats/kernels/src/*)
