@@ -26,6 +26,8 @@ class Changer(Participant):
         rank: of this process.
     """
 
+    ever = "always"
+
     def __init__(
         self,
         links: Sequence[Link],

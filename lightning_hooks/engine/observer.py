@@ -54,6 +54,11 @@ class Observer(Participant):
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
+    @property
+    def ever(self) -> Hashable:  # type: ignore[override]
+        """Every schedule."""
+        return frozenset(self.plan.schedules)
+
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
         if self.failed or stage != self.stage:
