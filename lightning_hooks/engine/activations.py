@@ -27,7 +27,7 @@ class ActivationChanger(Changer):
         rank: of this process.
     """
 
-    ever = None
+    ever: str | None = None
 
     def __init__(self, links: Sequence[Link], *, order: tuple[int, ...] = (0,), rank: int = 0) -> None:
         super().__init__(links, order=order, rank=rank)

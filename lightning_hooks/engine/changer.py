@@ -26,7 +26,7 @@ class Changer(Participant):
         rank: of this process.
     """
 
-    ever = "always"
+    ever: str | None = "always"
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ class _PreHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call, place = self.call, self.call.place
-        if not call.gate.open:
+        if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None
         place.called.add(id(module))
         arguments = given = Arguments(args, kwargs)
@@ -145,7 +145,7 @@ class _ForwardHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         call, place = self.call, self.call.place
-        if not call.gate.open:
+        if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None
         place.called.add(id(module))
         given = output

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.handles import Handles, OurHook
 from lightning_hooks.taps.modules import EagerCall, Line, Place
 from lightning_hooks.taps.traced import Mark, Seen
-from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 
 _LISTS = ("before", "after", "input_grad", "output_grad")
 
@@ -77,9 +78,9 @@ class _TracedPreHook(OurHook):
         self, eager: EagerCall, looks: list[tuple[str, Mark]], grads: list[tuple[str, Mark]], changes: list[bool]
     ) -> None:
         self.gate = eager.gate
-        self.eager = eager.pre_hook
-        self.looks = [(path, mark.tensor) for path, mark in looks]
-        self.grads = [(path, mark.tensor, mark.probe, change) for (path, mark), change in zip(grads, changes, strict=True)]
+        self.eager = torch._dynamo.disable(eager.pre_hook)
+        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks]
+        self.grads = [(steps_of(p), mark.tensor, mark.probe, change) for (p, mark), change in zip(grads, changes, strict=True)]
         self._keep = (looks, grads)  # the marks are known by number only
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -88,10 +89,10 @@ class _TracedPreHook(OurHook):
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs)
         given: Any = (args, kwargs)
-        for path, mark, probe, changes in self.grads:
-            given = _seen(given, part_of(Arguments(*given), path) if path else given, mark, probe, changes)
-        for path, mark in self.looks:
-            _look(part_of(Arguments(args, kwargs), path) if path else (args, kwargs), mark)
+        for steps, mark, probe, changes in self.grads:
+            given = _seen(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes)
+        for steps, mark in self.looks:
+            _look(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark)
         return given if self.grads else None
 
 
@@ -100,9 +101,9 @@ class _TracedForwardHook(OurHook):
         self, eager: EagerCall, looks: list[tuple[str, Mark]], grads: list[tuple[str, Mark]], changes: list[bool]
     ) -> None:
         self.gate = eager.gate
-        self.eager = eager.forward_hook
-        self.looks = [(path, mark.tensor) for path, mark in looks]
-        self.grads = [(path, mark.tensor, mark.probe, change) for (path, mark), change in zip(grads, changes, strict=True)]
+        self.eager = torch._dynamo.disable(eager.forward_hook)
+        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks]
+        self.grads = [(steps_of(p), mark.tensor, mark.probe, change) for (p, mark), change in zip(grads, changes, strict=True)]
         self._keep = (looks, grads)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -110,11 +111,16 @@ class _TracedForwardHook(OurHook):
             return None
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs, output)
-        for path, mark in self.looks:
-            _look(part_of(output, path), mark)
-        for path, mark, probe, changes in self.grads:
-            output = _seen(output, part_of(output, path), mark, probe, changes)
+        for steps, mark in self.looks:
+            _look(part_at(output, steps), mark)
+        for steps, mark, probe, changes in self.grads:
+            output = _seen(output, part_at(output, steps), mark, probe, changes)
         return output if self.grads else None
+
+
+# Traced as part of a graph they are; alone, as the hooks of a compiled module itself may run, they are not worth one.
+for _hook in (_TracedPreHook, _TracedForwardHook):
+    torch._dynamo.eval_frame.skip_code(_hook.__call__.__code__)
 
 
 def _look(part: Any, mark: Tensor) -> None:
