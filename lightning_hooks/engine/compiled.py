@@ -49,8 +49,8 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
         if id(target.value) in inside:
             raise UnsupportedError(
                 f"{where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {what} cannot be part of a compiled "
-                "graph. Watching, capturing and changing gradients there works; for this, run without torch.compile or leave the "
-                "module out of it (torch.compiler.disable)"
+                "graph. Watching, capturing and changing gradients there works; for this, run without torch.compile or leave "
+                "the module out of it (torch.compiler.disable)"
             )
 
 

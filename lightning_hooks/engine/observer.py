@@ -140,8 +140,8 @@ class Observer(Participant):
             shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
             warnings.warn(
                 f"matched modules were not called in the first watched step: {shown}. Usual reasons: the forward uses their "
-                "weights directly, calls another method than forward, does not need them in this step, or is compiled as a part "
-                "of a function (compile the module instead)",
+                "weights directly, calls another method than forward, does not need them in this step, or is compiled as a "
+                "part of a function (compile the module instead)",
                 stacklevel=2,
             )
 

@@ -34,7 +34,7 @@ from lightning_hooks import (
     print_shapes,
 )
 
-# torch's compiler makes an instance of every autograd function it meets, and asks every input for its gradient; it warns of both.
+# torch's compiler makes an instance of every autograd function it meets, asks every input for its gradient, and warns of both.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
