@@ -60,6 +60,7 @@ class GradientTransforms(AppliesRules):
 
         changer = Changer(links, scale=scale, rank=trainer.global_rank)
         changer.refuse_skipping(trainer.optimizers)
+        changer.refuse_sharded()
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             changer.refuse_under_scaler(trainer.optimizers)
         return changer

@@ -12,6 +12,7 @@ from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.engine.shards import is_sharded, parts_of, put_back, refuse_sharded, wholes_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
 
@@ -174,6 +175,9 @@ class Changer(Participant):
     def _change(self, link: Link, targets: list[Target[Any]]) -> None:
         grads = [target.value.grad for target in targets]
         names = [target.name for target in targets]
+        if any(map(is_sharded, grads)):
+            self._change_sharded(link, targets, grads, names)
+            return
         before = [grad.clone() for grad in grads] if self.reporting else []
         results = link.run(grads, names, [target.value for target in targets], self.step, owned=True)
         if self.reporting:
@@ -181,6 +185,31 @@ class Changer(Participant):
         for grad, result in zip(grads, results, strict=True):
             if result is not grad:
                 grad.copy_(result)  # in place: the reducer of DDP may hold views of these gradients
+
+    def _change_sharded(self, link: Link, targets: list[Target[Any]], grads: list[Tensor], names: list[str]) -> None:
+        alone = bool(getattr(link.transform, "elementwise", False))
+        seen = parts_of(grads) if alone else wholes_of(grads)
+        params = [target.value.detach() for target in targets]
+        before = [tensor.clone() for tensor in seen]
+        link.context.names = names
+        results = link.run(seen, names, list(parts_of(params) if alone else wholes_of(params)), self.step, owned=True)
+        for grad, tensor, result in zip(grads, seen, results, strict=True):
+            if is_sharded(grad) and not alone:
+                put_back(grad, result)
+            elif result is not tensor:
+                tensor.copy_(result)
+        if self.reporting:
+            link.report.take(before, results, apart=alone)
+
+    def refuse_sharded(self) -> None:
+        """Refuse rules on sharded parameters in backward.
+
+        Raises:
+            UnsupportedError: with the first such parameter.
+        """
+        for link in self.links:
+            if link.stage == "backward" and link.rule.params is not None:
+                refuse_sharded(link.targets, link.place, "the rule would do nothing. Use stage='step', or a rule on modules")
 
 
 class _BackwardPart:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.participant import ModulePart, Participant
 from lightning_hooks.engine.running import Runner
+from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Hook
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.select import Target, named_modules, named_parameters, select
@@ -73,6 +74,8 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
             refuse_compiled(model, targets, at, "a hook of your own")
         elif rule.params is not None:
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+            if rule.kind == "param_grad":
+                refuse_sharded(targets, f"{here}.params", "the hook would never run. Use kind='post_accumulate_grad'")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
         bound.append(BoundHook(rule, here, targets, schedule))
     return bound

@@ -160,18 +160,21 @@ class Report:
         self.reported_steps = 0
         self.acted_steps = 0
         self._sums: Tensor | None = None
+        self._apart = False
 
     def begin(self) -> None:
         """Start a step."""
         self._sums = None
 
-    def take(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    def take(self, before: Sequence[Tensor], after: Sequence[Tensor], *, apart: bool = False) -> None:
         """Add some tensors of the step.
 
         Args:
             before: as they came.
             after: as they left.
+            apart: whether every rank has other elements; the sums of all are added up when the step ends.
         """
+        self._apart = apart
         for old, new in zip(before, after, strict=True):
             b, a = _flat(old), _flat(new)
             if b.shape != a.shape:  # sparse with other stored places
@@ -184,6 +187,8 @@ class Report:
         """What happened in the step: name to value; empty where nothing passed."""
         if self._sums is None:
             return {}
+        if self._apart:
+            torch.distributed.all_reduce(self._sums)
         before, after, product, acted = self._sums.tolist()
         self._sums = None
         self.reported_steps += 1

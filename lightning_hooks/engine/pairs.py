@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.prepare import local_part
 from lightning_hooks.stats.table import Table
 
 
@@ -28,6 +30,8 @@ class PairWatch:
                 asked[i] |= {*group.stats}
         rows = [plan.rows[i] for i in plan.pair_rows]
         self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
+        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+        refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
@@ -53,6 +57,7 @@ class PairWatch:
         if row.index not in self._kept or gradient.layout is not torch.strided:
             return
         before = self._before.get(row.index)
+        gradient = local_part(gradient)
         if before is not None:
             new, old = gradient.flatten().double(), before.flatten().double()
             self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.rules import PARAM_TENSORS, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
@@ -147,8 +148,8 @@ class Plan:
 
     @property
     def replicated_rows(self) -> tuple[int, ...]:
-        """Rows of parameters, which data-parallel ranks have alike."""
-        return tuple(row.index for row in self.rows if row.kind in PARAM_TENSORS)
+        """Rows of parameters, which data-parallel ranks have alike; of a sharded one each rank has another part."""
+        return tuple(r.index for r in self.rows if r.kind in PARAM_TENSORS and not is_sharded(r.target.value))
 
     @property
     def users(self) -> list[tuple[int, UserStatistic]]:

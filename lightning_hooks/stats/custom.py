@@ -56,6 +56,13 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
     return UserStatistic(name=name, call=call)
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor behind a sharded one, for which all ranks must ask together; any other as it is."""
+    gather = getattr(tensor, "full_tensor", None)
+    full: Tensor = tensor if gather is None else gather()
+    return full
+
+
 def evaluate(statistic: UserStatistic, tensor: Tensor) -> Tensor:
     """One value of a user's function, as a float64 scalar on the tensor's device.
 
@@ -63,7 +70,7 @@ def evaluate(statistic: UserStatistic, tensor: Tensor) -> Tensor:
         RuleError: the function did not return a scalar.
     """
     call: Callable[..., Any] = statistic.call
-    value = call(tensor)
+    value = call(whole(tensor))
     value = torch.as_tensor(value, device=tensor.device)
     if value.numel() != 1:
         raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")

@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.moments import merge, zeros_row
-from lightning_hooks.stats.prepare import elements, kind_of
+from lightning_hooks.stats.prepare import elements, kind_of, local_part
 
 
 class UnmeasurableError(TypeError):
@@ -123,7 +123,7 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
     for group in by_device.values():
         if group[0].tensor.is_meta:
             continue
-        for look, moments in zip(group, kernels.measure_many([look.tensor for look in group]), strict=True):
+        for look, moments in zip(group, kernels.measure_many([local_part(look.tensor) for look in group]), strict=True):
             look._moments = moments
     return looks
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,7 +26,7 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         >>> dense.tolist(), zeros
         ([1.0, 1.0, 1.0], 6)
     """
-    tensor = tensor.detach()
+    tensor = local_part(tensor.detach())
     if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_mkldnn:
         return None
     zeros = 0
@@ -38,6 +41,24 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
     if tensor.is_complex():
         tensor, zeros = torch.view_as_real(tensor.resolve_conj()), 2 * zeros
     return tensor, zeros
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank contributes to a sharded tensor (`DTensor`), so that all ranks together have each element once.
+
+    Args:
+        tensor: any; one that is not sharded is returned as it is.
+    """
+    module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
+    if module is None or not isinstance(tensor, module.DTensor):
+        return tensor
+    held: Any = tensor
+    if any(placement.is_partial() for placement in held.placements):
+        held = held.redistribute(placements=[module.Replicate() if p.is_partial() else p for p in held.placements])
+    here = held.device_mesh.get_coordinate()
+    copies = [here[i] for i, placement in enumerate(held.placements) if placement.is_replicate()]
+    local: Tensor = held.to_local()
+    return local if not any(copies) else local.new_empty(0)  # of copies the first counts
 
 
 def kind_of(tensor: Tensor) -> str:

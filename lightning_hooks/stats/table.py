@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.custom import UserStatistic, evaluate
+from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral
@@ -168,7 +168,7 @@ class Table(Metric):
         if row in self._functions:
             self._write_sums(row, look, merging=merging)
         for _, metric in self._metrics.get(row, ()):
-            metric.update(look.tensor)
+            metric.update(whole(look.tensor))
 
     def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
         moments, histograms, _, _ = self.split(self.state)

@@ -118,6 +118,9 @@ class Transform:
     on_activations: ClassVar[bool] = True
     """Means something on activations too; where False, refused there."""
 
+    elementwise: ClassVar[bool] = False
+    """Treats each element by itself, whatever the others are: of a sharded tensor it can be given the parts."""
+
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The tensors that take the place of `tensors`, in the same order.
 

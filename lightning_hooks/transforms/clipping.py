@@ -37,6 +37,8 @@ class ClipByValue(Transform):
         [tensor([-1.0000,  0.5000,  1.0000])]
     """
 
+    elementwise: ClassVar[bool] = True
+
     min: float | None = None
     max: float | None = None
 

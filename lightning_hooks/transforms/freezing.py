@@ -45,6 +45,7 @@ class Freeze(Transform):
         ([tensor([0., 0.])], [tensor([1., 1.])])
     """
 
+    elementwise: ClassVar[bool] = True
     on_activations: ClassVar[bool] = False
 
     until_step: int | None = None

@@ -35,6 +35,7 @@ class ZeroNonFinite(Transform):
         [tensor([ 1.,  0., -9.])]
     """
 
+    elementwise: ClassVar[bool] = True
     repairs_nonfinite: ClassVar[bool] = True
 
     nan: float = 0.0

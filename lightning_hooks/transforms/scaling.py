@@ -38,6 +38,8 @@ class Scale(Transform):
         [tensor([ 0.5000, -1.0000])]
     """
 
+    elementwise: ClassVar[bool] = True
+
     factor: float
 
     def __post_init__(self) -> None:
@@ -68,6 +70,8 @@ class ScaleBySchedule(Transform):
         >>> ScaleBySchedule(points=[(0, 0.0), (100, 1.0)])([torch.tensor([8.0])], Context(step=25))
         [tensor([2.])]
     """
+
+    elementwise: ClassVar[bool] = True
 
     points: Sequence[Sequence[Any]] | None = None
     call: Callable[[int], float] | str | None = None

@@ -133,6 +133,7 @@ class AddDecayedWeights(Transform):
         [tensor([2., 0.])]
     """
 
+    elementwise: ClassVar[bool] = True
     needs_params: ClassVar[bool] = True
     on_activations: ClassVar[bool] = False
 
@@ -190,6 +191,7 @@ class KeepNonnegative(Transform):
         [tensor([ 0., -3.,  3.,  0.])]
     """
 
+    elementwise: ClassVar[bool] = True
     needs_params: ClassVar[bool] = True
     on_activations: ClassVar[bool] = False
 

@@ -31,6 +31,8 @@ class Sign(Transform):
         [tensor([-1.,  0.,  1., nan])]
     """
 
+    elementwise: ClassVar[bool] = True
+
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The signs of each tensor."""
         return over_values(tensors, context, lambda values, owned: [_sign(value, owned) for value in values])

@@ -1,0 +1,164 @@
+"""One rank of a run with sharded parameters (FSDP2) on the CPU, or the same run on one process: writes what it saw as JSON.
+
+python -m tests.conformance._sharded CASE FOLDER RANKS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from lightning_hooks import (
+    EMA,
+    AdaptiveClip,
+    AddNoise,
+    Apply,
+    Centralize,
+    ClipByGlobalNorm,
+    ClipByNorm,
+    ClipByValue,
+    GradientTransforms,
+    HooksError,
+    Orthogonalize,
+    Scale,
+    SkipStep,
+    StatsMonitor,
+    TopK,
+    TrustRatio,
+    Watch,
+    assert_no_hooks,
+)
+
+STATS = ["mean", "std", "norm", "min", "max", "abs_mean", "zero_fraction", "nonfinite", "p50"]
+
+
+def greatest(tensor: Tensor) -> Tensor:
+    return tensor.abs().max()
+
+
+class Sharded(LightningModule):
+    """7 and 5 features: neither can be divided by two, so that shards are uneven."""
+
+    def __init__(self, shards: bool) -> None:
+        super().__init__()
+        self.shards = shards
+        self.body = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def configure_model(self) -> None:
+        if self.shards:
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = self.device_mesh["data_parallel"]
+            for layer in (self.body[0], self.body[2]):
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.body, mesh=mesh)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.body(batch).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.01, foreach=False)
+
+
+def monitor(*extra: Any) -> StatsMonitor:
+    return StatsMonitor(
+        [
+            Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=STATS),
+            Watch(params="*", tensors=["param", "grad", "final_grad"], stats=[*STATS, greatest]),
+            Watch(params="*", tensors=["update", "state.exp_avg_sq"], stats=[*STATS, "ratio"]),
+            Watch(params="*", tensors="grad", stats=["norm", "cosine"], group_by={"all": "*"}),
+            *extra,
+        ]
+    )
+
+
+def applying(*transforms: Any, **where: Any) -> list[Callback]:
+    return [GradientTransforms([Apply(list(transforms), **{"params": "*", **where})]), monitor()]
+
+
+CASES: dict[str, Any] = {
+    "watching": lambda: [monitor()],
+    "a global norm": lambda: applying(ClipByGlobalNorm(0.01)),
+    "each element": lambda: applying(Scale(0.5), ClipByValue(max=0.01)),
+    "norms of a tensor": lambda: applying(ClipByNorm(0.02), TrustRatio()),
+    "rows and matrices": lambda: applying(AdaptiveClip(0.01), Centralize(), TopK(0.5), Orthogonalize(), params="*.weight"),
+    "state and chance": lambda: applying(EMA(), AddNoise(0.01)),
+    "a skipped step": lambda: applying(SkipStep(if_norm_above=1e-9)),
+    "flowing": lambda: [GradientTransforms([Apply(Scale(0.5), modules="body.0")]), monitor()],
+    "backward": lambda: applying(Scale(0.5), stage="backward"),
+    "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
+}
+
+
+class Keep(Callback):
+    """Every record, and the parameters at the end."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, float]] = []
+        self.weights: dict[str, list[float]] = {}
+
+    def on_before_zero_grad(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+        for callback in trainer.callbacks:
+            if isinstance(callback, StatsMonitor) and callback.latest:
+                self.records.append(callback.latest)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name, parameter in pl_module.named_parameters():
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            self.weights[name] = whole.detach().flatten().tolist()
+
+
+def main(case: str, folder: str, ranks: str) -> None:
+    """Train 4 steps, one batch of 8 rows together."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shards, rank = int(ranks) > 1, int(os.environ.get("LOCAL_RANK", "0"))
+    model, keep = Sharded(shards), Keep()
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randn(8, 7, generator=generator) for _ in range(4)]
+    mine = [batch.chunk(int(ranks))[rank] for batch in batches]
+    strategy: Any = "auto"
+    if shards:
+        strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
+    callbacks = [*CASES[case](), keep]
+    trainer = Trainer(
+        default_root_dir=folder,
+        callbacks=callbacks,
+        accelerator="cpu",
+        devices=int(ranks) if shards else 1,
+        strategy=strategy,
+        max_epochs=1,
+        logger=False,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
+    )
+    error = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            trainer.fit(model, DataLoader(mine, batch_size=None))
+        except HooksError as refused:
+            error = f"{type(refused).__name__}: {refused}"
+    assert_no_hooks(model)
+    latest = next((c.latest for c in callbacks if isinstance(c, StatsMonitor)), {})
+    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error}
+    (Path(folder) / f"rank{rank}of{ranks}.json").write_text(json.dumps(seen))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,101 @@
+"""Sharded parameters (FSDP2, two processes): statistics and transforms are those of the whole tensors on one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOLERANCE = 1e-5
+
+
+def start(case: str, folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Run a case on so many processes; what each rank saw."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "tests.conformance._sharded", case, str(folder), str(ranks)]
+    common = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(ranks),
+        "PYTHONWARNINGS": "ignore",
+    }
+    if ranks == 1:
+        common.pop("WORLD_SIZE")
+    processes = []
+    for rank in range(ranks):
+        environment = {**common, "LOCAL_RANK": str(rank), "NODE_RANK": "0", "RANK": str(rank)} if ranks > 1 else common
+        processes.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return [json.loads((folder / f"rank{rank}of{ranks}.json").read_text()) for rank in range(ranks)]
+
+
+def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: bool) -> None:
+    assert set(got) == set(expected)
+    for tag, value in expected.items():
+        if tag.startswith("transform_") and flowing:
+            continue  # of a gradient that flows on one rank, the report is that of the rank that writes
+        # With a mean loss the gradient that flows on a rank is that of its own, smaller batch: twice as large.
+        factor = 2.0 if tag.startswith("output_grad") and "fraction" not in tag and "nonfinite" not in tag else 1.0
+        assert got[tag] == pytest.approx(factor * value, rel=TOLERANCE, abs=1e-7), tag
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "watching",
+        "a global norm",
+        "each element",
+        "norms of a tensor",
+        "rows and matrices",
+        "state and chance",
+        "a skipped step",
+        "flowing",
+    ],
+)
+def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, case: str) -> None:
+    (alone,) = start(case, tmp_path, 1)
+    ranks = start(case, tmp_path, 2)
+    assert alone["error"] is None and [rank["error"] for rank in ranks] == [None, None]
+    assert ranks[0]["weights"] == ranks[1]["weights"]  # to the last bit
+    for name, weights in alone["weights"].items():
+        assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
+    assert len(ranks[0]["records"]) == len(alone["records"]) == 4
+    for got, expected in zip(ranks[0]["records"], alone["records"], strict=True):
+        assert_alike(got, expected, flowing=case == "flowing")
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            "backward",
+            "UnsupportedError: apply[0].transform: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
+            "such a parameter: the rule would do nothing. Use stage='step', or a rule on modules",
+        ),
+        (
+            "micro-batches",
+            "UnsupportedError: watch: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on such a "
+            "parameter: its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out",
+        ),
+    ],
+)
+def test_what_needs_a_tensor_hook_on_a_sharded_parameter_is_refused(tmp_path: Path, case: str, message: str) -> None:
+    assert [rank["error"] for rank in start(case, tmp_path, 2)] == [message, message]
