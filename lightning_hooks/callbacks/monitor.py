@@ -223,7 +223,7 @@ class StatsMonitor(HooksCallback):
         if recorder is None or dispatcher is None or self._outlet is None:
             return
         observer = recorder.observer
-        if observer.failed or not dispatcher.acts(observer):
+        if observer.gone or not dispatcher.acts(observer):
             return
         with Guard(observer):
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
@@ -234,13 +234,15 @@ class StatsMonitor(HooksCallback):
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
         recorder = self._run_recorders.get(stage)
-        if recorder is None or self._outlet is None or recorder.observer.failed:
+        if recorder is None or self._outlet is None or recorder.observer.gone:
             return
         observer = recorder.observer
         assert isinstance(observer, RunObserver)
         with Guard(observer):
-            record = self._records[stage] = recorder.record(current_step(trainer), {})
-            observer.start_anew()
+            try:
+                record = self._records[stage] = recorder.record(current_step(trainer), {})
+            finally:
+                observer.start_anew()
             self._outlet.write(record)
 
     def _plan(self, model: nn.Module) -> Plan:

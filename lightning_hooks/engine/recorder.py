@@ -94,9 +94,12 @@ class Recorder:
             step: its number.
             reports: of the transforms, tag to value.
             scale: the loss scale by which gradients of module tensors are divided.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank.
         """
         layout = self._layout(self.observer.schedules)
-        readings = Readings(self.observer.plan, self.observer.table, scale)
+        readings = Readings(self.observer.plan, self.observer.table, scale, stop=self.observer.failed)
         moments = readings.moments
         self._average_noise(readings)
         series = []

@@ -91,7 +91,11 @@ def equal_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)) if one.is_floating_point() else torch.equal(one, other)
+    return (
+        torch.equal(one.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30))
+        if one.is_floating_point()
+        else torch.equal(one, other)
+    )
 
 
 def hooks_in(thing: Any, depth: int = 12) -> list[str]:

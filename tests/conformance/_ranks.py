@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def main(case: str, folder: str) -> None:
         Path(folder),
         monitor,
         notes,
-        strategy=DDPStrategy(process_group_backend="gloo", find_unused_parameters=False),
+        strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=30), find_unused_parameters=False),
         devices=2,
         logger=memory,
         use_distributed_sampler=False,

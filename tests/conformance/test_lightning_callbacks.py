@@ -44,7 +44,11 @@ PEERS: dict[str, Any] = {
     "EMAWeightAveraging": lambda: EMAWeightAveraging(decay=0.9),
     "ModelPruning": lambda: ModelPruning("l1_unstructured", parameter_names=["weight"], amount=0.3),
 }
-COPY = {"StochasticWeightAveraging": "_average_model", "WeightAveraging": "_average_model", "EMAWeightAveraging": "_average_model"}
+COPY = {
+    "StochasticWeightAveraging": "_average_model",
+    "WeightAveraging": "_average_model",
+    "EMAWeightAveraging": "_average_model",
+}
 
 
 @pytest.mark.filterwarnings("ignore:Swapping scheduler")
