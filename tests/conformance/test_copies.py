@@ -1,4 +1,4 @@
-"""Inside a fit that is watched: copies, pickles, scripts and exports of the model, with `paused` and, where it works, without."""
+"""Inside a fit that is watched: copies, pickles, scripts and exports of the model, with `paused` or without."""
 
 from __future__ import annotations
 
