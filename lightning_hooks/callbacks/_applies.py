@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import is_log_step
 from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.dispatcher import Dispatcher
@@ -101,6 +102,8 @@ class AppliesRules(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
+        refuse_unsupported(trainer, about)
         taken = sum(len(p.links) for p in dispatcher.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         changer = self._changer(self.links(pl_module, seed, taken), trainer)

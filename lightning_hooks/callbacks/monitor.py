@@ -13,6 +13,7 @@ from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags
 from lightning_hooks.callbacks._trainer import current_step, loss_scale
 from lightning_hooks.engine.changer import Changer
@@ -166,6 +167,9 @@ class StatsMonitor(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         plan = self._plan(pl_module)
+        where = "the default watch" if self.watch is None else "watch"
+        about = [(f"{where}[{i}]", known.rule, [row.tensor for row in known.rows]) for i, known in enumerate(plan.rules)]
+        refuse_unsupported(trainer, about)
         leads = self._refuse_same_tags(plan, trainer)
         self._records = {}
         self._outlet = Outlet(trainer)

@@ -175,7 +175,7 @@ class Fails(Callback):
             raise Boom("late")
 
 
-@pytest.mark.filterwarnings("ignore:.*fit.ckpt_path")  # Lightning looks for a last checkpoint wherever this callback is
+@pytest.mark.filterwarnings("ignore:.*fit.ckpt_path", "ignore:You.re resuming from a checkpoint")
 @pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
 def test_a_checkpoint_on_an_exception_carries_no_hook(tmp_path: Path, first: bool) -> None:
     model, saver, ours = make(), OnExceptionCheckpoint(tmp_path, filename="died"), all_ours(tmp_path)
