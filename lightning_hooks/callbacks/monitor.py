@@ -123,17 +123,19 @@ class StatsMonitor(HooksCallback):
 
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
-        if self._recorder is not None:
-            self._saved = self._recorder.state_dict()
-        if self._saved:
-            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = self._saved
+        waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
+        state = self._saved if waits else self._recorder.state_dict()  # type: ignore[union-attr]
+        if state:
+            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
-        self._saved = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
-        if self._recorder is not None:
-            self._recorder.load_state_dict(self._saved)
+        state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
+        if self._recorder is not None and self._dispatcher is not None:
+            self._recorder.load_state_dict(state)
+        else:
+            self._saved = state
 
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
@@ -180,6 +182,7 @@ class StatsMonitor(HooksCallback):
             self._refuse_changed_sums(plan, dispatcher)
             self._recorder = self._recorder_of(observer, self.prefix, leads)
             self._recorder.load_state_dict(self._saved)
+            self._saved = {}
             observers.append(observer)
         self._run_recorders = {}
         for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
