@@ -95,7 +95,7 @@ def main(case: str, folder: str) -> None:
         Path(folder),
         monitor,
         notes,
-        strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=30), find_unused_parameters=False),
+        strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60), find_unused_parameters=False),
         devices=2,
         logger=memory,
         use_distributed_sampler=False,

@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT = 40.0
+LIMIT = 180.0
 
 
 def free_port() -> int:
