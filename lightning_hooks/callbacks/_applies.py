@@ -128,6 +128,7 @@ class AppliesRules(HooksCallback):
         Not through `state_dict`: Lightning finds it again by a key, and with one that tells callbacks apart by their rules a
         changed rule would lose the state of all others.
         """
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
         state = self.changer.state_dict() if self.changer is not None else self._saved or self._last
         if state:
             checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
@@ -135,6 +136,7 @@ class AppliesRules(HooksCallback):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer))
         if state is None:
             return

@@ -123,6 +123,7 @@ class StatsMonitor(HooksCallback):
 
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
         waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
         state = self._saved if waits else self._recorder.state_dict()  # type: ignore[union-attr]
         if state:
@@ -131,6 +132,7 @@ class StatsMonitor(HooksCallback):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
         if self._recorder is not None and self._dispatcher is not None:
             self._recorder.load_state_dict(state)
