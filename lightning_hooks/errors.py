@@ -7,6 +7,7 @@ HooksError
 ├── TransformError (RuntimeError)       a transform returned, or did, something it must not
 │   └── InPlaceError                    a gradient was overwritten inside a tensor hook
 ├── HookError (RuntimeError)            a user's own hook returned, or did, something it must not
+├── StoppedError (RuntimeError)         another rank has stopped watching, so this one does too
 └── HooksLeftError (AssertionError)     raised by `assert_no_hooks`
 """
 
@@ -42,6 +43,10 @@ class InPlaceError(TransformError):
 
 class HookError(HooksError, RuntimeError):
     """A user's own hook returned, or did, something that would corrupt the run; the message names the hook and the place."""
+
+
+class StoppedError(HooksError, RuntimeError):
+    """Another rank has stopped watching, so this one does too; a monitor with `on_error="warn"` turns it into its warning."""
 
 
 class HooksLeftError(HooksError, AssertionError):

@@ -9,8 +9,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import is_log_step
 from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.dispatcher import Dispatcher
@@ -65,15 +66,6 @@ class AppliesRules(HooksCallback):
         return {**super().__getstate__(), "_outlet": None}
 
     @property
-    def state_key(self) -> str:
-        """Tells several of these callbacks apart in a checkpoint: by what they act on, not by every number."""
-        rules = [
-            f"{'+'.join(type(t).__name__ for t in r.transform)}@{r.acts_at(self.default_tensor)}:{r.params or r.modules}"
-            for r in self.apply
-        ]
-        return self._generate_state_key(apply=rules)
-
-    @property
     def changer(self) -> Changer | None:
         """The transforms at work, during a run."""
         return next((p for p in self._participants if isinstance(p, Changer)), None)
@@ -101,6 +93,8 @@ class AppliesRules(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
+        refuse_unsupported(trainer, about)
         taken = sum(len(p.links) for p in dispatcher.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         changer = self._changer(self.links(pl_module, seed, taken), trainer)
@@ -128,18 +122,32 @@ class AppliesRules(HooksCallback):
         super()._leave()
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        """What the transforms keep from step to step, with their random generators."""
-        if self.changer is not None:
-            return self.changer.state_dict()
-        return self._saved or self._last or {}
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called for a checkpoint: save what the transforms keep from step to step, with their random generators.
+
+        Not through `state_dict`: Lightning finds it again by a key, and with one that tells callbacks apart by their rules a
+        changed rule would lose the state of all others.
+        """
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        state = self.changer.state_dict() if self.changer is not None else self._saved or self._last
+        if state:
+            checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a checkpoint stopped; the state may arrive before or after the fit starts."""
-        if not state_dict:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer))
+        if state is None:
             return
         if self.changer is not None:
-            self.changer.load_state_dict(state_dict)
+            self.changer.load_state_dict(state)
         else:
-            self._saved = state_dict
+            self._saved = state
+
+    @property
+    def _saved_as(self) -> str:
+        return f"lightning_hooks.{type(self).__name__}"
+
+    def _saved_at(self, trainer: Trainer) -> str:
+        return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))

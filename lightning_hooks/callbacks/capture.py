@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.engine.capturing import CaptureParticipant
@@ -160,6 +161,7 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        refuse_unsupported(trainer, [("tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
         # log_dir is the same on every rank, and asking for it is a collective.
         folder = Path(self.folder or Path(trainer.log_dir or trainer.default_root_dir) / "captures").resolve()

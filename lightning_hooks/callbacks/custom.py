@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.engine.custom import CustomParticipant, resolve_hooks
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.participant import Participant
@@ -68,6 +69,7 @@ class CustomHooks(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        refuse_unsupported(trainer, [(f"hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
         known = ref(trainer)
 
         def optimizers() -> list[Optimizer]:

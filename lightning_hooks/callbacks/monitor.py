@@ -13,6 +13,7 @@ from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags
 from lightning_hooks.callbacks._trainer import current_step, loss_scale
 from lightning_hooks.engine.changer import Changer
@@ -122,17 +123,21 @@ class StatsMonitor(HooksCallback):
 
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
-        if self._recorder is not None:
-            self._saved = self._recorder.state_dict()
-        if self._saved:
-            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = self._saved
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
+        state = self._saved if waits else self._recorder.state_dict()  # type: ignore[union-attr]
+        if state:
+            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
-        self._saved = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
-        if self._recorder is not None:
-            self._recorder.load_state_dict(self._saved)
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
+        if self._recorder is not None and self._dispatcher is not None:
+            self._recorder.load_state_dict(state)
+        else:
+            self._saved = state
 
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
@@ -166,6 +171,9 @@ class StatsMonitor(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         plan = self._plan(pl_module)
+        where = "the default watch" if self.watch is None else "watch"
+        about = [(f"{where}[{i}]", known.rule, [row.tensor for row in known.rows]) for i, known in enumerate(plan.rules)]
+        refuse_unsupported(trainer, about)
         leads = self._refuse_same_tags(plan, trainer)
         self._records = {}
         self._outlet = Outlet(trainer)
@@ -176,6 +184,7 @@ class StatsMonitor(HooksCallback):
             self._refuse_changed_sums(plan, dispatcher)
             self._recorder = self._recorder_of(observer, self.prefix, leads)
             self._recorder.load_state_dict(self._saved)
+            self._saved = {}
             observers.append(observer)
         self._run_recorders = {}
         for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
@@ -223,7 +232,7 @@ class StatsMonitor(HooksCallback):
         if recorder is None or dispatcher is None or self._outlet is None:
             return
         observer = recorder.observer
-        if observer.failed or not dispatcher.acts(observer):
+        if observer.gone or not dispatcher.acts(observer):
             return
         with Guard(observer):
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
@@ -234,13 +243,15 @@ class StatsMonitor(HooksCallback):
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
         recorder = self._run_recorders.get(stage)
-        if recorder is None or self._outlet is None or recorder.observer.failed:
+        if recorder is None or self._outlet is None or recorder.observer.gone:
             return
         observer = recorder.observer
         assert isinstance(observer, RunObserver)
         with Guard(observer):
-            record = self._records[stage] = recorder.record(current_step(trainer), {})
-            observer.start_anew()
+            try:
+                record = self._records[stage] = recorder.record(current_step(trainer), {})
+            finally:
+                observer.start_anew()
             self._outlet.write(record)
 
     def _plan(self, model: nn.Module) -> Plan:

@@ -12,6 +12,7 @@ from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
+from lightning_hooks.engine.resuming import compare
 from lightning_hooks.engine.shards import is_sharded, parts_of, put_back, refuse_sharded, wholes_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
@@ -121,21 +122,15 @@ class Changer(Participant):
         return {"links": [link.state_dict() for link in self.links], "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a checkpoint stopped; links whose transform changed start anew, with one warning."""
-        saved = state["links"]
+        """Go on where a checkpoint stopped; links that changed start anew, with one warning that names them."""
         self.skipped_steps = state.get("skipped_steps", 0)
-        changed = [
-            f"{old['transform']} is now {link.transform!r}"
-            for old, link in zip(saved, self.links, strict=False)
-            if old["transform"] != repr(link.transform)
-        ]
-        if len(saved) != len(self.links):
-            changed.append(f"{len(saved)} transforms are now {len(self.links)}")
+        pairs, changed = compare(state["links"], self.links)
         if changed:
-            warnings.warn(f"the transforms changed since the checkpoint and start anew: {'; '.join(changed)}", stacklevel=2)
-        for old, link in zip(saved, self.links, strict=False):
-            if old["transform"] == repr(link.transform):
-                link.load_state_dict(old)
+            warnings.warn(
+                f"the transforms changed since the checkpoint; what changed starts anew: {'; '.join(changed)}", stacklevel=2
+            )
+        for saved, link in pairs:
+            link.load_state_dict(saved)
 
     def refuse_skipping(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse to skip steps of an optimizer that need not leave parameters without gradient alone.

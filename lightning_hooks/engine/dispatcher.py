@@ -58,7 +58,8 @@ class Dispatcher:
         self._memos: dict[int, Memo] = {}
         self._installed: tuple[Any, ...] | None = None
         self._param_chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
-        self._paused = self._reopen = False
+        self._pauses = 0
+        self._reopen = False
         # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
         finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
         finalizer.atexit = False
@@ -112,7 +113,7 @@ class Dispatcher:
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
         """
-        if self._paused:
+        if self._pauses:
             return
         self.stage = stage
         opened = self._open.get(stage)
@@ -135,10 +136,11 @@ class Dispatcher:
     def suspend(self) -> None:
         """Close the gate between two batches."""
         self.gate.shut()
+        self._reopen = False
 
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
-        self.gate.shut()
+        self.suspend()
         self._open.pop(stage, None)
         if stage == TRAIN:
             self._memos.clear()
@@ -151,16 +153,17 @@ class Dispatcher:
         self._installed = None
 
     def pause(self, paused: bool) -> None:
-        """Take the hooks off, or let the next step put them back."""
-        if paused and not self._paused:
+        """Take the hooks off, or, when the outermost pause ends, put back those of a step that is still open."""
+        if paused and not self._pauses:
             self._reopen = self.gate.open
             self.gate.shut()
             self.off()
             self.compiled.close()
-        if self._paused and not paused:
-            self.compiled.place(self.participants)
-        self._paused = paused
-        if not paused and self._open.get(self.stage) is not None:
+        self._pauses += 1 if paused else -1
+        if paused or self._pauses:
+            return
+        self.compiled.place(self.participants)
+        if self._open.get(self.stage) is not None:
             self._install()
             self._hook_parameters()
             if self._reopen:

@@ -57,6 +57,16 @@ class Link:
         return type(self.transform).__name__
 
     @property
+    def acts_on(self) -> str:
+        """What it changes, in words: the same in a later run whose rule did not change."""
+        of = "params" if self.rule.params is not None else "modules"
+        patterns = getattr(self.rule, of)
+        shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
+        if of == "modules":
+            return f"{self.tensor} of modules {shown}"
+        return f"params {shown} at stage backward" if self.stage == "backward" else f"params {shown}"
+
+    @property
     def may_skip(self) -> bool:
         """Whether the transform may ask that the step does not happen."""
         return bool(getattr(self.transform, "needs_step", False))
@@ -131,6 +141,7 @@ class Link:
         """What the link keeps from step to step."""
         return {
             "transform": repr(self.transform),
+            "place": self.acts_on,
             "seed": self.seed,
             "state": self.context.state,
             "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},

@@ -14,11 +14,11 @@ from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
-from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.table import Table, world_size
 
 Due = frozenset[EveryN]
 
@@ -31,6 +31,9 @@ class Observer(Participant):
         on_error: `raise`, or `warn`: detach, say so once, and let training go on.
         device: where the table lives.
         order: place among the participants.
+
+    One that has `failed` measures nothing any more, but goes on exchanging tables until all ranks know and it is `gone`: a
+    rank that left alone would keep the others waiting.
     """
 
     stage = "train"
@@ -43,6 +46,7 @@ class Observer(Participant):
         self.reports = True
         self.on_error = on_error
         self.failed = False
+        self.gone = False
         pairs = plan.pair_rows
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
@@ -61,7 +65,7 @@ class Observer(Participant):
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
-        if self.failed or stage != self.stage:
+        if self.gone or stage != self.stage:
             return None
         return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
 
@@ -153,6 +157,7 @@ class Observer(Participant):
         """
         if self.on_error == "raise":
             raise error
+        self.gone = world_size() == 1 or isinstance(error, StoppedError)
         if not self.failed:
             self.failed = True
             warnings.warn(

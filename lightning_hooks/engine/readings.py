@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.engine.plan import Plan
+from lightning_hooks.errors import StoppedError
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
@@ -24,10 +25,16 @@ class Readings:
         plan: whose rows they are.
         table: which holds them; all ranks must ask together.
         scale: the loss scale by which gradients of module tensors are divided.
+        stop: whether this rank wants all of them to stop.
+
+    Raises:
+        StoppedError: some rank does. Raised on all, before anything else is exchanged.
     """
 
-    def __init__(self, plan: Plan, table: Table, scale: Tensor | None = None) -> None:
-        state = table.merged().cpu()
+    def __init__(self, plan: Plan, table: Table, scale: Tensor | None = None, *, stop: bool = False) -> None:
+        state = table.merged(stop=stop).cpu()
+        if table.stopped(state):
+            raise StoppedError("it failed on another rank")
         moments, histograms, sums, pairs = table.split(state)
         self._slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
         self._groups = {group.index: group.members for group in plan.groups}
@@ -38,7 +45,7 @@ class Readings:
         self.histograms: Array = histograms.numpy()
         self.pairs: Array = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
         self.pairs[list(table.pair_rows)] = pairs.numpy()
-        self.users = table.metric_values()
+        self.users = table.metric_values(moments[:, COUNT])
         self._read_functions(table, sums)
         if plan.groups:
             index = torch.tensor(place)

@@ -94,9 +94,12 @@ class Recorder:
             step: its number.
             reports: of the transforms, tag to value.
             scale: the loss scale by which gradients of module tensors are divided.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank.
         """
         layout = self._layout(self.observer.schedules)
-        readings = Readings(self.observer.plan, self.observer.table, scale)
+        readings = Readings(self.observer.plan, self.observer.table, scale, stop=self.observer.failed)
         moments = readings.moments
         self._average_noise(readings)
         series = []
@@ -127,10 +130,18 @@ class Recorder:
         return {"noise": kept} if kept else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint stopped; rows that are new begin anew."""
-        saved = state.get("noise", {})
+        """Go on where a checkpoint stopped; rows that are new begin anew, with one warning."""
+        saved = dict(state.get("noise", {}))
+        changes = []
         for row in self.observer.plan.rows:
-            self._noise.values[row.index] = saved.get(f"{row.tensor}/{row.name}", (np.nan, np.nan))
+            key = f"{row.tensor}/{row.name}"
+            if saved and self._noise_rows[row.index] and key not in saved:
+                changes.append(f"{row.tensor} of {row.name} begins anew")
+            self._noise.values[row.index] = saved.get(key, (np.nan, np.nan))
+        known = {f"{row.tensor}/{row.name}" for row in self.observer.plan.rows if self._noise_rows[row.index]}
+        changes += [f"{' of '.join(key.split('/', 1))} is gone" for key in saved if key not in known]
+        if changes:
+            warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
 
     def _values(self, stat: str, rows: NDArray[np.int64], readings: Readings) -> Array:
         moments = readings.moments

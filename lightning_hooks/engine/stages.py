@@ -40,7 +40,7 @@ class RunObserver(Observer):
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """Every batch of its stage."""
-        return _ALWAYS if stage == self.stage and not self.failed else None
+        return _ALWAYS if stage == self.stage and not self.gone else None
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Go on filling the table: the run is the step."""

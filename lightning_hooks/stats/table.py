@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,9 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 class Table(Metric):
     """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
 
-    The state is one flat tensor, so that the ranks exchange it in one collective. Hooks fill the table with `add` and
-    `put`, not through `update`, whose wrapper costs more than the bookkeeping itself.
+    The state is one flat tensor, so that the ranks exchange it in one collective; its last element is the vote of this rank
+    to stop. Hooks fill the table with `add` and `put`, not through `update`, whose wrapper costs more than the bookkeeping
+    itself.
 
     Args:
         rows: number of taps.
@@ -71,7 +73,7 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
         self._cuts = tuple(itertools.accumulate(sizes))
-        blank = torch.zeros(self._cuts[-1], dtype=torch.float64)
+        blank = torch.zeros(self._cuts[-1] + 1, dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
         self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
         self._touched: set[int] = set()
@@ -220,23 +222,37 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self) -> Tensor:
+    def merged(self, *, stop: bool = False) -> Tensor:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
+
+        Args:
+            stop: the vote of this rank; all ranks learn whether any has voted to stop.
 
         Returns:
             A flat copy of the state that later writes do not change.
         """
+        self.state[-1] = float(stop)
         with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
             return self.state.clone()
 
-    def metric_values(self) -> dict[tuple[int, str], float]:
-        """The value of every user's metric whose row was filled; metrics synchronise by themselves."""
-        return {
-            (row, user.name): float(metric.compute())
-            for row, kept in self._metrics.items()
-            if row in self._touched
-            for user, metric in kept
-        }
+    def stopped(self, state: Tensor) -> bool:
+        """Whether any rank has voted to stop.
+
+        Args:
+            state: what `merged` returned.
+        """
+        return bool(state[-1])
+
+    def metric_values(self, counts: Tensor) -> dict[tuple[int, str], float]:
+        """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
+
+        Args:
+            counts: elements of every row, merged over ranks, so that all of them ask the same metrics.
+        """
+        filled = [row for row in self._metrics if counts[row] > 0 and (row in self._touched or not self._replicated[row])]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
+            return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
 
     def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four parts of a flat state, as views.
@@ -248,12 +264,12 @@ class Table(Metric):
             Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
             over pairs [pair rows, 4].
         """
-        first, second, third, _ = self._cuts
+        first, second, third, fourth = self._cuts
         return (
             state[:first].view(self.rows, MOMENTS),
             state[first:second].view(-1, BUCKETS),
             state[second:third].view(-1, 2),
-            state[third:].view(-1, SUMS),
+            state[third:fourth].view(-1, SUMS),
         )
 
     def update(self, row: int, tensor: Tensor) -> None:
@@ -275,7 +291,7 @@ class Table(Metric):
         once = counts[:, list(self.pair_rows), None] & (torch.arange(SUMS, device=counts.device) < SMALL)
         pairs = torch.where(once | (torch.arange(SUMS, device=counts.device) >= SMALL), pairs, 0.0)
         merged = (merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0))
-        return torch.cat([part.flatten() for part in merged])
+        return torch.cat([*(part.flatten() for part in merged), gathered[:, -1].amax(0, keepdim=True)])
 
     def _counted_once(self, count: Tensor) -> Tensor:
         """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""

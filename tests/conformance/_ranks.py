@@ -1,0 +1,123 @@
+"""One rank of a data-parallel run on the CPU, started as a process of its own; prints what it saw as one line of JSON.
+
+python -m tests.conformance._ranks CASE FOLDER
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+
+from lightning_hooks import StatsMonitor, Watch
+from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
+
+RANK = int(os.environ.get("LOCAL_RANK", "0"))
+_CALLS = {"statistic": 0}
+
+
+def fails_once(tensor: Tensor) -> Tensor:
+    """A statistic of a user that fails on one rank, at one call of several."""
+    _CALLS["statistic"] += 1
+    if RANK == int(os.environ["FAILS_ON"]) and _CALLS["statistic"] == 3:
+        raise ValueError("on this rank only")
+    return tensor.mean()
+
+
+class Loses(Memory):
+    """A logger that fails at its third step; only rank 0 writes."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if "epoch" not in metrics and len(self.ours) == 2:
+            raise OSError(28, "No space left on device")
+        super().log_metrics(metrics, step)
+
+
+class Branches(Net):
+    """A module that rank 1 alone calls, from its second batch on."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.extra = torch.nn.Identity()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if RANK == 1 and batch_idx >= 1:
+            self.extra(batch[0])
+        return super().training_step(batch, batch_idx)
+
+
+class Notes(Callback):
+    """Whether there were hooks in each step, and how many collectives of ours."""
+
+    def __init__(self) -> None:
+        self.hooked: list[bool] = []
+
+    def on_before_zero_grad(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+        self.hooked.append(ours_on(pl_module) > 0)
+
+
+def statistic(**options: Any) -> StatsMonitor:
+    rule = Watch(modules="body.0", tensors="output", stats=["mean", "tests.conformance._ranks.fails_once"])
+    return StatsMonitor([rule, Watch(params="*")], on_error="warn", **options)
+
+
+CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
+    "a statistic": lambda: (Net(adamw), statistic(), Memory()),
+    "a statistic, at some steps": lambda: (Net(adamw), statistic(every_n_steps=2), Memory()),
+    "the writing": lambda: (Net(adamw), StatsMonitor(on_error="warn"), Loses()),
+    "a validation": lambda: (ValNet(adamw), statistic(stages=["train", "validate"]), Memory()),
+    "a metric of a module that one rank calls": lambda: (
+        Branches(adamw),
+        StatsMonitor([Watch(modules="extra", tensors="output", stats=["mean", "torchmetrics.MeanMetric"])]),
+        Memory(),
+    ),
+}
+
+
+def main(case: str, folder: str) -> None:
+    """Train 8 steps."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model, monitor, memory = CASES[case]()
+    notes = Notes()
+    trainer = trainer_of(
+        Path(folder),
+        monitor,
+        notes,
+        strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60), find_unused_parameters=False),
+        devices=2,
+        logger=memory,
+        use_distributed_sampler=False,
+        val_check_interval=2 if isinstance(model, ValNet) else None,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(model, data(8), *([data(2)] if isinstance(model, ValNet) else []))
+    assert_clean(model)
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    said = [str(w.message) for w in caught if "stopped watching" in str(w.message)]
+    ours = {
+        "hooked": notes.hooked,
+        "steps": memory.steps,
+        "warnings": said,
+        "weights": digest,
+        "latest": {tag: value for tag, value in monitor.latest.items() if "extra" in tag},
+    }
+    (Path(folder) / f"rank{RANK}.json").write_text(json.dumps(ours))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

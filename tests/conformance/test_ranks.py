@@ -1,0 +1,104 @@
+"""Ranks never wait for one another: what goes wrong on one alone takes effect on all, at the same later step.
+
+Each case runs in two processes with gloo, under a time limit; a rank that waits for ever fails it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+LIMIT = 180.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def run(folder: Path, case: str, fails_on: int = 1) -> list[dict[str, Any]]:
+    """What each of two ranks saw."""
+    ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "FAILS_ON": str(fails_on), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.conformance._ranks", case, str(folder)]
+    started = []
+    for rank in range(2):
+        log = (folder / f"rank{rank}.log").open("w")
+        environment = {**common, "LOCAL_RANK": str(rank), "RANK": str(rank)}
+        started.append(
+            subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log, start_new_session=True)
+        )
+        log.close()
+    try:
+        codes = [process.wait(LIMIT) for process in started]
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"a rank waits for ever:\n{logs(folder)}")
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert codes == [0, 0], logs(folder)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(f"--- rank {rank}\n{(folder / f'rank{rank}.log').read_text()[-3000:]}" for rank in range(2))
+
+
+def same_weights(ranks: list[dict[str, Any]]) -> bool:
+    return len({rank["weights"] for rank in ranks}) == 1
+
+
+@pytest.mark.parametrize("fails_on", [0, 1])
+def test_a_monitor_that_fails_on_one_rank_stops_on_both_at_the_same_step(tmp_path: Path, fails_on: int) -> None:
+    ranks = run(tmp_path, "a statistic", fails_on)
+    assert [rank["hooked"] for rank in ranks] == [[True] * 3 + [False] * 5] * 2
+    assert ranks[0]["steps"] == [0, 1] and ranks[1]["steps"] == []
+    (own,), (others,) = ranks[fails_on]["warnings"], ranks[1 - fails_on]["warnings"]
+    assert "ValueError: on this rank only" in own
+    assert "on another rank" in others
+    assert same_weights(ranks)
+
+
+def test_where_some_steps_are_watched_it_stops_at_the_end_of_the_next_of_these(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "a statistic, at some steps")
+    assert [rank["hooked"] for rank in ranks] == [[False, True, False, True, False, True, False, False]] * 2
+    assert ranks[0]["steps"] == [1, 3]
+    assert same_weights(ranks)
+
+
+def test_what_fails_after_the_collective_takes_effect_one_watched_step_later(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "the writing")
+    assert [rank["hooked"] for rank in ranks] == [[True] * 4 + [False] * 4] * 2
+    assert ranks[0]["steps"] == [0, 1]
+    assert ["No space left" in rank["warnings"][0] for rank in ranks] == [True, False]
+    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
+    assert same_weights(ranks)
+
+
+def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "a validation")
+    assert [rank["hooked"] for rank in ranks] == [[True] * 8] * 2
+    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
+    assert [step for step in ranks[0]["steps"] if step < 8] == list(range(8))
+    assert same_weights(ranks)
+
+
+def test_a_metric_of_a_module_that_one_rank_alone_calls(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "a metric of a module that one rank calls")
+    (mean, metric) = (ranks[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))
+    assert metric == pytest.approx(mean, rel=1e-5)
+    assert ranks[1]["latest"] == pytest.approx(ranks[0]["latest"])
