@@ -82,18 +82,23 @@ class Witness(Callback):
             if parameter.requires_grad:
                 self._set("param", name, parameter)
                 if parameter.grad is not None:
-                    self._set("grad", name, parameter.grad)
+                    scale = self._scale() if self._unscales_itself(optimizer) else 1.0
+                    self._set("grad", name, parameter.grad, scale)
+                    self._set("final_grad", name, parameter.grad, scale)
+
+    def _unscales_itself(self, optimizer: Any) -> bool:
+        return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def _after_step(self, optimizer: Any, *args: Any) -> None:
         for parameter in parameters_of(optimizer):
             if parameter.requires_grad:
                 name = self._names[id(parameter)]
-                if parameter.grad is not None:
+                if parameter.grad is not None and not self._unscales_itself(optimizer):
                     self._set("final_grad", name, parameter.grad)
                 self._set("update", name, wide(parameter) - wide(self._before[id(parameter)]))
 
-    def _set(self, tensor: str, name: str, value: Tensor) -> None:
-        self.steps.setdefault(self._step, {})[(tensor, name)] = [(value.detach().clone(), 1.0)]
+    def _set(self, tensor: str, name: str, value: Tensor, scale: float = 1.0) -> None:
+        self.steps.setdefault(self._step, {})[(tensor, name)] = [(value.detach().clone(), scale)]
 
     def _add(self, tensor: str, name: str, value: Tensor, scale: float = 1.0) -> None:
         if self._open:

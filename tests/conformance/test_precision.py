@@ -85,7 +85,7 @@ def test_every_number_under_a_scaler_with_an_optimizer_that_unscales_inside_its_
     """Its gradients are still scaled when they are read; the statistics are those of the gradients without the scale."""
     three_runs(
         tmp_path,
-        lambda: Scaled(optimizer),
+        lambda: Net(optimizer),
         lambda: data(5),
         plugins=lambda: scaler(growth_interval=2),
         stages=("backward", "output_grad"),
