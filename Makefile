@@ -2,6 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print what was found in it
 #   make test    lint, types, import contracts, tests, doctests
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test clean
+.PHONY: demo test bench clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -28,10 +29,15 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS)
+	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/engine tests/callbacks
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 
-# Remade when the versions or the metadata (entry points, dependencies) change.
-$(READY): constraints.txt pyproject.toml
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	FULL=$(FULL) $(BIN)/python -m benchmarks.run
+
+# Remade when the versions, the metadata (entry points, dependencies) or the compiled kernel change.
+$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/stats/kernels/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
 		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,4 +47,5 @@ $(READY): constraints.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f lightning_hooks/stats/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

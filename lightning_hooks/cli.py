@@ -1,14 +1,16 @@
-"""`lightning-hooks fit | match`: the command line over LightningCLI."""
+"""`lightning-hooks fit | match | info`: the command line over LightningCLI."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning_hooks.errors import HooksError
+from lightning_hooks.errors import HooksError, UnsupportedError
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningCLI
@@ -18,6 +20,7 @@ _USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
 commands:
   fit     train: a LightningCLI in which the classes of lightning_hooks have short names
   match   print what each rule of the config matches in its model, without training
+  info    print the versions of what this package stands on, and which kernel measures tensors on the CPU
 
 `lightning-hooks fit --help` lists the options of both.
 """
@@ -37,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_USAGE, end="")
         return 0 if arguments else 2
     command, *rest = arguments
-    commands = {"fit": _fit, "match": _match}
+    commands = {"fit": _fit, "match": _match, "info": _info}
     if command not in commands:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
@@ -54,6 +57,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fit(arguments: list[str]) -> None:
     cli = _lightning_cli(arguments)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+
+
+def _info(arguments: list[str]) -> None:
+    from lightning_hooks.stats import kernels
+
+    if arguments:
+        raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
+    facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
+    facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
+    for name, value in {**facts, "CPU kernel": kernels.in_use()}.items():
+        print(f"{name:<16}{value}")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _match(arguments: list[str]) -> None:

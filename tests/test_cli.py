@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import torch
 
 from lightning_hooks import GradientTransforms, StatsMonitor, read_run
 from lightning_hooks.cli import main
+from lightning_hooks.stats import kernels
 
 # DESIGN.md, word for word.
 DESIGN = """
@@ -342,7 +344,7 @@ def test_what_a_loss_scaler_does_not_allow(folder: Path, capsys: pytest.CaptureF
 
 def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
-    assert capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match\n"
+    assert capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match, info\n"
     assert main([]) == 2
     usage = capsys.readouterr().out
     assert usage.startswith("usage: lightning-hooks COMMAND --config FILE")
@@ -364,3 +366,21 @@ def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
         "lightning_hooks.callbacks.monitor",
         "lightning_hooks.callbacks.transforms",
     }
+
+
+def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    facts = {line[:16].strip(): line[16:] for line in capsys.readouterr().out.splitlines()}
+    assert list(facts) == ["lightning_hooks", "python", "torch", "lightning", "tensorboard", "triton", "CPU kernel"]
+    assert facts["torch"] == importlib.metadata.version("torch")
+    assert facts["CPU kernel"] == kernels.in_use()
+    assert facts["CPU kernel"].split()[0] in ("native", "reference")
+    assert main(["info", "--all"]) == 2
+    assert "info takes no arguments, got '--all'" in capsys.readouterr().err
+
+
+def test_info_says_why_the_reference_serves() -> None:
+    env = {**os.environ, kernels.VARIABLE: "reference"}
+    command = [sys.executable, "-c", "from lightning_hooks.cli import main; main(['info'])"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert "CPU kernel      reference (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr

@@ -18,6 +18,9 @@ class Looks(Protocol):
     def look(self, look: Measurement) -> None:
         """Take a measurement in."""
 
+    def see(self, tensor: Tensor) -> bool:
+        """Take a tensor in that nobody else looks at, without a measurement to share; False where that takes one."""
+
 
 class Changes(Protocol):
     """A part that may change a tensor."""
@@ -40,6 +43,8 @@ class Chain:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
+        # Looking alone is what almost every chain does, and how often it is done makes its price.
+        self._see = getattr(self.parts[0], "see", None) if len(self.parts) == 1 else None
 
     @property
     def changes(self) -> bool:
@@ -48,6 +53,8 @@ class Chain:
 
     def __call__(self, tensor: Tensor) -> Tensor | None:
         """Show the tensor to every part; return what replaces it, if anything does."""
+        if self._see is not None and self._see(tensor):
+            return None
         measured: Measurement | None = None
         replacement: Tensor | None = None
         for part in self.parts:

@@ -49,6 +49,7 @@ class Observer(Participant):
         self.schedules: Due = frozenset()
         self._params = self._rows_by_parameter()
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
+        self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
         self._serves = {param: update for update, param in plan.param_row_of.items()}
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
@@ -83,7 +84,7 @@ class Observer(Participant):
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
-        self._read(optimizer, "param", memo, lambda p: p.detach())
+        self._read(optimizer, "param", memo, lambda p: p)
         self._read(optimizer, "grad", memo, lambda p: p.grad)
         if self.pairs is not None:
             with torch.no_grad():
@@ -174,33 +175,39 @@ class Observer(Participant):
             self.fail(error)
 
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any) -> None:
-        fresh: list[tuple[int, Tensor]] = []
-        rows: list[tuple[Row, int]] = []
+        rows: list[Row] = []
+        keys: list[tuple[int, str]] = []
+        fresh: dict[tuple[int, str], Tensor] = {}
         for parameter, row in self._due_rows(optimizer, tensor):
             if not parameter.requires_grad:
                 continue
-            if (id(parameter), tensor) not in memo.looks:
+            key = (id(parameter), tensor)
+            if key not in memo.looks:
                 value = value_of(parameter)
                 if value is None:
                     continue
-                fresh.append((id(parameter), value))
-            rows.append((row, id(parameter)))
+                fresh[key] = value
+            rows.append(row)
+            keys.append(key)
         try:
-            looks = measure_all([value for _, value in fresh])
+            memo.looks.update(zip(fresh, measure_all(list(fresh.values())), strict=True))
+            looks = [memo.looks[key] for key in keys]
+            left = [] if self.failed else self.table.put_all([row.index for row in rows], looks)
         except Exception as error:
             self.fail(error)
             return
-        measured = {key: look for (key, _), look in zip(fresh, looks, strict=True)}
-        memo.looks.update({(key, tensor): look for key, look in measured.items()})
-        for row, key in rows:
-            self.take(row, memo.looks[(key, tensor)], last=True)
+        for position in left:
+            self.take(rows[position], looks[position], last=True)
 
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> Iterable[tuple[nn.Parameter, Row]]:
-        rows = self._params.get(tensor, {})
+        if (tensor, self.schedules) not in self._due_params:
+            rows = self._params.get(tensor, {})
+            self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
+        due = self._due_params[tensor, self.schedules]
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                row = rows.get(id(parameter))
-                if row is not None and self._is_due(row):
+                row = due.get(id(parameter))
+                if row is not None:
                     yield parameter, row
 
     def _is_due(self, row: Row) -> bool:
@@ -225,6 +232,16 @@ class _Slot:
     def __init__(self, observer: Observer, row: Row) -> None:
         self.observer = observer
         self.row = row
+        self._write = observer.table.writer(row.index)
+
+    def see(self, tensor: Tensor) -> bool:
+        """Merge a tensor into the row, without a measurement to share; False where that takes one."""
+        if self._write is None or self.observer.failed:
+            return False
+        try:
+            return self._write(tensor)
+        except Exception:  # `look` meets it again, and tells the observer
+            return False
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""

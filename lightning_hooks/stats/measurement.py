@@ -18,6 +18,9 @@ class UnmeasurableError(TypeError):
 class Measurement:
     """The moments and the histogram of one tensor, each computed when first asked for.
 
+    The compiled kernel gives them as bytes (`packed`, `packed_histogram`), which a table in the memory of this machine takes
+    as they are; as tensors they exist for whoever asks.
+
     Args:
         tensor: what was seen at a tap.
 
@@ -26,28 +29,72 @@ class Measurement:
         [2.0, 0.5]
     """
 
+    __slots__ = ("_histogram", "_moments", "_packed", "_packed_histogram", "_seen", "_tried")
+
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()
+        self._seen = tensor
+        self._tried = False
+        self._packed: bytes | None = None
+        self._packed_histogram: bytes | None = None
         self._moments: Tensor | None = None
         self._histogram: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """What was seen, without its graph."""
+        if self._seen.requires_grad:
+            self._seen = self._seen.detach()
+        return self._seen
+
+    def packed(self, *, with_histogram: bool = False) -> bytes | None:
+        """Raw moments as nine float64 numbers, or None where the compiled kernel does not measure the tensor.
+
+        Args:
+            with_histogram: whether the histogram will be asked for too; both then take one pass.
+        """
+        if not self._tried:
+            self._tried = True
+            if kernels.compiled is None:
+                pass
+            elif with_histogram:
+                both = kernels.compiled.read_histogram(self._seen)
+                if both is not None:
+                    self._packed, self._packed_histogram = both
+            else:
+                self._packed = kernels.compiled.read(self._seen)
+        return self._packed
+
+    def packed_histogram(self) -> bytes | None:
+        """Signed log2 buckets as float64 numbers, or None where the compiled kernel does not measure the tensor."""
+        if self.packed(with_histogram=True) is not None and self._packed_histogram is None and kernels.compiled is not None:
+            _, self._packed_histogram = kernels.compiled.read_histogram(self._seen)
+        return self._packed_histogram
 
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [9], on the tensor's device."""
         if self._moments is None:
-            dense, zeros = self._elements()
-            self._moments = kernels.measure(dense)
-            if zeros:
-                self._moments = merge(self._moments, zeros_row(zeros, dense.device))
+            packed = self.packed()
+            if packed is not None:
+                self._moments = _unpacked(packed)
+            else:
+                dense, zeros = self._elements()
+                self._moments = kernels.measure(dense)
+                if zeros:
+                    self._moments = merge(self._moments, zeros_row(zeros, dense.device))
         return self._moments
 
     @property
     def histogram(self) -> Tensor:
         """Signed log2 buckets, float64 [BUCKETS], on the tensor's device."""
         if self._histogram is None:
-            dense, zeros = self._elements()
-            self._histogram = histogram(dense)
-            self._histogram[BUCKETS // 2] += zeros
+            packed = self.packed_histogram()
+            if packed is not None:
+                self._histogram = _unpacked(packed)
+            else:
+                dense, zeros = self._elements()
+                self._histogram = histogram(dense)
+                self._histogram[BUCKETS // 2] += zeros
         return self._histogram
 
     def _elements(self) -> tuple[Tensor, int]:
@@ -64,8 +111,13 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
         tensors: any.
     """
     looks = [Measurement(tensor) for tensor in tensors]
+    if kernels.compiled is not None:
+        for look, packed in zip(looks, kernels.compiled.read_many(tensors), strict=True):
+            look._packed, look._tried = packed, True
     by_device: dict[torch.device, list[Measurement]] = {}
     for look in looks:
+        if look._packed is not None:
+            continue
         if look.tensor.layout is torch.strided and look.tensor.is_floating_point() and not look.tensor.is_nested:
             by_device.setdefault(look.tensor.device, []).append(look)
     for group in by_device.values():
@@ -74,3 +126,7 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
         for look, moments in zip(group, kernels.measure_many([look.tensor for look in group]), strict=True):
             look._moments = moments
     return looks
+
+
+def _unpacked(numbers: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(numbers), dtype=torch.float64)

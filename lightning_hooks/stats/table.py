@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
@@ -64,6 +65,7 @@ class Table(Metric):
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1
+        self._more_than_moments = {*self._slot_of, *self._functions, *self._metrics}
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
@@ -98,7 +100,26 @@ class Table(Metric):
 
     def add(self, row: int, look: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
-        self._write(row, look, merging=row in self._touched)
+        # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
+        self._write(row, look, merging=kernels.compiled is not None or row in self._touched)
+
+    def writer(self, row: int) -> Callable[[Tensor], bool] | None:
+        """A function that merges a tensor into a row as `add` does, but straight from its memory.
+
+        It returns False, with nothing done, for a tensor that the compiled kernel does not measure. None, where every tensor
+        of the row takes a measurement: no compiled kernel, or a user's statistic.
+
+        Example:
+            >>> table = Table(1)
+            >>> write = table.writer(0)
+            >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
+            True
+        """
+        if kernels.compiled is None or row in self._functions or row in self._metrics:
+            return None
+        measure_into, first = kernels.compiled.measure_into, row * MOMENTS
+        counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
+        return lambda tensor: measure_into(self.state, first, counts, tensor, True)
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
@@ -106,21 +127,63 @@ class Table(Metric):
             metric.reset()
         self._write(row, look, merging=False)
 
+    def put_all(self, rows: Sequence[int], looks: Sequence[Measurement]) -> list[int]:
+        """Set several rows in one call.
+
+        Args:
+            rows: which.
+            looks: their measurements, in the same order.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`: they keep more than moments, or are not measured by the compiled
+            kernel.
+        """
+        if kernels.compiled is None or not self.state.is_cpu:
+            return list(range(len(rows)))
+        places: list[int] = []
+        moments: list[bytes] = []
+        left: list[int] = []
+        for position, (row, look) in enumerate(zip(rows, looks, strict=True)):
+            packed = None if row in self._more_than_moments else look.packed()
+            if packed is None:
+                left.append(position)
+            else:
+                places.append(row * MOMENTS)
+                moments.append(packed)
+        kernels.compiled.put_many(self.state, places, moments)
+        return left
+
     def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
-        moments, histograms, sums, _ = self.split(self.state)
-        new = look.moments.to(self.state.device, non_blocking=True)
-        self._touched.add(row)
-        moments[row] = merge(moments[row], new) if merging else new
         slot = self._slot_of.get(row)
+        in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
+        packed = None if in_place is None else look.packed(with_histogram=slot is not None)
+        if in_place is None or packed is None:
+            self._write_tensors(row, slot, look, merging=merging)
+        else:
+            in_place.put_moments(self.state, row * MOMENTS, packed, merging)
+            if slot is not None:
+                counts = look.packed_histogram()
+                in_place.put_histogram(self.state, self._cuts[0] + slot * BUCKETS, counts, merging)
+        self._touched.add(row)
+        if row in self._functions:
+            self._write_sums(row, look, merging=merging)
+        for _, metric in self._metrics.get(row, ()):
+            metric.update(look.tensor)
+
+    def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
+        moments, histograms, _, _ = self.split(self.state)
+        new = look.moments.to(self.state.device, non_blocking=True)
+        moments[row] = merge(moments[row], new) if merging else new
         if slot is not None:
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
-        for place, user in self._functions.get(row, ()):
-            weight = look.tensor.numel()
-            pair = torch.stack([evaluate(user, look.tensor) * weight, new.new_tensor(float(weight))])
+
+    def _write_sums(self, row: int, look: Measurement, *, merging: bool) -> None:
+        sums = self.split(self.state)[2]
+        for place, user in self._functions[row]:
+            weight = torch.tensor(float(look.tensor.numel()), dtype=torch.float64, device=self.state.device)
+            pair = torch.stack([evaluate(user, look.tensor).to(weight.device) * weight, weight])
             sums[place] = sums[place] + pair if merging else pair
-        for _, metric in self._metrics.get(row, ()):
-            metric.update(look.tensor)
 
     def add_part(self, row: int, look: Measurement, *, first: bool) -> None:
         """Take in the gradient of one micro-batch, of which the row's own tensor is the sum.

@@ -11,7 +11,6 @@ import yaml
 from torch import Tensor, nn
 
 from lightning_hooks import Hook, HookPoint, Watch, assert_no_hooks, instrument, print_shapes, save_to
-from lightning_hooks.reading import as_rules
 from tests.engine import tutorial_calls as calls
 
 

@@ -1,5 +1,51 @@
-"""The single-pass measurement of a tensor: the seam behind which the kernels stand."""
+"""The single-pass measurement of a tensor: the seam behind which the kernels stand.
 
-from lightning_hooks.stats.kernels.reference import measure, measure_many
+The compiled kernel serves where it was built and loads, the reference in plain torch otherwise; both give the same numbers.
+The environment variable LIGHTNING_HOOKS_KERNEL chooses one: `native` (an error where it is absent) or `reference`.
+"""
 
-__all__ = ["measure", "measure_many"]
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.stats.kernels import reference
+
+__all__ = ["VARIABLE", "compiled", "in_use", "measure", "measure_many"]
+
+VARIABLE = "LIGHTNING_HOOKS_KERNEL"
+
+
+def _choose() -> tuple[ModuleType | None, str]:
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "native", "reference"):
+        raise RuleError(f"{VARIABLE}={wanted!r}: there are 'native' and 'reference'; leave it unset to take what is there")
+    if wanted == "reference":
+        return None, f"reference ({VARIABLE}=reference)"
+    try:
+        from lightning_hooks.stats.kernels import native
+    except ImportError as error:
+        if wanted == "native":
+            raise UnsupportedError(
+                f"{VARIABLE}=native, but the compiled kernel is not there: {error}. It is built when the package is installed "
+                "where a C++ compiler is found; unset the variable to go on with the reference kernel"
+            ) from error
+        return None, f"reference (no compiled kernel: {error})"
+    return native, native.describe()
+
+
+compiled: ModuleType | None  # the module `native` where it serves
+compiled, _IN_USE = _choose()
+measure = reference.measure if compiled is None else compiled.measure
+measure_many = reference.measure_many if compiled is None else compiled.measure_many
+
+
+def in_use() -> str:
+    """Which kernel measures tensors in the memory of this machine, and why not the compiled one where it does not.
+
+    Example:
+        >>> in_use().split()[0] in ("native", "reference")
+        True
+    """
+    return _IN_USE

@@ -1,0 +1,1 @@
+"""What watching costs: `python -m benchmarks.run`, or `make bench`."""

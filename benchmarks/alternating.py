@@ -1,0 +1,166 @@
+"""What watching adds to a step: watched and unwatched steps alternating inside one fit.
+
+python -m benchmarks.alternating --workloads A,D --variants everything,final
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+
+from benchmarks import output
+from benchmarks.blocks import OFF, Layout, compare
+from benchmarks.clock import fit
+from benchmarks.modes import CallbackMode, everything, monitor_mode
+from benchmarks.workloads import WORKLOADS, Workload
+from lightning_hooks import UnsupportedError, Watch
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is watched, and how.
+
+    Args:
+        rules: makes the rules; None for a callback that does nothing, whose ratio is the noise of the method.
+        compiled: whether the net goes through `torch.compile` first.
+        single: only one step of each block is watched, to know what one step in a hundred costs.
+    """
+
+    rules: Callable[[], list[Watch]] | None
+    compiled: bool = False
+    single: bool = False
+
+
+VARIANTS = {
+    "control": Variant(None),
+    "everything": Variant(everything),
+    "final": Variant(lambda: everything(extra_params=("update", "final_grad"))),
+    "histograms": Variant(lambda: everything(extra_stats=("histogram",))),
+    "every100": Variant(everything, single=True),
+    "compiled": Variant(everything, compiled=True),
+}
+_EVERY = 100
+
+
+def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least: int = 6) -> Layout:
+    """Blocks of about a third of a second, at least three steps, and as many rounds as fit.
+
+    Args:
+        workload: whose step time is roughly known.
+        modes: of the run.
+        seconds: about how long the run may take were all steps unwatched.
+        least: rounds that are run however long they take.
+
+    Example:
+        >>> layout_for(WORKLOADS["C"], ("off", "on"), 10.0)
+        Layout(modes=('off', 'on'), rounds=6, length=3, warmup=2, lead=3)
+    """
+    length = min(max(3, round(300 / workload.step_ms)), 40)
+    rounds = round(seconds * 1e3 / workload.step_ms / (len(modes) * (length + 2)))
+    return Layout(modes, rounds=max(least, rounds), length=length)
+
+
+def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
+    """One fit of a workload in which a variant and nothing alternate.
+
+    Args:
+        workload: what is trained.
+        name: of the variant; also that of the layout's second mode.
+        layout: of the run.
+    """
+    variant = VARIANTS[name]
+    module, loader = workload.make(layout.steps)
+    if variant.compiled:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        module.net.compile()
+    single_at = layout.warmup + layout.length // 2
+    if variant.rules is None:
+        mode = CallbackMode(name, Callback())
+    else:
+        mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
+    row: dict[str, Any] = {
+        "workload": workload.name,
+        "title": workload.title,
+        "variant": name,
+        "kernel": output.kernel_in_use(),
+    }
+    try:
+        clock = fit(module, loader, layout, [mode])
+        if variant.compiled:
+            row["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
+    except UnsupportedError as error:
+        return {**row, "skipped": f"refused: {error}"}
+    except Exception as error:
+        if not variant.compiled:
+            raise
+        return {**row, "skipped": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}  # no compiler, say
+    finally:
+        if variant.compiled:
+            torch._dynamo.reset()
+    base, watched = clock.blocks(OFF), clock.blocks(name, leave_out=(single_at, single_at + 1) if variant.single else ())
+    row |= {
+        "step_ms": statistics.median(statistics.median(block) for block in base) * 1e3,
+        "rounds": layout.rounds,
+        "steps_in_block": layout.length,
+        # What the logger still had to write when the block ended: background work that no step was charged for.
+        "drain_ms_per_step": statistics.median(clock.drained[name]) * 1e3 / layout.block,
+    }
+    if variant.single:
+        return {**row, **every_nth(clock.at(name, single_at), clock.at(name, single_at + 1), base, watched)}
+    return {**row, **asdict(compare(watched, base))}
+
+
+def every_nth(single: list[float], after: list[float], base: list[list[float]], idle: list[list[float]]) -> dict[str, Any]:
+    """The cost of one watched step in a hundred, put together from its parts.
+
+    A ratio of 1.001 cannot be read off step times that vary by percents; its parts can: what the step and the one after it,
+    which takes the hooks off, take longer, spread over a hundred, and what the ninety-nine others take longer.
+
+    Args:
+        single: seconds of the watched steps.
+        after: seconds of the steps after them.
+        base: steps without a monitor, by round.
+        idle: steps with a monitor that does not watch them, by round.
+    """
+    unwatched = compare(idle, base)
+    step = statistics.median(statistics.median(block) for block in base)
+    extra = max(statistics.median(single) - step, 0.0) + max(statistics.median(after) - step, 0.0)
+    share = extra / step / _EVERY
+    spread = {key: value + share for key, value in asdict(unwatched).items() if key in ("median", "low", "high")}
+    return {
+        **spread,
+        "quartiles": tuple(value + share for value in unwatched.quartiles),
+        "unwatched": unwatched.median,
+        "one_step_extra_ms": extra * 1e3,
+        "extra_ms": unwatched.extra_ms + extra * 1e3 / _EVERY,
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and write."""
+    parser = output.arguments(main.__doc__ or "")
+    parser.add_argument("--workloads", default="A,B,C,D")
+    parser.add_argument("--variants", default="everything")
+    parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 5.0)
+    options = parser.parse_args(arguments)
+    rows = []
+    for letter in options.workloads.split(","):
+        for name in options.variants.split(","):
+            workload = WORKLOADS[letter]
+            layout = layout_for(workload, (OFF, name), options.seconds, least=12 if output.full() else 6)
+            if VARIANTS[name].single:
+                layout = replace(layout, length=max(layout.length, 6))  # two of them are the watched step and its follower
+            row = measure(workload, name, layout)
+            rows.append(row)
+            print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
+    output.write(options.name or "alternating", rows, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The clock: a callback that stamps the beginning of every step and switches modes between two."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Container, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.data import DataLoader
+
+from benchmarks.blocks import Layout
+from benchmarks.modes import Mode
+
+
+class Clock(Callback):
+    """Times each step from the beginning of its batch to the beginning of the next, so with all that ends a step.
+
+    It must be the first callback. Switching and draining happen between two stamps and count for no step.
+
+    Args:
+        layout: which step runs in which mode.
+        modes: those of the layout that do something.
+        settle: seconds to wait after a mode's block, for processes that work on in the background.
+    """
+
+    def __init__(self, layout: Layout, modes: Sequence[Mode], settle: float = 0.0) -> None:
+        self.layout = layout
+        self.modes = {mode.name: mode for mode in modes}
+        self.settle = settle
+        self.begun: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
+        self.drained: dict[str, list[float]] = {name: [] for name in layout.modes}
+        self._leaving: Mode | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for mode in self.modes.values():
+            mode.prepare(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.ended[batch_idx - 1] = time.perf_counter()
+        # The callbacks of this batch are already being called one by one, on the trainer's own list: changing it here takes
+        # effect for what comes after this one, which is what is wanted.
+        place = self.layout.place_of(batch_idx)
+        if batch_idx == 0:
+            for mode in self.modes.values():
+                mode.gone(trainer)
+        if place == 0 or batch_idx == self.layout.steps - 1:
+            self._switch(trainer, batch_idx)
+        elif place == 1 and self._leaving is not None:
+            self._leaving.gone(trainer)
+            self._leaving = None
+        self.begun[batch_idx] = time.perf_counter()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for mode in self.modes.values():
+            mode.finish(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        for mode in self.modes.values():
+            mode.finish(trainer)
+
+    def blocks(self, name: str, leave_out: Container[int] = ()) -> list[list[float]]:
+        """Seconds of the steps of a mode that count, by round.
+
+        Args:
+            name: of the mode.
+            leave_out: places in the block that do not count here.
+        """
+        rounds: list[list[float]] = [[] for _ in range(self.layout.rounds)]
+        for step, begun in self.begun.items():
+            place = self.layout.place_of(step)
+            if place >= self.layout.warmup and place not in leave_out and self.layout.mode_at(step) == name:
+                rounds[self.layout.round_of(step)].append(self.ended[step] - begun)
+        return rounds
+
+    def at(self, name: str, place: int) -> list[float]:
+        """Seconds of the steps at one place of each block of a mode."""
+        steps = [s for s in self.begun if self.layout.place_of(s) == place and self.layout.mode_at(s) == name]
+        return [self.ended[step] - self.begun[step] for step in steps]
+
+    def _switch(self, trainer: Trainer, step: int) -> None:
+        before, after = self.layout.mode_at(step - 1), self.layout.mode_at(step)
+        # What the logger has not written yet is written now, so that it does not burden the steps of another mode.
+        started = time.perf_counter()
+        trainer.logger.experiment.flush()  # type: ignore[union-attr]
+        self.drained[before].append(time.perf_counter() - started)
+        if before == after:
+            return
+        if before in self.modes:
+            self._leaving = self.modes[before]
+            self._leaving.stop(trainer)
+            time.sleep(self.settle)
+        if after in self.modes:
+            self.modes[after].start(trainer)
+
+
+def fit(module: LightningModule, loader: DataLoader[Any], layout: Layout, modes: Sequence[Mode], settle: float = 0.0) -> Clock:
+    """Run one fit under the clock, with the TensorBoard logger, in a folder that is thrown away.
+
+    Args:
+        module: what is trained.
+        loader: of at least `layout.steps` batches.
+        layout: which step runs in which mode.
+        modes: those of the layout that do something.
+        settle: as for `Clock`.
+    """
+    clock = Clock(layout, modes, settle)
+    gc.collect()
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = Trainer(
+            max_epochs=1,
+            logger=TensorBoardLogger(Path(folder)),
+            callbacks=[clock, *(callback for mode in modes for callback in mode.callbacks)],
+            accelerator="cpu",
+            devices=1,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, loader)
+    return clock

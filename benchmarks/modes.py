@@ -1,0 +1,112 @@
+"""What a fit can be made to do in a block of steps: nothing, our monitor, or one of the peers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from lightning.pytorch import Callback, Trainer
+
+from benchmarks.blocks import Layout, StepsOf
+from lightning_hooks import StatsMonitor, Watch
+
+EIGHT = ("mean", "std", "rms", "min", "max", "abs_max", "zero_fraction", "nonfinite")
+
+
+def everything(extra_params: tuple[str, ...] = (), extra_stats: tuple[str, ...] = ()) -> list[Watch]:
+    """The rules of "everything": every leaf module and every parameter, eight statistics.
+
+    Args:
+        extra_params: further tensors of parameters.
+        extra_stats: further statistics.
+    """
+    stats = (*EIGHT, *extra_stats)
+    return [
+        Watch(modules="*", leaves=True, tensors=("output", "output_grad"), stats=stats),
+        Watch(params="*", tensors=("param", "grad", *extra_params), stats=stats),
+    ]
+
+
+class Mode:
+    """Something that is on in some blocks of a fit and away in the others.
+
+    Args:
+        name: of the mode.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def prepare(self, trainer: Trainer) -> None:
+        """Called before the first step; the callbacks of the mode are in the trainer then."""
+
+    def start(self, trainer: Trainer) -> None:
+        """Called between two steps, before the first of a block; not timed."""
+
+    def stop(self, trainer: Trainer) -> None:
+        """Called between two steps, after the last of a block; not timed."""
+
+    def gone(self, trainer: Trainer) -> None:
+        """Called one step after `stop`: what needed that step to take itself away can be dropped; not timed."""
+
+    def finish(self, trainer: Trainer) -> None:
+        """Called when the fit ends, well or badly."""
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """What the trainer must be made with."""
+        return []
+
+
+class CallbackMode(Mode):
+    """A callback that is taken out of the trainer where its mode is off.
+
+    Out of the trainer, not merely idle, so that the steps without it are those of a run that has never heard of it.
+    """
+
+    def __init__(self, name: str, callback: Callback) -> None:
+        super().__init__(name)
+        self.callback = callback
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """What the trainer must be made with."""
+        return [self.callback]
+
+    def start(self, trainer: Trainer) -> None:
+        """Put it back."""
+        present = _callbacks(trainer)
+        if self.callback not in present:
+            present.append(self.callback)
+
+    def gone(self, trainer: Trainer) -> None:
+        """Take it out, one step late: our monitor takes its hooks off when it sees that a step is not watched."""
+        if self.callback in _callbacks(trainer):
+            _callbacks(trainer).remove(self.callback)
+
+    def finish(self, trainer: Trainer) -> None:
+        """Put it back, so that it is told of the end and cleans up."""
+        self.start(trainer)
+
+
+def monitor_mode(name: str, rules: list[Watch], layout: Layout, place: int | None = None) -> CallbackMode:
+    """A `StatsMonitor` that watches the steps of its own blocks.
+
+    Args:
+        name: of the mode.
+        rules: what it watches.
+        layout: of the run.
+        place: watch only this step of each block; default all.
+    """
+    steps = frozenset(
+        step
+        for step in range(layout.steps)
+        if layout.mode_at(step) == name and layout.place_of(step) >= 0 and place in (None, layout.place_of(step))
+    )
+    # Not part of the signature, but read as it is (schedule.every_n): a list would cost time that grows with its length.
+    schedule = cast(Any, StepsOf(chosen=steps))
+    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=schedule))
+
+
+def _callbacks(trainer: Trainer) -> list[Callback]:
+    present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return present

@@ -1,0 +1,96 @@
+"""How a script of the benchmarks hands over what it measured: JSON with the machine and the versions beside the rows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, is_dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("torch", "lightning", "tensorboard", "numpy", "wandb", "lightning-hooks")
+
+
+def full() -> bool:
+    """Whether the long form was asked for.
+
+    Example:
+        >>> full() == (os.environ.get("FULL", "0") not in ("", "0"))
+        True
+    """
+    return os.environ.get("FULL", "0") not in ("", "0")
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions."""
+    import torch
+
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "absent"
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "load": [round(value, 1) for value in os.getloadavg()],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "kernel": kernel_in_use(),
+        "full": full(),
+        **versions,
+    }
+
+
+def kernel_in_use() -> str:
+    """Which kernel measures, in the package's own words; a package without a choice has the reference only."""
+    in_use = getattr(import_module("lightning_hooks.stats.kernels"), "in_use", None)
+    return "reference" if in_use is None else str(in_use())
+
+
+def write(name: str, rows: Iterable[Any], folder: Path = RESULTS, **more: Any) -> Path:
+    """Write `<name>.json`.
+
+    Args:
+        name: of the table.
+        rows: mappings or dataclasses.
+        folder: where to.
+        more: further entries beside the rows.
+    """
+    plain = [asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"environment": environment(), "rows": plain, **more}, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def read(name: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+    """What `write` wrote, or None where it did not."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options that every script has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--name", help="name of the JSON file, without ending")
+    return parser
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

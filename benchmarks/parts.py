@@ -1,0 +1,77 @@
+"""The tables of the report that are not about whole fits: kernels, writing, taps, transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import targets
+from benchmarks.markdown import met, table
+
+
+def kernels(found: dict[str, Any]) -> str:
+    """The kernel beside `sum` and `copy_`."""
+    lines = []
+    for row in found["rows"]:
+        goal = "–"
+        if row["dtype"] == "float32" and row["size"] == 1_000:
+            goal = met(row["measure_ns"], targets.KERNEL_CALL_NS) + " (ns)"
+        if row["dtype"] == "float32" and row["size"] == 10_000_000:
+            goal = met(round(row["measure_gb_s"] / row["sum_gb_s"], 2), targets.KERNEL_SHARE, least=True) + " (of `sum`)"
+        figures = [f"{row[f'{name}_{unit}']:,.{digits}f}" for name in ("measure", "reference", "sum", "copy")
+                   for unit, digits in (("ns", 0), ("gb_s", 1))]  # fmt: skip
+        lines.append([row["dtype"], f"{row['size']:.0e}", *figures, goal])
+    columns = ["dtype", "elements"]
+    columns += [f"{name} ({unit})" for name in ("`measure`", "reference", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
+    lists = [
+        [
+            row["workload"],
+            row["tensors"],
+            f"{row['elements']:,}",
+            f"{row['measure_many_ms']:.2f}",
+            f"{row['foreach_norm_ms']:.2f}",
+        ]
+        for row in found["lists"]
+    ]
+    kernel = f"Kernel in use: {found['environment']['kernel']}."
+    several = table(["parameters of", "tensors", "elements", "`measure_many` (ms)", "`_foreach_norm` (ms)"], lists)
+    return f"{kernel}\n\n{table([*columns, 'target'], lines)}\n\nA list of tensors in one call:\n\n{several}"
+
+
+def writer(found: dict[str, Any]) -> str:
+    """Microseconds and bytes a value."""
+    lines = []
+    for row in found["rows"]:
+        goal = "–" if row["form"] == "add_scalar" else met(row["whole_us"], targets.EVENT_US)
+        lines.append([row["form"], f"{row['call_us']:.3f}", f"{row['whole_us']:.3f}", f"{row['bytes']:.0f}", goal])
+    columns = ["form", "µs a value, the call", "µs a value, with the writer's thread", "bytes a value", "target"]
+    return table(columns, lines)
+
+
+def scaling(found: dict[str, Any]) -> str:
+    """Cost and memory by the number of taps."""
+    rows = found["rows"]
+    lines = [[row["taps"], f"{row['ratio']:.2f}", f"{row['extra_ms']:.2f}", f"{row['us_per_tap']:.2f}"] for row in rows]
+    growth = rows[-1]["us_per_tap"] / rows[0]["us_per_tap"]
+    costs = table(["taps", "ratio", "extra (ms)", "µs a tap and step"], lines)
+    weights = [
+        [row["taps"], f"{row['mb_per_1000_taps']:.2f}", met(row["mb_per_1000_taps"], targets.MEMORY_MB_PER_1000)]
+        for row in found["memory"]
+    ]
+    return (
+        f"{costs}\n\nA tap of the most costs {growth:.2f} times a tap of the fewest (target: constant or falling).\n\n"
+        f"![Cost of a tap](../docs/scaling.svg)\n\n{table(['taps', 'MB per 1,000 taps', 'target'], weights)}"
+    )
+
+
+def transforms(found: dict[str, Any]) -> str:
+    """Ours beside torch and beside a loop."""
+    lines = []
+    for row in found["rows"]:
+        if "skipped" in row:
+            lines.append([row["workload"], row["transform"], f"not measured: {row['skipped']}", "–", "–", "–"])
+            continue
+        ratio = row["ms"] / row["beside_ms"]
+        goal = met(round(ratio, 2), targets.TRANSFORMS[row["transform"]])
+        beside = f"{row['beside_ms']:.3f} ({row['beside']})"
+        lines.append([row["workload"], row["transform"], f"{row['ms']:.3f}", beside, f"{ratio:.2f}", goal])
+    return table(["workload", "transform", "ms", "beside (ms)", "ratio", "target"], lines)

@@ -1,0 +1,131 @@
+"""`RESULTS.md`: every table of it from the JSON files, and nothing typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import parts as short
+from benchmarks import targets
+from benchmarks.markdown import met, table
+from benchmarks.output import RESULTS, read
+
+_HEADINGS = {
+    "control": "The control: a callback that does nothing",
+    "everything": "Everything, at every step",
+    "final": "The same with `update` and `final_grad`",
+    "every100": "Everything at every 100th step",
+    "compiled": "Compiled with `torch.compile` (inductor)",
+}
+_INTRODUCTION = """# What watching costs
+
+Written by `python -m benchmarks.run` (`make bench`; `make bench FULL=1` for longer runs) from `benchmarks/results/*.json`.
+
+A ratio is the step time with over the step time without. Watched and unwatched blocks of steps alternate inside one fit, under
+`Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not count. A
+step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
+blocks' median steps, in brackets its bootstrapped 95 % interval; *mean* is the same with the blocks' mean steps."""
+_PEERS = """`lightning_hooks` watches everything (outputs and their gradients too). `wandb.watch(log="all", log_freq=1)` is
+offline and draws histograms of parameters and gradients. The naive callback takes six statistics of outputs, parameters and
+gradients with one `.item()` and one `add_scalar` each."""
+Row = dict[str, Any]
+
+
+def render(folder: Path = RESULTS) -> str:
+    """The whole report.
+
+    Args:
+        folder: of the JSON files; a table whose file is not there says so.
+    """
+    parts = [_head(folder)]
+    parts += _overheads(read("control", folder), "native", "control")
+    parts += _overheads(read("alternating", folder), "native")
+    parts += _overheads(read("compiled", folder), "native", "compiled")
+    parts += _overheads(read("reference", folder), "reference", "reference")
+    sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
+        ("peers", "The peers, in the same fit", _peers),
+        ("kernels", "The measurement of one tensor", short.kernels),
+        ("writer", "Writing a step of 1,000 values", short.writer),
+        ("scaling", "From 100 to 10,000 taps", short.scaling),
+        ("transforms", "Transforms", short.transforms),
+    ]
+    for name, heading, body in sections:
+        found = read(name, folder)
+        parts.append(f"## {heading}\n\n{_not_run(name) if found is None else body(found)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(folder: Path) -> str:
+    found = next((f for f in (read(name, folder) for name in ("alternating", "peers", "kernels")) if f is not None), None)
+    if found is None:
+        return _INTRODUCTION
+    lines = [[f"`{key}`", value] for key, value in found["environment"].items()]
+    return f"{_INTRODUCTION}\n\n## Machine and versions\n\n{table(['', ''], lines)}"
+
+
+def _overheads(found: dict[str, Any] | None, kernel: str, name: str = "alternating") -> list[str]:
+    if found is None:
+        return [f"## Overhead: {name}\n\n{_not_run(name)}"]
+    parts = []
+    for variant, heading in _HEADINGS.items():
+        rows = [row for row in found["rows"] if row["variant"] == variant]
+        if rows:
+            after = ", without the compiled kernel" if kernel == "reference" else ""
+            parts.append(f"## {heading}{after}\n\n{_ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant)}")
+    drawn = [row for row in found["rows"] if row["variant"] == "histograms"]
+    if drawn:
+        parts.append(f"## Histograms of everything at every step\n\n{_histograms(found['rows'], drawn)}")
+    return parts
+
+
+def _ratios(rows: list[Row], goals: dict[str, float], variant: str) -> str:
+    columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "target"]
+    if variant == "every100":
+        columns[4] = "unwatched steps"
+    lines = []
+    for row in rows:
+        start = [f"{row['workload']}: {row['title']}", row["kernel"]]
+        if "skipped" in row:
+            lines.append([*start, "–", f"not measured: {row['skipped']}", "–", "–", "–"])
+            continue
+        digits = 4 if variant == "every100" else 3
+        ratio = f"{row['median']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+        fifth = f"{row['unwatched']:.4f}" if variant == "every100" else f"{row['of_means']:.3f}"
+        goal = met(row["median"], goals.get(row["workload"]))
+        if "graph_breaks" in row:
+            goal += f"; {row['graph_breaks']} graph breaks"
+        lines.append([*start, f"{row['step_ms']:.1f}", ratio, fifth, f"{row['extra_ms']:.2f}", goal])
+    return table(columns, lines)
+
+
+def _histograms(rows: list[Row], drawn: list[Row]) -> str:
+    plain = {row["workload"]: row for row in rows if row["variant"] == "everything" and "skipped" not in row}
+    lines = []
+    for row in drawn:
+        beside = plain.get(row["workload"])
+        factor = (row["median"] - 1) / (beside["median"] - 1) if beside and beside["median"] > 1 else float("nan")
+        ratio = f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        lines.append([row["workload"], ratio, f"{row['extra_ms']:.2f}", f"{factor:.2f}", met(factor, targets.HISTOGRAM_FACTOR)])
+    return table(["workload", "ratio", "extra (ms)", "times the scalar overhead", "target"], lines)
+
+
+def _peers(found: dict[str, Any]) -> str:
+    ours = {row["workload"]: row for row in found["rows"] if row["who"] == "lightning_hooks"}
+    lines = []
+    for row in found["rows"]:
+        if "skipped" in row:
+            lines.append([row["workload"], row["who"], f"not measured: {row['skipped']}", "–", "–", "–"])
+            continue
+        extra = ours[row["workload"]]["extra_ms"]
+        less = row["extra_ms"] / extra if extra > 0 else float("inf")
+        mine = row["who"] == "lightning_hooks"
+        goal = met(less, targets.TIMES_LESS.get(row["workload"]), least=True) if row["who"] == "wandb.watch" else "–"
+        ratio = f"{row['median']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        lines.append([row["workload"], row["who"], ratio, f"{row['extra_ms']:.1f}", "–" if mine else f"{less:.1f}", goal])
+    columns = ["workload", "who", "ratio", "extra (ms)", "times our extra", "target"]
+    return f"{_PEERS}\n\n{table(columns, lines)}"
+
+
+def _not_run(name: str) -> str:
+    return f"Not run: `python -m benchmarks.run --only {name}`."

@@ -1,0 +1,70 @@
+"""The one command: every benchmark, then the report and the pictures.
+
+python -m benchmarks.run              all of it, quick
+FULL=1 python -m benchmarks.run       the same, longer
+python -m benchmarks.run --only kernels writer
+python -m benchmarks.run --only       no benchmark, only the report and the pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.output import RESULTS
+from benchmarks.picture import draw
+from benchmarks.report import render
+
+ROOT = Path(__file__).parent.parent
+# Each in a process of its own, so that no one's memory, threads or compiled code is another's.
+RUNS: dict[str, tuple[str, ...]] = {
+    "control": ("alternating", "--name", "control", "--variants", "control"),
+    "alternating": ("alternating", "--variants", "everything,final,histograms,every100"),
+    "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
+    "reference": ("alternating", "--name", "reference"),
+    "peers": ("peers",),
+    "kernels": ("kernels",),
+    "writer": ("writer",),
+    "scaling": ("scaling",),
+    "transforms": ("transforms",),
+}
+
+
+def run(name: str) -> bool:
+    """Run one benchmark; say whether it went well.
+
+    Args:
+        name: a key of `RUNS`.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    if name == "reference":
+        environment["LIGHTNING_HOOKS_KERNEL"] = "reference"
+    module, *options = RUNS[name]
+    started = time.perf_counter()
+    print(f"== {name}", flush=True)
+    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], cwd=ROOT, env=environment)
+    print(f"== {time.perf_counter() - started:.0f} s", flush=True)
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run, render, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS), help="which; none for the report alone")
+    chosen = parser.parse_args().only
+    failed = [name for name in chosen if not run(name)]
+    report = RESULTS.parent / "RESULTS.md"
+    report.write_text(render())
+    for path in (report, *draw()):
+        print(f"written: {path.relative_to(ROOT)}")
+    for name in failed:
+        print(f"FAILED: {name}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

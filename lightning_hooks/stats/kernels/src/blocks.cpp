@@ -1,0 +1,143 @@
+// The instruction sets that a block is compiled for, and the choice among them. One binary serves every processor of an
+// architecture: nothing is compiled for the machine that builds it.
+#include "blocks.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "scalar.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace hooks {
+namespace {
+
+// Whether the processor treats subnormals as zeros while this lives, and afterwards as before.
+class FlushSubnormals {
+ public:
+#if defined(__x86_64__)
+  static constexpr unsigned kBits = 0x8040;  // flush to zero, denormals are zeros
+  explicit FlushSubnormals(bool flush) : before_(_mm_getcsr()) {
+    const unsigned wanted = flush ? before_ | kBits : before_ & ~kBits;
+    changed_ = wanted != before_;
+    if (changed_) _mm_setcsr(wanted);
+  }
+  ~FlushSubnormals() {
+    if (changed_) _mm_setcsr(before_);
+  }
+
+ private:
+  unsigned before_;
+  bool changed_;
+#elif defined(__aarch64__)
+  explicit FlushSubnormals(bool flush) {
+    constexpr std::uint64_t bit = 1 << 24;
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    const std::uint64_t wanted = flush ? before_ | bit : before_ & ~bit;
+    changed_ = wanted != before_;
+    if (changed_) asm volatile("msr fpcr, %0" : : "r"(wanted));
+  }
+  ~FlushSubnormals() {
+    if (changed_) asm volatile("msr fpcr, %0" : : "r"(before_));
+  }
+
+ private:
+  std::uint64_t before_;
+  bool changed_;
+#else
+  explicit FlushSubnormals(bool) {}
+#endif
+};
+
+}  // namespace
+}  // namespace hooks
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#define HOOKS_PUSH(names) _Pragma(HOOKS_TEXT(clang attribute push(__attribute__((target(names))), apply_to = function)))
+#define HOOKS_POP _Pragma("clang attribute pop")
+#else
+#define HOOKS_PUSH(names) _Pragma("GCC push_options") _Pragma(HOOKS_TEXT(GCC target(names)))
+#define HOOKS_POP _Pragma("GCC pop_options")
+#endif
+#define HOOKS_TEXT(...) #__VA_ARGS__
+
+#define HOOKS_TARGET avx512
+#define HOOKS_BYTES 64
+#define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_cvtph_ps(read<__m256i>(p)))
+HOOKS_PUSH("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
+#include "blocks.inc"
+HOOKS_POP
+#undef HOOKS_TARGET
+#undef HOOKS_BYTES
+#undef HOOKS_HALF
+
+#define HOOKS_TARGET avx2
+#define HOOKS_BYTES 32
+#define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm256_cvtph_ps(read<__m128i>(p)))
+HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2")
+#include "blocks.inc"
+HOOKS_POP
+#undef HOOKS_TARGET
+#undef HOOKS_BYTES
+#undef HOOKS_HALF
+
+#endif
+
+// What every processor of the architecture has: sixteen bytes.
+#define HOOKS_TARGET baseline
+#define HOOKS_BYTES 16
+#if defined(__aarch64__)
+#define HOOKS_HALF(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&(p)->bits)))
+#else
+#define HOOKS_HALF(p) widen(read<shorts>(p))
+#endif
+#include "blocks.inc"
+
+namespace hooks {
+
+namespace {
+
+std::vector<Blocks> supported() {
+  std::vector<Blocks> out;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count});
+  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count});
+#endif
+  out.push_back({"baseline", baseline::measure, baseline::count});
+  return out;
+}
+
+const std::vector<Blocks>& known() {
+  static const std::vector<Blocks> found = supported();
+  return found;
+}
+std::atomic<const Blocks*> chosen{nullptr};
+
+}  // namespace
+
+const Blocks& blocks() {
+  const Blocks* const asked = chosen.load(std::memory_order_relaxed);
+  return asked ? *asked : known().front();
+}
+
+bool choose_blocks(const char* name) {
+  for (const Blocks& one : known()) {
+    if (std::strcmp(one.name, name) != 0) continue;
+    chosen = &one;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace hooks

@@ -1,0 +1,33 @@
+// One block of at most kBlock elements at a time, by the widest vectors of the processor.
+#pragma once
+
+#include <cstdint>
+
+#include "row.hpp"
+
+namespace hooks {
+
+constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
+// Equal neighbours count in different tables, so that none waits for the store before it. A small block takes few of them:
+// adding them up would take longer than the counting.
+constexpr int kTables = 8, kFewTables = 2;
+constexpr int tables_for(int n) { return n < 2048 ? kFewTables : kTables; }
+
+// What one instruction set offers. `measure` writes the row of a block; `count` adds its elements to
+// the first `tables_for(n)` tables of keys.
+struct Blocks {
+  const char* name;
+  void (*measure)(Kind, const void* data, int n, Row& out);
+  void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
+};
+
+// The best of them that this processor runs, unless another was chosen.
+const Blocks& blocks();
+
+// Takes another from now on, for tests of all of them on one machine; false where this processor does not run it.
+bool choose_blocks(const char* name);
+
+// The exact row of a block in scalar float64, whatever it holds: NaN, infinities, subnormals, the ends of the range.
+void measure_carefully(Kind, const void* data, int n, Row& out);
+
+}  // namespace hooks

@@ -1,0 +1,151 @@
+#include "measure.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "blocks.hpp"
+#include "pool.hpp"
+
+namespace hooks {
+namespace {
+
+constexpr std::int64_t kChunk = 4 * kBlock;   // what a thread takes at a time
+constexpr int kMiddle = kBuckets / 2;         // the bucket of zeros and of magnitudes below the normal numbers
+constexpr int kExponents = kKeys / 2;
+
+using Tables = std::uint32_t[kTables][kKeys];
+
+struct Scratch {
+  alignas(64) std::uint64_t buffer[kBlock];
+  Tables tables;
+  int used = 0;  // tables that are not all zeros, from the first one on
+};
+
+// The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
+Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch, bool count) {
+  Row out, part;
+  while (begin < end) {
+    const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
+    const void* const data = view.block(begin, n, scratch.buffer);
+    kernels.measure(view.kind, data, n, part);
+    if (count) {
+      kernels.count(view.kind, data, n, scratch.tables);
+      scratch.used = std::max(scratch.used, tables_for(n));
+    }
+    merge(out, part);
+    begin += n;
+  }
+  return out;
+}
+
+// One for each thread, kept: setting it up takes longer than measuring a small tensor. The tables are left empty after use.
+Scratch& scratch_of_thread() {
+  thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
+  return *scratch;
+}
+
+// Adds the tables of keys to the buckets and empties them.
+void empty(Scratch& scratch, double* buckets) {
+  std::uint64_t sums[kKeys] = {};
+  for (int table = 0; table < scratch.used; ++table) {
+    for (int key = 0; key < kKeys; ++key) sums[key] += scratch.tables[table][key];
+  }
+  std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
+  scratch.used = 0;
+  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
+    buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
+    buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
+  }
+}
+
+void repeat(Row& row, double copies) {
+  row.count *= copies;
+  row.m2 *= copies;
+  row.abs_sum *= copies;
+  row.zeros *= copies;
+  row.nonfinite *= copies;
+  row.underflow *= copies;
+}
+
+struct Task {
+  std::size_t view;
+  std::int64_t begin, end;
+};
+
+struct Job {
+  const Blocks& kernels;
+  const View* views;
+  std::vector<Task> tasks;
+  std::vector<Row> rows;
+  double* histograms;
+  std::mutex adding;
+  std::atomic<std::size_t> next{0};
+
+  void work() {
+    Scratch& scratch = scratch_of_thread();
+    std::size_t counted = tasks.size();  // the task whose view is in the tables
+    const auto settle = [&] {
+      if (histograms && counted < tasks.size()) {
+        const std::lock_guard<std::mutex> locked(adding);
+        empty(scratch, histograms + tasks[counted].view * kBuckets);
+      }
+    };
+    for (std::size_t i = next++; i < tasks.size(); i = next++) {
+      const Task& task = tasks[i];
+      if (counted < tasks.size() && tasks[counted].view != task.view) settle();
+      rows[i] = measure_range(kernels, views[task.view], task.begin, task.end, scratch, histograms != nullptr);
+      counted = i;
+    }
+    settle();
+  }
+  static void body(void* job) {
+    try {
+      static_cast<Job*>(job)->work();
+    } catch (const std::bad_alloc&) {
+      // No room for its scratch, so it took nothing; the calling thread has its own already.
+    }
+  }
+};
+
+}  // namespace
+
+void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads) {
+  const Blocks& kernels = blocks();
+  if (histograms) std::fill_n(histograms, many * kBuckets, 0.0);
+  Scratch& scratch = scratch_of_thread();
+  if (threads <= 1) {
+    for (std::size_t i = 0; i < many; ++i) {
+      const View& view = views[i];
+      // In the same pieces as several threads would take, so that the rounding is the same.
+      rows[i] = Row();
+      for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
+        const std::int64_t end = std::min(view.numel, begin + kChunk);
+        merge(rows[i], measure_range(kernels, view, begin, end, scratch, histograms != nullptr));
+      }
+      if (histograms) empty(scratch, histograms + i * kBuckets);
+    }
+  } else {
+    Job job{kernels, views, {}, {}, histograms, {}, {}};
+    for (std::size_t i = 0; i < many; ++i) {
+      for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
+        job.tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
+      }
+    }
+    job.rows.resize(job.tasks.size());
+    run_parallel(Job::body, &job, threads);
+    std::fill_n(rows, many, Row());
+    for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);
+  }
+  for (std::size_t i = 0; i < many; ++i) {
+    const double copies = views[i].copies;
+    if (copies == 1) continue;
+    repeat(rows[i], copies);
+    if (histograms) std::for_each_n(histograms + i * kBuckets, kBuckets, [copies](double& bucket) { bucket *= copies; });
+  }
+}
+
+}  // namespace hooks

@@ -1,0 +1,19 @@
+// Whole tensors, one or many, on one thread or several. The result does not depend on the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "view.hpp"
+
+namespace hooks {
+
+constexpr int kBuckets = 509;
+
+// Fewer elements than this are measured on the calling thread: waking another takes longer than it saves.
+constexpr std::int64_t kWorthThreads = 1 << 17;
+
+// Rows of `many` views, and their histograms where `histograms` is not null ([many, kBuckets]).
+void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads);
+
+}  // namespace hooks

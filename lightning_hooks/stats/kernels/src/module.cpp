@@ -1,0 +1,114 @@
+// The Python module `_native`: a thin layer over the C interface of Python, in its stable part, so that one binary serves
+// every Python from 3.11 on.
+#include "tensor.hpp"  // first: Python.h wants to come before the standard headers
+
+#include <utility>
+#include <vector>
+
+#include "blocks.hpp"
+#include "writing.hpp"
+
+namespace {
+
+using hooks::look;
+using hooks::measure_views;
+using hooks::Row;
+using hooks::View;
+
+PyObject* bytes_of(const void* data, std::size_t size) {
+  return PyBytes_FromStringAndSize(static_cast<const char*>(data), static_cast<Py_ssize_t>(size));
+}
+
+PyObject* py_measure(PyObject*, PyObject* tensor) {
+  View view;
+  const int found = look(tensor, view);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_NONE;
+  Row row;
+  if (!measure_views(&view, 1, &row, nullptr)) return nullptr;
+  return bytes_of(&row, sizeof row);
+}
+
+PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
+  View view;
+  const int found = look(tensor, view);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_NONE;
+  Row row;
+  double buckets[hooks::kBuckets];
+  if (!measure_views(&view, 1, &row, buckets)) return nullptr;
+  PyObject* const moments = bytes_of(&row, sizeof row);
+  PyObject* const counts = bytes_of(buckets, sizeof buckets);
+  PyObject* const both = moments && counts ? PyTuple_Pack(2, moments, counts) : nullptr;
+  Py_XDECREF(moments);
+  Py_XDECREF(counts);
+  return both;
+}
+
+PyObject* py_measure_many(PyObject*, PyObject* tensors) {
+  PyObject* const kept = PySequence_Tuple(tensors);  // holds them while the lock is released
+  if (!kept) return nullptr;
+  const Py_ssize_t many = PyTuple_Size(kept);
+  std::vector<View> views;
+  std::vector<Row> rows;
+  std::vector<bool> measured;
+  int found = 0;
+  for (Py_ssize_t i = 0; i < many && found >= 0; ++i) {
+    View view;
+    found = look(PyTuple_GetItem(kept, i), view);
+    measured.push_back(found == 1);
+    if (found == 1) views.push_back(std::move(view));
+  }
+  rows.resize(views.size());
+  PyObject* out = found >= 0 && measure_views(views.data(), views.size(), rows.data(), nullptr) ? PyList_New(many) : nullptr;
+  const Row* row = rows.data();
+  for (Py_ssize_t i = 0; i < many && out; ++i) {
+    PyObject* item = Py_None;
+    if (measured[static_cast<std::size_t>(i)]) {
+      item = bytes_of(row++, sizeof(Row));
+    } else {
+      Py_INCREF(item);
+    }
+    if (!item || PyList_SetItem(out, i, item) != 0) {
+      Py_DECREF(out);
+      out = nullptr;
+    }
+  }
+  Py_DECREF(kept);
+  return out;
+}
+
+PyObject* py_instructions(PyObject*, PyObject*) { return PyUnicode_FromString(hooks::blocks().name); }
+
+PyObject* py_choose_instructions(PyObject*, PyObject* name) {
+  PyObject* const bytes = PyUnicode_AsUTF8String(name);
+  const char* const text = bytes ? PyBytes_AsString(bytes) : nullptr;
+  if (!text) return nullptr;
+  const bool found = hooks::choose_blocks(text);
+  Py_DECREF(bytes);
+  return PyBool_FromLong(found);
+}
+
+PyMethodDef methods[] = {
+    {"setup", hooks::py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
+    {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
+    {"choose_instructions", py_choose_instructions, METH_O, "Take another set, for tests; False where it does not run here."},
+    {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
+    {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
+    {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
+    {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_into)), METH_FASTCALL,
+     "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
+    {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
+     "Write moments into a state, or merge them."},
+    {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,
+     "Write several rows of moments into a state."},
+    {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
+     "Write a histogram into a state, or add it."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The native kernel.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&definition); }

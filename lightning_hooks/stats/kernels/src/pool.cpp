@@ -1,0 +1,110 @@
+#include "pool.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#include <signal.h>
+#endif
+
+namespace hooks {
+namespace {
+
+// Signals are for Python's threads: while this lives, threads that are started here leave them alone.
+class SignalsHeld {
+ public:
+#if defined(__unix__) || defined(__APPLE__)
+  SignalsHeld() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+#endif
+};
+
+class Pool {
+ public:
+  void run(void (*body)(void*), void* argument, unsigned threads) {
+    const std::unique_lock<std::mutex> mine(running_, std::try_to_lock);
+    if (!mine.owns_lock()) return body(argument);  // another thread of Python has the helpers
+    {
+      const std::lock_guard<std::mutex> locked(state_);
+      start(threads - 1);
+      body_ = body;
+      argument_ = argument;
+      wanted_ = threads - 1;
+    }
+    if (threads == 2) {
+      woken_.notify_one();
+    } else {
+      woken_.notify_all();
+    }
+    body(argument);
+    std::unique_lock<std::mutex> locked(state_);
+    wanted_ = 0;
+    ended_.wait(locked, [this] { return busy_ == 0; });
+  }
+
+ private:
+  void start(unsigned helpers) {
+    const SignalsHeld held;
+    try {
+      for (; started_ < helpers; ++started_) std::thread(&Pool::serve, this).detach();
+    } catch (const std::system_error&) {
+      // No more threads to be had: those there are do the work.
+    }
+  }
+
+  void serve() {
+    std::unique_lock<std::mutex> locked(state_);
+    while (true) {
+      woken_.wait(locked, [this] { return wanted_ > 0; });
+      --wanted_;
+      ++busy_;
+      locked.unlock();
+      body_(argument_);
+      locked.lock();
+      if (--busy_ == 0) ended_.notify_one();
+    }
+  }
+
+  std::mutex running_;  // held for a whole job
+  std::mutex state_;    // guards what follows
+  std::condition_variable woken_, ended_;
+  void (*body_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  unsigned started_ = 0, wanted_ = 0, busy_ = 0;
+};
+
+// Never destroyed: at the end of the process its threads still wait in it.
+std::atomic<Pool*> pool{nullptr};
+
+#if defined(__unix__) || defined(__APPLE__)
+// A forked child has none of the threads: it leaves the pool alone, whatever state it was in, and makes another at need.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr); });
+#endif
+
+Pool& pool_of_process() {
+  Pool* known = pool.load();
+  if (known) return *known;
+  Pool* const made = new Pool();
+  if (pool.compare_exchange_strong(known, made)) return *made;
+  delete made;  // another thread was first
+  return *known;
+}
+
+}  // namespace
+
+void run_parallel(void (*body)(void*), void* argument, unsigned threads) {
+  pool_of_process().run(body, argument, threads);
+}
+
+}  // namespace hooks

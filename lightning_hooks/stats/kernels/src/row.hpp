@@ -1,0 +1,55 @@
+// A row of raw moments: the same nine float64 numbers, in the same order, as lightning_hooks/stats/moments.py.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace hooks {
+
+struct Row {
+  double count = 0;
+  double mean = 0;
+  double m2 = 0;
+  double abs_sum = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  double zeros = 0;
+  double nonfinite = 0;
+  double underflow = 0;
+};
+constexpr std::size_t kMoments = 9;
+static_assert(sizeof(Row) == kMoments * sizeof(double), "a row is nine numbers without gaps");
+
+// The lesser and the greater of two numbers, NaN where either is: std::min would hide it.
+inline double least(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b < a ? b : a); }
+inline double greatest(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b > a ? b : a); }
+
+// The row of the union of two disjoint sets of elements (Chan, Golub and LeVeque 1983), with the same rounding and the same
+// rules for what is not finite as `merge_groups` in moments.py.
+inline void merge(Row& into, const Row& from) {
+  if (from.count == 0) return;
+  if (into.count == 0) {
+    into = from;
+    return;
+  }
+  const double total = into.count + from.count;
+  const double mean = into.count / total * into.mean + from.count / total * from.mean;
+  const double left = into.mean - mean, right = from.mean - mean;
+  into.m2 = into.m2 + from.m2 + (into.count * (left * left) + from.count * (right * right));
+  into.count = total;
+  into.mean = mean;
+  into.abs_sum += from.abs_sum;
+  into.min = least(into.min, from.min);
+  into.max = greatest(into.max, from.max);
+  into.zeros += from.zeros;
+  into.nonfinite += from.nonfinite;
+  into.underflow += from.underflow;
+}
+
+enum class Kind : int { f32, f16, bf16, f64 };
+
+constexpr int kBlock = 4096;  // elements: 16 KB of float32, half of a small first-level cache
+
+}  // namespace hooks

@@ -1,0 +1,98 @@
+#include "tensor.hpp"
+
+#include <exception>
+
+#include "dlpack.hpp"
+
+namespace hooks {
+namespace {
+
+// What `setup` was told. Strong references, kept as long as the process.
+PyObject* tensor_types[2] = {};
+PyObject* thread_number = nullptr;
+PyObject* is_negated = nullptr;
+const DlExchange* exchange = nullptr;
+
+// Fewer elements than this are read under the interpreter lock: getting it back may take longer than the reading.
+constexpr std::int64_t kWorthRelease = 1 << 19;
+
+// How many threads torch would use: a DataLoader's worker, for one, has a single one.
+unsigned threads_for(std::int64_t elements) {
+  if (elements < kWorthThreads) return 1;
+  PyObject* const number = PyObject_CallNoArgs(thread_number);
+  const long known = number ? PyLong_AsLong(number) : -1;
+  Py_XDECREF(number);
+  PyErr_Clear();
+  return known > 1 ? static_cast<unsigned>(known) : 1;
+}
+
+}  // namespace
+
+int look(PyObject* object, View& view, bool may_be_negated) {
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  if (type != tensor_types[0] && type != tensor_types[1]) return 0;
+  DlTensor found;
+  if (exchange->tensor_from_object(object, &found) != 0) {
+    PyErr_Clear();  // no strided memory behind it: sparse, of a function transform, …
+    return 0;
+  }
+  if (found.device.type != kDlCpu || found.dtype.lanes != 1) return 0;
+  const int bits = found.dtype.bits;
+  if (found.dtype.code == kDlBFloat && bits == 16) {
+    view.kind = Kind::bf16;
+  } else if (found.dtype.code == kDlFloat && (bits == 16 || bits == 32 || bits == 64)) {
+    view.kind = bits == 16 ? Kind::f16 : bits == 32 ? Kind::f32 : Kind::f64;
+  } else {
+    return 0;
+  }
+  // What lies there may stand for its negative (`z.conj().imag`), of which the table says nothing.
+  if (may_be_negated) {
+    PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
+    if (negated != Py_False) {
+      Py_XDECREF(negated);
+      return negated ? 0 : -1;
+    }
+    Py_DECREF(negated);
+  }
+  view.lay_out(found.shape, found.strides, found.ndim);
+  if (!found.data && view.numel != 0) return 0;  // zeros of autograd that were never written anywhere
+  view.data = static_cast<const char*>(found.data) + found.byte_offset;
+  return 1;
+}
+
+bool measure_views(const View* views, std::size_t many, Row* rows, double* histograms) {
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
+  const unsigned threads = threads_for(elements);
+  PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
+  bool enough = true;
+  try {
+    measure(views, many, rows, histograms, threads);
+  } catch (const std::exception&) {
+    enough = false;
+  }
+  if (released) PyEval_RestoreThread(released);
+  if (!enough) PyErr_NoMemory();
+  return enough;
+}
+
+PyObject* py_setup(PyObject*, PyObject* args) {
+  PyObject *tensor, *parameter, *negated, *capsule, *number;
+  if (!PyArg_ParseTuple(args, "OOOOO:setup", &tensor, &parameter, &negated, &capsule, &number)) return nullptr;
+  auto* table = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, kDlCapsule));
+  if (!table) return nullptr;
+  while (table && table->version.major != kDlMajor) table = table->older;
+  if (!table || !table->tensor_from_object) {
+    PyErr_SetString(PyExc_ImportError, "the DLPack exchange table of torch is of another version");
+    return nullptr;
+  }
+  for (PyObject* kept : {tensor, parameter, negated, number}) Py_INCREF(kept);
+  tensor_types[0] = tensor;
+  tensor_types[1] = parameter;
+  is_negated = negated;
+  thread_number = number;
+  exchange = table;
+  Py_RETURN_NONE;
+}
+
+}  // namespace hooks

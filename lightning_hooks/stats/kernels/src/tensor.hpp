@@ -1,0 +1,25 @@
+// Tensors of Python as views of memory, and their measurement with or without the interpreter lock. Of torch this knows only
+// the DLPack exchange table.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <cstddef>
+
+#include "measure.hpp"
+
+namespace hooks {
+
+// Arguments: the types of tensors, `is_neg`, the exchange table, the number of threads. Before anything else.
+PyObject* py_setup(PyObject*, PyObject* args);
+
+// 1: the view is laid out. 0: not a plain tensor in the memory of this machine, or a type of number that is not measured
+// here. -1: a Python error is set.
+int look(PyObject* object, View& view, bool may_be_negated = true);
+
+// Rows of `many` views, and histograms where that is not null. False with a Python error set.
+bool measure_views(const View* views, std::size_t many, Row* rows, double* histograms);
+
+}  // namespace hooks

@@ -1,0 +1,124 @@
+#include "writing.hpp"
+
+#include <cstring>
+
+namespace hooks {
+namespace {
+
+// The numbers first to first + many of a state; null with a Python error set.
+double* numbers_of(const View& state, PyObject* first, std::size_t many) {
+  const Py_ssize_t begin = PyLong_AsSsize_t(first);
+  if (begin == -1 && PyErr_Occurred()) return nullptr;
+  if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
+    PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
+    return nullptr;
+  }
+  if (begin < 0 || begin + static_cast<std::int64_t>(many) > state.numel) {
+    PyErr_SetString(PyExc_IndexError, "outside of the state");
+    return nullptr;
+  }
+  return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
+}
+
+void join_moments(double* numbers, const void* from) {
+  Row into, other;
+  std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
+  std::memcpy(static_cast<void*>(&other), from, sizeof other);
+  merge(into, other);
+  std::memcpy(numbers, &into, sizeof into);
+}
+
+void join_counts(double* numbers, const void* from) {
+  const char* bytes = static_cast<const char*>(from);
+  for (int i = 0; i < kBuckets; ++i) {
+    double count;
+    std::memcpy(&count, bytes + i * sizeof count, sizeof count);
+    numbers[i] += count;
+  }
+}
+
+// Arguments of the following: state, place of the first number, bytes, whether to join what is there or to take its place.
+PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, void (*join)(double*, const void*)) {
+  if (given != 4) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, a place in it, bytes, and whether to merge");
+    return nullptr;
+  }
+  char* bytes = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(args[2], &bytes, &size) != 0) return nullptr;
+  if (static_cast<std::size_t>(size) != wanted) {
+    PyErr_Format(PyExc_ValueError, "expected %zu bytes and got %zd", wanted, size);
+    return nullptr;
+  }
+  View state;
+  const int found = look(args[0], state, false);
+  if (found < 0) return nullptr;
+  if (found == 0) {
+    PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
+    return nullptr;
+  }
+  double* const numbers = numbers_of(state, args[1], wanted / sizeof(double));
+  if (!numbers) return nullptr;
+  if (args[3] == Py_True) {
+    join(numbers, bytes);
+  } else {
+    std::memcpy(numbers, bytes, wanted);
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place.
+PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  if (given != 5) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
+    return nullptr;
+  }
+  View state, view;
+  int found = look(args[0], state, false);
+  if (found > 0) found = look(args[3], view);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_FALSE;
+  double* const numbers = numbers_of(state, args[1], kMoments);
+  double* const counts = numbers && args[2] != Py_None ? numbers_of(state, args[2], kBuckets) : nullptr;
+  if (!numbers || (args[2] != Py_None && !counts)) return nullptr;
+  Row row;
+  double buckets[kBuckets];
+  if (!measure_views(&view, 1, &row, counts ? buckets : nullptr)) return nullptr;
+  const bool merging = args[4] == Py_True;
+  if (merging) {
+    join_moments(numbers, &row);
+    if (counts) join_counts(counts, buckets);
+  } else {
+    std::memcpy(numbers, &row, sizeof row);
+    if (counts) std::memcpy(counts, buckets, sizeof buckets);
+  }
+  Py_RETURN_TRUE;
+}
+
+PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  return put(args, given, sizeof(Row), join_moments);
+}
+
+// Arguments: state, a list of places, a list of as many bytes.
+PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  const Py_ssize_t many = given == 3 ? PyList_Size(args[1]) : -1;
+  if (many < 0 || PyList_Size(args[2]) != many) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected the state and two lists of one length");
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < many; ++i) {
+    PyObject* const one[] = {args[0], PyList_GetItem(args[1], i), PyList_GetItem(args[2], i), Py_False};
+    PyObject* const done = put(one, 4, sizeof(Row), join_moments);
+    if (!done) return nullptr;
+    Py_DECREF(done);
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  return put(args, given, kBuckets * sizeof(double), join_counts);
+}
+
+}  // namespace hooks

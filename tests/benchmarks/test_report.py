@@ -1,0 +1,60 @@
+"""The report and the pictures, from made-up figures."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from benchmarks import output
+from benchmarks.picture import draw
+from benchmarks.report import render
+
+RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
+BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
+
+
+def fill(folder: Path) -> None:
+    ratios = [{**BASE, **RATIO, "variant": variant} for variant in ("everything", "histograms")]
+    hundredth = {**BASE, **RATIO, "variant": "every100", "unwatched": 1.001, "one_step_extra_ms": 0.6}
+    output.write("alternating", [*ratios, hundredth], folder)
+    output.write("compiled", [{**BASE, "variant": "compiled", "workload": "C", "skipped": "refused"}], folder)
+    peers = [("lightning_hooks", 0.5), ("naive", 21.0), ("wandb.watch", 35.0)]
+    output.write("peers", [{**BASE, **RATIO, "who": who, "extra_ms": extra} for who, extra in peers], folder)
+    speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "reference", "sum", "copy") for unit in ("ns", "gb_s")}
+    lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
+    output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
+    output.write("writer", [{"form": "both", "values": 1000, "call_us": 0.05, "whole_us": 0.2, "bytes": 50.0}], folder)
+    costs = [{"taps": taps, "ratio": 2.0, "extra_ms": 1.0, "us_per_tap": 1.0} for taps in (100, 10_000)]
+    output.write("scaling", costs, folder, memory=[{"taps": 100, "bytes": 1, "mb_per_1000_taps": 0.5}])
+    pairs = {"workload": "A", "tensors": 22, "transform": "ClipByGlobalNorm", "beside": "torch", "ms": 1.0, "beside_ms": 2.0}
+    output.write("transforms", [pairs], folder)
+
+
+def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
+    fill(tmp_path)
+    text = render(tmp_path)
+    assert "1.100 [1.050, 1.150] | 1.110 | 0.50 | ≤ 1.12, met |" in text
+    assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | ≤ 1.003, **missed** |" in text
+    assert "not measured: refused" in text
+    assert "| 35.0 | 70.0 | ≥ 30, met |" in text
+    assert "Not run: `python -m benchmarks.run --only reference`." in text
+    for heading in ("Histograms of everything", "The measurement of one tensor", "Writing a step", "From 100 to", "Transforms"):
+        assert f"## {heading}" in text
+    for line in text.splitlines():
+        assert "nan" not in line.lower().split(), line
+
+
+def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
+    assert render(tmp_path).count("Not run") == 9
+    assert draw(tmp_path, tmp_path / "docs") == []
+
+
+def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> None:
+    fill(tmp_path)
+    paths = draw(tmp_path, tmp_path / "docs")
+    assert [path.name for path in paths] == ["overhead.svg", "scaling.svg"]
+    texts = [ElementTree.parse(path).getroot() for path in paths]
+    words = ["".join(root.itertext()) for root in texts]
+    assert "1.10×" in words[0] and "an <MLP>" in words[0]
+    assert "10,000" in words[1]

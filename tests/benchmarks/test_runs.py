@@ -1,0 +1,76 @@
+"""The workloads are what the issue says, and the benchmarks run; no time is asserted."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks import peers
+from benchmarks.alternating import measure
+from benchmarks.blocks import OFF, Layout
+from benchmarks.clock import fit
+from benchmarks.modes import CallbackMode, everything, monitor_mode
+from benchmarks.naive import NaiveMode
+from benchmarks.workloads import WORKLOADS, chain
+from lightning_hooks import assert_no_hooks
+
+TINY = chain(12)
+
+
+@pytest.mark.parametrize(("letter", "parameters"), [("A", 22), ("B", 62), ("C", 77), ("D", 581)])
+def test_workloads_have_their_parameters_and_a_finite_loss(letter: str, parameters: int) -> None:
+    module, loader = WORKLOADS[letter].make(1)
+    assert len(list(module.parameters())) == parameters
+    (batch,) = loader
+    assert math.isfinite(module.training_step(batch, 0).item())
+
+
+def test_a_workload_is_the_same_each_time() -> None:
+    made = [TINY.make(2) for _ in range(2)]
+    (first, one), (second, two) = made
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(one, two, strict=True))
+
+
+def test_a_variant_runs_and_says_what_it_measured() -> None:
+    row = measure(TINY, "everything", Layout((OFF, "everything"), rounds=2, length=2))
+    assert row["median"] > 0 and row["low"] <= row["median"] <= row["high"]
+
+
+class Seen(Callback):
+    """Notes at which steps it is in the trainer."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.steps.append(batch_idx)
+
+
+def test_each_mode_is_there_in_its_own_steps_only() -> None:
+    layout = Layout((OFF, "ours", "naive", "seen"), rounds=2, length=2)
+    module, loader = TINY.make(layout.steps)
+    ours, naive, seen = monitor_mode("ours", everything(), layout), NaiveMode(), Seen()
+    clock = fit(module, loader, layout, [ours, naive, CallbackMode("seen", seen)])
+    own = [step for step in range(layout.steps) if layout.place_of(step) >= 0 and layout.mode_at(step) == "seen"]
+    assert set(own) <= set(seen.steps)
+    assert all(layout.place_of(step) == 0 for step in set(seen.steps) - set(own))  # it goes one step late
+    assert [len(block) for name in layout.modes for block in clock.blocks(name)] == [2] * 8
+    assert_no_hooks(module)
+    assert not any(part._forward_hooks for part in module.modules())
+
+
+def test_without_wandb_the_peers_are_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr(peers, "_SETTLE", 0.0)
+    rows = peers.measure(replace(TINY, step_ms=300.0), seconds=0.0, least=1)
+    assert [row["who"] for row in rows] == ["lightning_hooks", "naive", "wandb.watch"]
+    assert "wandb" in rows[-1]["skipped"] and all("median" in row for row in rows[:2])

@@ -1,0 +1,101 @@
+"""Every way of writing into a table ends in the same numbers, and each tensor counts once."""
+
+import pytest
+import torch
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.custom import user_statistic
+from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.table import Table
+
+TENSORS = [torch.tensor([1.0, 3.0]), torch.tensor([[2.0, -7.0], [0.0, float("inf")]]).t(), torch.ones(1000).double()]
+needs_native = pytest.mark.skipif(kernels.compiled is None, reason="the reference kernel serves")
+
+
+def largest(tensor):
+    return tensor.max()
+
+
+def table():
+    return Table(4, histogram_rows=(1,), users=[(2, user_statistic(largest, "stats"))])
+
+
+def test_a_row_is_the_union_of_what_was_added():
+    kept, together = table(), table()
+    for row in range(3):
+        for tensor in TENSORS:
+            kept.add(row, Measurement(tensor))
+        together.add(row, Measurement(torch.cat([tensor.double().flatten() for tensor in TENSORS])))
+    torch.testing.assert_close(kept.split(kept.state)[:2], together.split(together.state)[:2], equal_nan=True)
+    assert kept.moments[3, 0] == 0
+
+
+@needs_native
+def test_writers_write_what_adding_writes():
+    added, written = table(), table()
+    writers = [written.writer(row) for row in range(4)]
+    assert [writer is None for writer in writers] == [False, False, True, False]
+    for tensor in TENSORS:
+        for row in (0, 1):
+            added.add(row, Measurement(tensor))
+            assert writers[row](tensor)
+    torch.testing.assert_close(written.state, added.state, rtol=0, atol=0, equal_nan=True)
+    written.clear()
+    assert writers[0](TENSORS[0])
+    assert written.moments[0, 1] == 2.0
+
+
+@needs_native
+def test_a_writer_leaves_alone_what_the_kernel_does_not_measure():
+    kept = table()
+    write = kept.writer(0)
+    before = kept.state.clone()
+    for odd in (torch.ones(3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
+        assert not write(odd)
+    assert torch.equal(kept.state, before)
+    assert write(torch.tensor([5.0]))
+    kept.add(0, Measurement(torch.eye(2).to_sparse()))
+    assert kept.moments[0, :2].tolist() == [5.0, 1.4]
+
+
+@needs_native
+def test_a_state_that_cannot_be_written_is_refused():
+    state, tensor = torch.zeros(20, dtype=torch.float64), torch.ones(3)
+    native = kernels.compiled
+    with pytest.raises(IndexError, match="outside of the state"):
+        native.measure_into(state, 12, None, tensor, False)
+    with pytest.raises(IndexError, match="outside of the state"):
+        native.measure_into(state, 0, 9, tensor, False)
+    with pytest.raises(TypeError, match="contiguous float64"):
+        native.measure_into(state[::2], 0, None, tensor, False)
+    with pytest.raises(TypeError, match="contiguous float64"):
+        native.measure_into(state.float(), 0, None, tensor, False)
+    with pytest.raises(ValueError, match="expected 72 bytes and got 3"):
+        native.put_moments(state, 0, b"abc", False)
+    assert not state.any()
+    assert not native.measure_into(state.to("meta"), 0, None, tensor, False)
+
+
+def test_several_rows_are_put_at_once_and_the_rest_is_named():
+    one_by_one, at_once = table(), table()
+    rows, tensors = [2, 1, 0, 3], [*TENSORS, torch.eye(2).to_sparse()]
+    for row, tensor in zip(rows, tensors, strict=True):
+        one_by_one.put(row, Measurement(torch.zeros(5)))
+        one_by_one.put(row, Measurement(tensor))
+    looks = measure_all(tensors)
+    for row in rows:
+        at_once.put(row, Measurement(torch.zeros(5)))
+    left = at_once.put_all(rows, looks)
+    assert left == ([0, 1, 2, 3] if kernels.compiled is None else [0, 1, 3])  # a statistic of a user, a histogram, sparse
+    for position in left:
+        at_once.put(rows[position], looks[position])
+    torch.testing.assert_close(at_once.state, one_by_one.state, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_measurement_gives_the_same_numbers_however_it_is_asked():
+    tensor = torch.randn(5000)
+    plain, with_histogram = Measurement(tensor), Measurement(tensor)
+    with_histogram.packed(with_histogram=True)
+    assert torch.equal(plain.moments, with_histogram.moments)
+    assert torch.equal(plain.histogram, with_histogram.histogram)
+    assert torch.equal(measure_all([tensor])[0].moments, plain.moments)
