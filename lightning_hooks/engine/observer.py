@@ -110,7 +110,10 @@ class Observer(Participant):
 
         def change(parameter: nn.Parameter) -> Tensor | None:
             before = memo.before.get(id(parameter))
-            return None if before is None else parameter.detach() - before
+            if before is None:
+                return None
+            # In float32 at least: the difference of two numbers of half precision need not be one.
+            return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)) - before
 
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
