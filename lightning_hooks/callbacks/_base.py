@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
+from lightning_hooks.callbacks._scaled import ScalerCount
 from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, current_step, in_fit, is_log_step, loss_scale
 from lightning_hooks.callbacks._wrapped import WrappedHook
 from lightning_hooks.engine.dispatcher import Dispatcher
@@ -26,6 +27,7 @@ class HooksCallback(EveryStage):
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
         self._participants: list[Participant] = []
+        self._scaler = ScalerCount()
 
     @property
     def _stages(self) -> Collection[str]:
@@ -61,6 +63,7 @@ class HooksCallback(EveryStage):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run: drop what one that ended badly may have left."""
         self._leave()
+        self._scaler.forget()
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -72,6 +75,8 @@ class HooksCallback(EveryStage):
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         dispatcher = self._shared(trainer, pl_module)
         participants = list(self._build(trainer, pl_module, dispatcher))
+        if "train" in self._stages:
+            participants = [*self._scaler.start(trainer, dispatcher), *participants]
         position = self._position(trainer)
         self._dispatcher = dispatcher
         for i, participant in enumerate(participants):
@@ -169,7 +174,18 @@ class HooksCallback(EveryStage):
         """Called last: leave no hook, whatever was skipped."""
         self._leave()
 
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called for a checkpoint: save how many steps the loss scaler left out."""
+        self._scaler.save(checkpoint)
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint, before or after the fit starts: go on counting."""
+        self._scaler.load(checkpoint)
+
     def _leave(self) -> None:
+        self._scaler.stop()
         dispatcher, participants = self._dispatcher, self._participants
         self._dispatcher, self._participants = None, []
         for participant in participants:

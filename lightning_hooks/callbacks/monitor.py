@@ -122,6 +122,7 @@ class StatsMonitor(HooksCallback):
 
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
         if self._recorder is not None:
             self._saved = self._recorder.state_dict()
         if self._saved:
@@ -130,6 +131,7 @@ class StatsMonitor(HooksCallback):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
         self._saved = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
         if self._recorder is not None:
             self._recorder.load_state_dict(self._saved)

@@ -17,6 +17,7 @@ from lightning_hooks.engine.plan import Plan, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
+from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
 from lightning_hooks.stats.table import Table
 
@@ -85,16 +86,16 @@ class Observer(Participant):
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
         self._read(optimizer, "param", memo, lambda p: p)
-        self._read(optimizer, "grad", memo, lambda p: p.grad)
+        self._read(optimizer, "grad", memo, lambda p: p.grad, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in self._due_rows(optimizer, "grad"):
                     if parameter.grad is not None:
-                        self.pairs.take(row, parameter.grad)
+                        self.pairs.take(row, parameter.grad if memo.scale is None else parameter.grad / memo.scale)
 
     def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `final_grad`."""
-        self._read(optimizer, "final_grad", memo, lambda p: p.grad)
+        self._read(optimizer, "final_grad", memo, lambda p: p.grad, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
@@ -122,6 +123,9 @@ class Observer(Participant):
                     self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
             except RuleError as error:
                 self.fail(error)
+            if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
+                tensors = ("update", *self._state_tensors)
+                self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.
@@ -177,7 +181,7 @@ class Observer(Participant):
         except Exception as error:
             self.fail(error)
 
-    def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any) -> None:
+    def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
         rows: list[Row] = []
         keys: list[tuple[int, str]] = []
         fresh: dict[tuple[int, str], Tensor] = {}
@@ -193,7 +197,10 @@ class Observer(Participant):
             rows.append(row)
             keys.append(key)
         try:
-            memo.looks.update(zip(fresh, measure_all(list(fresh.values())), strict=True))
+            measured = measure_all(list(fresh.values()))
+            if scale is not None:
+                measured = [Divided(look, scale) for look in measured]
+            memo.looks.update(zip(fresh, measured, strict=True))
             looks = [memo.looks[key] for key in keys]
             left = [] if self.failed else self.table.put_all([row.index for row in rows], looks)
         except Exception as error:

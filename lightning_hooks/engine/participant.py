@@ -105,7 +105,8 @@ class Participant:
 class Memo:
     """Measurements and copies that several participants share within one moment of a step.
 
-    `skipped` says that the step does not happen, although the optimizer is called.
+    `skipped` says that the step does not happen, although the optimizer is called. Under a loss scaler `found_inf` above 0
+    says so too, on the device, and `scale` is what the gradients are still multiplied by; None where they are not.
     """
 
     def __init__(self) -> None:
@@ -113,6 +114,8 @@ class Memo:
         self.before: dict[int, Tensor] = {}
         self.readers: set[int] = set()
         self.skipped = False
+        self.found_inf: Tensor | None = None
+        self.scale: Tensor | None = None
 
     def forget(self, *tensors: str) -> None:
         """Drop what was measured of tensors, because they changed; `state` stands for every tensor of the state."""

@@ -212,6 +212,22 @@ class Table(Metric):
         sums = self.split(self.state)[3][self._pair_slots[row]]
         sums[DOT], sums[BEFORE] = product, square
 
+    def withdraw(self, rows: Sequence[int], unless: Tensor) -> None:
+        """Make rows neutral again, unless a number on the device is 0; nothing waits for it.
+
+        Args:
+            rows: which; a user's metric of them stays as it is.
+            unless: a scalar.
+        """
+        gone = unless.to(self.state.device, non_blocking=True) > 0
+        moments, histograms, sums, _ = self.split(self.state)
+        index = list(rows)
+        moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
+        slots = [self._slot_of[row] for row in rows if row in self._slot_of]
+        histograms[slots] = torch.where(gone, 0.0, histograms[slots])
+        places = [place for row in rows for place, _ in self._functions.get(row, ())]
+        sums[places] = torch.where(gone, 0.0, sums[places])
+
     def clear(self) -> None:
         """Make every row neutral again."""
         self.state.copy_(self._defaults["state"])  # type: ignore[arg-type]

@@ -371,13 +371,22 @@ def three_runs(
     same_weights(bare, changed)
     compare(second, witness.steps, rel=rel, tensors=tensors)
     if "step" in spies:
-        compare_spy(spies["step"], {s: {n: [wide(p[0][0])] for (t, n), p in seen.items() if t == "grad"} for s, seen in
-                                    witness.steps.items()}, rel)
+        compare_spy(
+            spies["step"],
+            {s: {n: [wide(p[0][0])] for (t, n), p in seen.items() if t == "grad"} for s, seen in witness.steps.items()},
+            rel,
+        )
     if "backward" in spies:
         compare_spy(spies["backward"], witness.micro, rel)
     if "output_grad" in spies:
-        compare_spy(spies["output_grad"], {s: {n: [wide(t) / c for t, c in p] for (k, n), p in seen.items() if
-                                               k == "output_grad"} for s, seen in witness.steps.items()}, rel)
+        compare_spy(
+            spies["output_grad"],
+            {
+                s: {n: [wide(t) / c for t, c in p] for (k, n), p in seen.items() if k == "output_grad"}
+                for s, seen in witness.steps.items()
+            },
+            rel,
+        )
     return Runs(bare, watched, changed, witness, book, spies)
 
 

@@ -105,7 +105,7 @@ def test_a_step_rule_is_refused_where_the_optimizer_unscales_inside_its_step(tmp
 
 @pytest.mark.parametrize("optimizer", [plain_sgd, adamw, fused_sgd, fused_adamw])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_step_that_the_scaler_leaves_out_has_no_update_and_is_counted(tmp_path: Path, optimizer: Any, accumulate: int) -> None:
+def test_a_step_that_the_scaler_leaves_out_has_no_update_and_counts(tmp_path: Path, optimizer: Any, accumulate: int) -> None:
     monitor = StatsMonitor([*everything(), Watch(params="*", tensors=["update"], stats=["norm", "ratio"])], max_scalars=10**6)
     book, model = Book(monitor), Overflows(optimizer, (1, 4))
     trainer_of(tmp_path, monitor, book, plugins=scaler(), accumulate_grad_batches=accumulate).fit(model, data(6))
@@ -115,7 +115,7 @@ def test_a_step_that_the_scaler_leaves_out_has_no_update_and_is_counted(tmp_path
         assert book.steps_of(f"{tag}/body.0.weight") == [step for step in steps if step not in left_out], tag
     for tensor in ("param", "grad", "final_grad"):
         assert book.steps_of(f"{tensor}_norm/body.0.weight") == list(steps)
-    assert book.values("grad_nonfinite/body.0.weight") == [48.0 if step in left_out else 0.0 for step in steps]
+    assert [value > 0 for value in book.values("grad_nonfinite/body.0.weight")] == [step in left_out for step in steps]
     assert book.values("hooks/skipped_steps") == [float(sum(at <= step for at in left_out)) for step in steps]
     assert book.steps_of("hooks/update_ratio") == [step for step in steps if step not in left_out]
     assert_clean(model)
@@ -173,3 +173,10 @@ def test_rules_in_backward_see_the_overflow_and_the_scaler_sees_it_after_them(tm
     assert finite == {0: True, 1: False, 2: True}
     assert trainer.precision_plugin.scaler.get_scale() == 512.0  # type: ignore[attr-defined]
     assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_second_fit_counts_anew(tmp_path: Path) -> None:
+    monitor = StatsMonitor()
+    for _ in range(2):
+        trainer_of(tmp_path, monitor, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(3))
+        assert monitor.latest["hooks/skipped_steps"] == 1.0
