@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +31,7 @@ Seen = dict[tuple[str, str], list[tuple[Tensor, float]]]
 MODULE_TENSORS = ("input", "output", "input_grad", "output_grad")
 PARAM_TENSORS = ("param", "grad", "final_grad", "update")
 EDGES = bucket_edges()
+ROOT = Path(__file__).parents[2]
 
 
 def everything() -> list[Watch]:
@@ -51,6 +58,7 @@ class Witness(Callback):
         self._open = False
         self._step = 0
         self._before: dict[int, Tensor] = {}
+        self._reads: dict[str, dict[int, Any]] = {}
         self._scale: Callable[[], float] = lambda: 1.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -74,6 +82,7 @@ class Witness(Callback):
 
     def on_train_batch_end(self, *args: Any) -> None:
         self._open = False
+        self._reads.clear()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         for parameter in parameters_of(optimizer):
@@ -106,16 +115,20 @@ class Witness(Callback):
 
     def _before_forward(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._reads[name] = {}
             for tensor in floating((args, kwargs)):
                 self._add("input", name, tensor)
                 if tensor.requires_grad:
-                    tensor.register_hook(lambda g: self._add("input_grad", name, g, self._scale()))
+                    handle = tensor.register_hook(lambda g: self._add("input_grad", name, g, self._scale()))
+                    self._reads[name][id(tensor)] = handle
 
         return hook
 
     def _after_forward(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             for tensor in floating(output):
+                if id(tensor) in self._reads[name]:  # handed through: there is no gradient of the module's own
+                    self._reads[name][id(tensor)].remove()
                 self._add("output", name, tensor)
                 if tensor.requires_grad:
                     tensor.register_hook(lambda g: self._add("output_grad", name, g, self._scale()))
@@ -418,3 +431,57 @@ def loader(*batches: Any) -> DataLoader[Any]:
 
 def randn(*shape: int, seed: int = 7) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# -- several processes -----------------------------------------------------------------------------------------------------
+
+
+def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, timeout: float = 120.0) -> list[dict[str, Any]]:
+    """Start processes as torchrun would, and collect what each of them returned.
+
+    Args:
+        module: import path; its functions are the cases, each called with its own folder, each returning what JSON can hold.
+        cases: their names, run one after the other in the same processes.
+        out: where results go.
+        world: how many processes.
+        timeout: seconds until all are killed: ranks that wait for each other do so for ever.
+
+    Returns:
+        For each rank case to result; a case that raised is `{"error": traceback}`.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tests.conformance._rank", module, str(out), *cases]
+    started = []
+    for rank in range(world):
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(world),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "NODE_RANK": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        with (out / f"rank{rank}.log").open("w") as log:
+            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    end = time.monotonic() + timeout
+    try:
+        for process in started:
+            process.wait(max(end - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        pass  # told below, with what each of them said last
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    results = []
+    for rank in range(world):
+        written = out / f"rank{rank}.json"
+        said = (out / f"rank{rank}.log").read_text()[-4000:]
+        assert written.exists(), f"rank {rank} ended without a result (within {timeout:g} s):\n{said}"
+        results.append(json.loads(written.read_text()))
+    return results
