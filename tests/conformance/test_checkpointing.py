@@ -49,7 +49,12 @@ class Blocks(Net):
         return x
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body."),
+    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True"),  # inside a reentrant checkpoint
+]
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_that_of_the_model_without_checkpoints(tmp_path: Path, kind: str, accumulate: int) -> None:
@@ -101,9 +106,7 @@ def test_a_checkpoint_inside_a_checkpoint(tmp_path: Path, kind: str) -> None:
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
     same_weights(plain, run(KINDS[kind], monitor, book))
-    for rows in book.rows.values():
-        for tensor in ("input_grad",):
-            for tag in [tag for tag in rows if tag.startswith(f"{tensor}_")]:
-                if tag.endswith("/body.0"):
-                    del rows[tag]  # the input of the checkpoint was made to need a gradient
+    for rows in book.rows.values():  # the input of the outer checkpoint was made to need a gradient
+        for tag in [tag for tag in rows if tag.startswith("input_grad_") and tag.endswith("/body.0")]:
+            del rows[tag]
     compare(book, witness.steps)
