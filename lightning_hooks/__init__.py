@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         Zero,
         ZeroNonFinite,
     )
+    from lightning_hooks.transforms.conflicts import aggregate_losses
 
 __version__ = "0.1.0"
 
@@ -114,6 +115,7 @@ _ROOMS = {
         "Run",
         "read_run",
     ),
+    "transforms.conflicts": ("aggregate_losses",),  # no transform, and its extra may be missing
     "transforms": (
         "AdaptiveClip",
         "AddDecayedWeights",
@@ -216,6 +218,7 @@ __all__ = [
     "ZClip",
     "Zero",
     "ZeroNonFinite",
+    "aggregate_losses",
     "assert_no_hooks",
     "breakpoint_if_nonfinite",
     "instrument",

@@ -47,7 +47,10 @@ class ReadyCall:
 
         def call(name: str, *args: Any) -> None:
             values = [value for value in args if not isinstance(value, (nn.Module, torch.optim.Optimizer))]
-            named = [*labels, *(f"argument {i}" for i in range(len(labels), len(values)))]
+            known = labels
+            if labels[:1] == ("input",) and len(values) > len(labels):  # keyword arguments come after the positional ones
+                known = ("input", "kwargs", *labels[1:])
+            named = [*known, *(f"argument {i}" for i in range(len(known), len(values)))]
             self._report(name, kind, list(zip(named, values, strict=False)))
 
         return call
@@ -112,6 +115,7 @@ def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
     """
 
     def save_to(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
+        """Save detached copies of what the hook is given."""
         labelled = dict(values)
         value = labelled["output"] if kind == "forward" else values[0][1]
         copies = [tensor.detach().clone() for tensor in tensors_in(value)]

@@ -98,8 +98,11 @@ def as_callable(item: Any, where: str) -> Any:
         path = fields.pop("class_path", None) or fields.pop("_target_", None)
         if not isinstance(path, str):
             raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
+        arguments = dict(fields.pop("init_args", {})) if "init_args" in fields else fields
+        if arguments is not fields and fields:
+            raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
         try:
-            found = import_object(path, where)(**fields.get("init_args", {} if "init_args" in fields else fields))
+            found = import_object(path, where)(**arguments)
         except TypeError as error:
             raise RuleError(f"{where}: {error}") from error
     if isinstance(found, type) or not callable(found):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_hooks import Apply, ClipByNorm, RuleError, Scale, Watch, Zero
+from lightning_hooks import Apply, ClipByNorm, Hook, RuleError, Scale, Watch, Zero
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.schedule import EveryN, every_n
@@ -157,3 +157,9 @@ def test_a_part_of_a_tensor():
     assert Watch(modules="*", tensors=["output[0]", "input.mask"]).tensors == ("output[0]", "input.mask")
     with pytest.raises(RuleError, match=r"unknown tensor 'grad\[0\]'"):
         Watch(params="*", tensors="grad[0]")
+
+
+def test_a_key_beside_class_path_and_init_args_is_refused_for_a_hook_too():
+    rule = {"kind": "forward", "modules": "*", "call": {"class_path": "collections.OrderedDict", "init_args": {}, "stray": 1}}
+    with pytest.raises(RuleError, match=r"^hooks\[0\].call: unknown key 'stray' beside class_path and init_args$"):
+        as_rules(Hook, [rule], "hooks")

@@ -56,19 +56,18 @@ class Outlet:
             else:
                 logger.log_metrics(record.scalars, step=record.step)
 
-    def write_capture(self, tensors: Mapping[str, Tensor], folder: str, step: int, samples: Sequence[int] | None) -> None:
+    def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
 
         Args:
-            tensors: [N, …] by the name of the module.
+            tensors: [N, …] by the name of the module, with the samples of the data set that they are, if that is known.
             folder: what goes before the names.
             step: the x-axis of `self.log`.
-            samples: which samples of the data set they are, if that is known.
         """
         if not self._writes:
             return
         for writer in [writer for writer in map(self._writer, self._loggers) if writer is not None]:
-            for name, tensor in tensors.items():
+            for name, (tensor, samples) in tensors.items():
                 try:
                     writer.write_tensor(f"{folder}/{name}", tensor, step, samples)
                 except (OSError, HooksError) as error:

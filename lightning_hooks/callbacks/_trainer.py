@@ -52,11 +52,14 @@ def in_fit(trainer: Trainer) -> bool:
 
 
 def batch_number(trainer: Trainer, stage: str) -> int:
-    """A running number for the batch that begins, in a stage other than `train`; it goes on from run to run."""
+    """The number, from 0, of the batch that begins, in a run of a stage other than `train`, over all loaders.
+
+    It starts anew in every run, as Lightning's own totals do in every epoch: each validation acts on the same batches.
+    """
     if stage == "validate":
         loop = trainer.fit_loop.epoch_loop.val_loop if in_fit(trainer) else trainer.validate_loop
-        return loop.batch_progress.total.ready - 1
-    return (trainer.test_loop if stage == "test" else trainer.predict_loop).batch_progress.total.ready - 1
+        return loop.batch_progress.current.ready - 1
+    return (trainer.test_loop if stage == "test" else trainer.predict_loop).batch_progress.current.ready - 1
 
 
 def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> Sequence[int] | None:

@@ -23,7 +23,7 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.report import Match, capture_report
 from lightning_hooks.errors import RuleError
-from lightning_hooks.rules import Watch
+from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.schedule import every_n
 from lightning_hooks.select import Target, named_modules, select
 
@@ -33,10 +33,11 @@ _SHOWN = 512  # samples of the last batch that TensorBoard gets
 class ActivationCapture(HooksCallback):
     """Write what matched modules return, or are given, to disk; `load_capture` reads it back lazily.
 
-    Each rank writes a safetensors file for every `batches_per_file` batches, with an index. A run that is killed leaves whole
-    files alone, and the index never names a missing one; a full disk, or the end of `max_bytes`, stops the capture with one
-    warning and not the run. Floating tensors only; where a module returns several, or is called several times, each is an
-    entry of its own. When the stage is `predict`, entries know which samples of the data set they are.
+    Each rank writes a safetensors file for every `batches_per_file` batches, with an index. A run that is killed leaves
+    whole files alone, and the index never names a missing one; a full disk, or the end of `max_bytes`, stops the capture
+    with one warning and not the run. Floating tensors only; where a module returns several, or is called several times,
+    each is an entry of its own. The step of an entry is that of training in every stage, as in `self.log`. When the stage
+    is `predict`, entries know which samples of the data set they are.
 
     Args:
         modules: patterns of module names.
@@ -95,6 +96,8 @@ class ActivationCapture(HooksCallback):
         self.schedule = every_n(1 if every_n_steps is None else every_n_steps, "every_n_steps")
         self.stages = ("train",) if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
         check_stages(self.stages)
+        if parse_tensor(tensor)[0] not in FORWARD_TENSORS and set(self.stages) != {"train"}:
+            raise RuleError(f"stages: {tensor!r} is a gradient, which there is in training only; got {list(self.stages)}")
         self.reduce = reduce
         reduction(reduce)
         self.dtype = dtype
@@ -106,8 +109,9 @@ class ActivationCapture(HooksCallback):
         CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._writer: CaptureWriter | None = None
         self._outlet: Outlet | None = None
+        self._step = 0
         self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
-        self._last: dict[str, Tensor] = {}
+        self._last: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -170,30 +174,31 @@ class ActivationCapture(HooksCallback):
         self._last = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
-    def _take(self, name: str, tensor: Tensor, step: int, stage: str) -> None:
+    def _take(self, name: str, tensor: Tensor, number: int, stage: str) -> None:
         if self._writer is None or self._writer.stopped is not None:
             return
         batch_idx, dataloader_idx, samples = self._batch
         self._writer.add(
             name,
             tensor,
-            step=step,
+            step=self._step,  # of training in every stage, so that one validation run differs from the next
             stage=stage,
             batch_idx=batch_idx,
             sample_indices=samples,
             dataloader_idx=dataloader_idx,
         )
         if self.tensorboard and tensor.dim() > 1:
-            self._last[name] = tensor[:_SHOWN].clone()
+            self._last.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: note its number."""
-        self._batch = (batch_idx, 0, None)
+        self._step, self._batch = current_step(trainer), (batch_idx, 0, None)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     @override
     def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
+        self._step = current_step(trainer)
         self._batch = (batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
         super()._start_batch(trainer, stage, batch_idx, dataloader_idx)
 
@@ -213,14 +218,14 @@ class ActivationCapture(HooksCallback):
         self._show(trainer, "train")
 
     def _show(self, trainer: Trainer, stage: str) -> None:
-        if self._outlet is not None and self._last:
-            last, self._last = self._last, {}
-            samples = self._batch[2]
-            self._outlet.write_capture(last, f"captures_{stage}", current_step(trainer), samples)
+        last = self._last.pop(stage, None)
+        if self._outlet is not None and last:
+            self._outlet.write_capture(last, f"captures_{stage}", current_step(trainer))
 
     @override
     def _leave(self) -> None:
         super()._leave()
+        self._last = {}
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +46,9 @@ class ActivationChanger(Changer):
             link.reseed(step, self.rank)
 
     def batch(self) -> None:
-        """Forget the random numbers of the last batch, which nobody will compute again."""
+        """Forget the calls of the last batch, which nobody will compute again."""
         for part in self._parts:
-            part.drawn.clear()
+            part.calls.clear()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for each module that a link acts on in this stage."""
@@ -71,40 +72,58 @@ class _ForwardPart:
         self.link = link
         self.target = target
         self.random = bool(getattr(link.transform, "random", False))
-        self.drawn: list[tuple[torch.device, Tensor]] = []
+        self.calls: list[_Before] = []
 
     def change(self, tensor: Tensor) -> Tensor | None:
         """The activation that goes on, or None where it stays as it is."""
         if not is_recomputation():
-            if self.random:
-                self.drawn.append((tensor.device, self.link.context.generator_for(tensor.device).get_state()))
-            result = self._run(tensor)
+            result = self._first(tensor)
             if self.changer.reporting:
                 with torch.no_grad():
                     self.link.report.take([tensor.detach()], [result.detach()])
-        elif self.random:
-            result = self._again(tensor)
         else:
-            result = self._run(tensor)
+            result = self._again(tensor) if self.random or self.calls else self._run(tensor)
         return None if result is tensor else result
 
     def _run(self, tensor: Tensor) -> Tensor:
         (result,) = self.link.run([tensor], [self.target.name], [None], self.changer.step, owned=False)
         return result
 
+    def _first(self, tensor: Tensor) -> Tensor:
+        context = self.link.context
+        drawn = context.generator_for(tensor.device).get_state() if self.random else None
+        before = _Before(drawn, copy.deepcopy(context.state))
+        result = self._run(tensor)
+        if self.random or context.state:
+            self.calls.append(before)
+        return result
+
     def _again(self, tensor: Tensor) -> Tensor:
         """Activation checkpointing computes the forward again, and must get the numbers of the first time."""
-        if len(self.drawn) != 1:
+        if len(self.calls) != 1:
+            why = "is random" if self.random else "keeps state"
             raise UnsupportedError(
-                f"{self.link.place}: {self.link.name} is random, and {self.target.name} was called {len(self.drawn)} times "
-                "under activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
-                "checkpoint, or use a transform that is not random"
+                f"{self.link.place}: {self.link.name} {why}, and {self.target.name} was called {len(self.calls)} times under "
+                "activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
+                "checkpoint, or use a transform that is neither random nor keeps state"
             )
-        device, state = self.drawn[0]
-        generator = self.link.context.generator_for(device)
-        now = generator.get_state()
-        generator.set_state(state)
+        (before,) = self.calls
+        context = self.link.context
+        state, context.state = context.state, copy.deepcopy(before.state)
+        generator = context.generator_for(tensor.device) if before.drawn is not None else None
+        drawn = generator.get_state() if generator is not None else None
         try:
+            if generator is not None and before.drawn is not None:
+                generator.set_state(before.drawn)
             return self._run(tensor)
         finally:
-            generator.set_state(now)
+            context.state = state
+            if generator is not None and drawn is not None:
+                generator.set_state(drawn)
+
+
+class _Before(NamedTuple):
+    """What the numbers of a call came from."""
+
+    drawn: Tensor | None
+    state: dict[str, Any]

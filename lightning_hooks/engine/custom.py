@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import finalize, ref
 
@@ -18,7 +19,13 @@ from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Ho
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.select import Target, named_modules, named_parameters, select
 from lightning_hooks.taps import Call, Gate, Handles
-from lightning_hooks.taps.kinds import register_backward, register_optimizer, register_post_accumulate, register_saved
+from lightning_hooks.taps.kinds import (
+    register_backward,
+    register_first,
+    register_optimizer,
+    register_post_accumulate,
+    register_saved,
+)
 
 
 @dataclass
@@ -40,7 +47,7 @@ class BoundHook:
 
     def __post_init__(self) -> None:
         """Make a runner for each place; an optimizer's hook has one, named after the rule."""
-        names = [target.name for target in self.targets] or [self.place]
+        names = [self.place] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
         self.runners = [Runner(self.rule, self.place, name) for name in names]
 
 
@@ -91,6 +98,8 @@ class CustomParticipant(Participant):
         self.order = order
         self._optimizers = optimizers
         self._now: tuple[int, ...] = ()
+        self._gate: Gate | None = None
+        self._frozen: list[tuple[nn.Parameter, Callable[[], None]]] = []
         self._handles = Handles()
         finalizer = finalize(self, self._handles.close)
         finalizer.atexit = False
@@ -98,6 +107,7 @@ class CustomParticipant(Participant):
     def joined(self, gate: Gate) -> None:
         """Register the hooks of optimizers: torch goes through them while a step ends, so they stay from step to step."""
         known = ref(self)
+        self._gate = gate
         for i, hook in enumerate(self.hooks):
             if hook.rule.kind not in OPTIMIZER_KINDS:
                 continue
@@ -113,24 +123,27 @@ class CustomParticipant(Participant):
         """Take the hooks of optimizers away."""
         self._handles.close()
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
-        """Note which hooks are due."""
-        self._now = self._due(step, stage)
-
     def due(self, step: int, stage: str) -> Hashable | None:
         """The hooks that are due at a step of a stage."""
-        return self._due(step, stage) or None
+        due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
+        if stage == "train":
+            self._now = due  # here, since `begin` is not called where none is
+        return due or None
 
-    def _due(self, step: int, stage: str) -> tuple[int, ...]:
-        return tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
+    def batch(self) -> None:
+        """Give parameters that were unfrozen meanwhile their hook."""
+        for parameter, place in [pair for pair in self._frozen if pair[0].requires_grad]:
+            place()
+            self._frozen = [pair for pair in self._frozen if pair[0] is not parameter]
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """The hooks that share a place with others of ours, in the order of all participants."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
-            if kind in _PARTS:
+            if kind in _PARTS and not _before_others(hook.rule):
                 for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    yield ModulePart(target.value, _AT.get(kind, kind), "", _PARTS[kind](runner), hook.rule.prepend)
+                    part = _PARTS[kind](runner, self._gate)
+                    yield ModulePart(target.value, _AT.get(kind, kind), "", part, hook.rule.prepend)
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """The tensor hooks on parameters."""
@@ -141,16 +154,30 @@ class CustomParticipant(Participant):
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks that only torch itself can place."""
+        self._frozen = []
         for hook in (self.hooks[i] for i in key):
             kind, prepend = hook.rule.kind, hook.rule.prepend
             for target, runner in zip(hook.targets, hook.runners, strict=False):  # an optimizer's hook has no target
                 if kind in ("full_backward", "full_backward_pre"):
                     before = kind == "full_backward_pre"
                     register_backward(target.value, runner, gate, handles, before=before, prepend=prepend)
-                elif kind == "post_accumulate_grad" and target.value.requires_grad:
-                    register_post_accumulate(target.value, runner, gate, handles)
+                elif kind == "post_accumulate_grad":
+                    place = partial(register_post_accumulate, target.value, runner, gate, handles)
+                    if target.value.requires_grad:
+                        place()
+                    else:
+                        self._frozen.append((target.value, place))
                 elif kind == "saved_tensors":
-                    register_saved(target.value, (runner.of(0), runner.of(1)), gate, handles)
+                    pair = (runner.of(0), runner.of(1))
+                    register_saved(target.value, pair, gate, handles, wanted=runner.starts)
+                elif _before_others(hook.rule):
+                    visit = _PARTS[kind](runner, gate).visit
+                    register_first(target.value, visit, gate, handles, before=kind == "forward_pre")
+
+
+def _before_others(rule: Hook) -> bool:
+    """Whether it goes before hooks that are not ours: then it shares no hook with those of ours."""
+    return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
 class _OnGradient:
@@ -158,7 +185,7 @@ class _OnGradient:
 
     changes = True
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, gate: Gate | None = None) -> None:
         self.runner = runner
 
     def change(self, tensor: Tensor) -> Tensor | None:
@@ -167,7 +194,7 @@ class _OnGradient:
         return result
 
 
-def _before(runner: Runner) -> Call:
+def _before(runner: Runner, gate: Gate) -> Call:
     """`(module, args) -> args or None`; with keyword arguments `(module, args, kwargs) -> (args, kwargs) or None`."""
 
     def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,7 +208,7 @@ def _before(runner: Runner) -> Call:
     return Call(visit)
 
 
-def _after(runner: Runner) -> Call:
+def _after(runner: Runner, gate: Gate) -> Call:
     """`(module, args, output) -> output or None`; with keyword arguments `(module, args, kwargs, output)`."""
 
     def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -191,20 +218,20 @@ def _after(runner: Runner) -> Call:
     return Call(visit)
 
 
-def _at_node(runner: Runner) -> Callable[[Node], None]:
+def _at_node(runner: Runner, gate: Gate) -> Callable[[Node], None]:
     """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning what takes their place."""
 
     def visit(node: Node) -> None:
         if runner.rule.kind == "node_pre":
-            node.register_prehook(lambda outputs: runner(outputs, like=outputs))
+            node.register_prehook(lambda outputs: runner(outputs, like=outputs) if gate.open else None)
         else:
-            node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs))
+            node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs) if gate.open else None)
 
     return visit
 
 
 _AT = {"forward_pre": "input", "forward": "output", "node_pre": "node"}
-_PARTS: dict[str, Callable[[Runner], Any]] = {
+_PARTS: dict[str, Callable[[Runner, Any], Any]] = {
     "forward_pre": _before,
     "forward": _after,
     "input_grad": _OnGradient,

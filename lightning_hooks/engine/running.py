@@ -45,9 +45,8 @@ class Runner:
         Raises:
             HookError: the result cannot take its place, an argument was changed in place, or the hook raised StopIteration.
         """
-        if self.rule.once and self._ran:
+        if not self.starts():
             return None
-        self._ran = True
         before = [(tensor, version_of(tensor)) for tensor in tensors_in(args)] if self._checks_in_place() else []
         result = self._call(0, args)
         for tensor, version in before:
@@ -63,6 +62,11 @@ class Runner:
         if self.rule.checked and like is not None:
             self._check(result, like)
         return result
+
+    def starts(self) -> bool:
+        """Whether the hook runs now; where it runs once, it does not the next time."""
+        first, self._ran = not self._ran, True
+        return first or not self.rule.once
 
     def of(self, which: int) -> Callable[[Any], Any]:
         """One of the two calls of a pair, unchecked but for StopIteration."""
@@ -83,6 +87,10 @@ class Runner:
         return self.rule.checked and self.rule.kind not in (*_RETURNS_NOTHING, "optimizer_step_pre")
 
     def _check(self, result: Any, like: Any) -> None:
+        if self.rule.with_kwargs and self.rule.kind == "forward_pre":
+            both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+            if not both or not isinstance(result[0], tuple):
+                raise HookError(f"{self._here} must return the arguments and the keyword arguments, (args, kwargs)")
         new, old = _parts(result), _parts(like)
         if len(new) != len(old):
             raise HookError(f"{self._here} returned {len(new)} tensors in the place of {len(old)}{self._way_out()}")

@@ -54,6 +54,20 @@ def register_backward(
         handles.keep(module.register_full_backward_hook(_Gated(post, gate), prepend=prepend))
 
 
+def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
+    """A hook before all that are on a module, also those of others.
+
+    Args:
+        module: where.
+        run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
+        gate: closed, it does not run.
+        handles: takes over the handle.
+        before: whether it runs before the module.
+    """
+    place = module.register_forward_pre_hook if before else module.register_forward_hook
+    handles.keep(place(_Gated(run, gate), prepend=True, with_kwargs=True))
+
+
 def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
     """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
     handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
@@ -66,25 +80,46 @@ def register_optimizer(optimizer: Optimizer, run: Callable[..., Any], gate: Gate
 
 
 def register_saved(
-    module: nn.Module, pair: tuple[Callable[..., Any], Callable[..., Any]], gate: Gate, handles: Handles
+    module: nn.Module,
+    pair: tuple[Callable[..., Any], Callable[..., Any]],
+    gate: Gate,
+    handles: Handles,
+    *,
+    wanted: Callable[[], bool],
 ) -> None:
-    """A pair (pack, unpack) for what autograd saves inside the module's forward."""
+    """A pair (pack, unpack) for what autograd saves inside the module's forward.
+
+    Args:
+        module: where.
+        pair: what autograd calls; unpacking may come after the rules are gone.
+        gate: closed, nothing is packed.
+        handles: takes over the handles.
+        wanted: asked at every call of the module.
+    """
     entered: list[Any] = []
-    handles.keep(module.register_forward_pre_hook(_Enter(pair, gate, entered)))
+    handles.keep(module.register_forward_pre_hook(_Enter(pair, gate, wanted, entered)))
     handles.keep(module.register_forward_hook(_Exit(entered), always_call=True))  # also where the forward raises
 
 
 class _Enter(OurHook):
-    def __init__(self, pair: tuple[Callable[..., Any], Callable[..., Any]], gate: Gate, entered: list[Any]) -> None:
+    def __init__(
+        self,
+        pair: tuple[Callable[..., Any], Callable[..., Any]],
+        gate: Gate,
+        wanted: Callable[[], bool],
+        entered: list[Any],
+    ) -> None:
         self.pair = pair
         self.gate = gate
+        self.wanted = wanted
         self.entered = entered
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self.gate.open:
+        context = None  # noted too: a module may call itself
+        if self.gate.open and self.wanted():
             context = torch.autograd.graph.saved_tensors_hooks(*self.pair)
             context.__enter__()
-            self.entered.append(context)
+        self.entered.append(context)
 
 
 class _Exit(OurHook):
@@ -92,5 +127,6 @@ class _Exit(OurHook):
         self.entered = entered
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.entered:
-            self.entered.pop().__exit__(None, None, None)
+        context = self.entered.pop() if self.entered else None
+        if context is not None:
+            context.__exit__(None, None, None)

@@ -1,0 +1,214 @@
+"""The ready-made calls: what they print, where they stop, what they save, for every kind."""
+
+from __future__ import annotations
+
+import pdb
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks import Hook, breakpoint_if_nonfinite, instrument, print_shapes, print_stats, save_to
+
+
+class Model(nn.Module):
+    """Three rows of two features to one: y = 1·a + 2·b + 0.5 and its double."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.twice = nn.Linear(2, 1), Twice()
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.tensor([[1.0, 2.0]]))
+            self.layer.bias.fill_(0.5)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y: dict[str, Tensor] = self.twice(self.layer(x), by=2.0)
+        return y
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor, *, by: float) -> dict[str, Tensor]:
+        return {"once": x, "twice": x * by}
+
+
+X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+OF_MODULE = ("forward_pre", "forward", "full_backward_pre", "full_backward", "output_grad", "input_grad", "node_pre", "node")
+
+
+def run(call: Any, kind: str, x: Tensor = X, **where: Any) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with instrument(model, hooks=[Hook(call, kind=kind, **where)], optimizer=optimizer):
+        model(x.clone().requires_grad_())["twice"].sum().backward()
+        optimizer.step()
+
+
+def place(kind: str) -> dict[str, str]:
+    if kind.startswith("optimizer"):
+        return {}
+    return {"modules": "layer"} if kind in OF_MODULE else {"params": "layer.weight"}
+
+
+SHAPES = {
+    "forward_pre": "layer forward_pre: input [(3, 2)]",
+    "forward": "layer forward: input [(3, 2)], output (3, 1)",
+    "full_backward_pre": "layer full_backward_pre: grad_output [(3, 1)]",
+    "full_backward": "layer full_backward: grad_input [(3, 2)], grad_output [(3, 1)]",
+    "output_grad": "layer output_grad: output_grad (3, 1)",
+    "input_grad": "layer input_grad: input_grad (3, 2)",
+    "node_pre": "layer node_pre: grad_outputs [(3, 1)]",
+    "node": "layer node: grad_inputs [(1,), (3, 2), (2, 1)], grad_outputs [(3, 1)]",
+    "param_grad": "layer.weight param_grad: grad (1, 2)",
+    "post_accumulate_grad": "layer.weight post_accumulate_grad: param (1, 2)",
+}
+
+
+@pytest.mark.parametrize(("kind", "line"), SHAPES.items())
+def test_print_shapes_for_every_kind(capsys: pytest.CaptureFixture[str], kind: str, line: str) -> None:
+    run(print_shapes, kind, **place(kind))
+    assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_print_shapes_of_a_nest_and_of_keyword_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    run(print_shapes, "forward", modules="twice")
+    run(print_shapes, "forward", modules="twice", with_kwargs=True)
+    run(print_shapes, "forward_pre", modules="twice", with_kwargs=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "twice forward: input [(3, 1)], output [(3, 1), (3, 1)]",
+        "twice forward: input [(3, 1)], kwargs [], output [(3, 1), (3, 1)]",
+        "twice forward_pre: input [(3, 1)], kwargs []",
+    ]
+
+
+def test_print_shapes_where_an_argument_has_no_gradient(capsys: pytest.CaptureFixture[str]) -> None:
+    class Power(nn.Module):
+        def forward(self, x: Tensor, n: int) -> Tensor:
+            return x**n
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.power = Power()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.power(x, 2)
+            return y
+
+    with instrument(model := Outer(), hooks=[Hook(print_shapes, kind="full_backward", modules="power")]):
+        model(torch.ones(4, requires_grad=True)).sum().backward()
+    assert capsys.readouterr().out == "power full_backward: grad_input [(4,), None], grad_output [(4,)]\n"
+
+
+def test_print_stats(capsys: pytest.CaptureFixture[str]) -> None:
+    run(print_stats, "forward", modules="layer")
+    run(print_stats, "param_grad", params="layer.weight")
+    assert capsys.readouterr().out.splitlines() == [
+        # the features: four ones and two zeros; 1.5, 2.5, 3.5
+        "layer forward input: shape (3, 2), mean 0.6667, std 0.4714, min 0, max 1, non-finite 0",
+        "layer forward output: shape (3, 1), mean 2.5, std 0.8165, min 1.5, max 3.5, non-finite 0",
+        "layer.weight param_grad grad: shape (1, 2), mean 4, std 0, min 4, max 4, non-finite 0",
+    ]
+
+
+def test_print_stats_counts_what_is_not_finite_and_knows_empty_and_whole_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    print_stats("here", torch.tensor([float("nan"), float("inf"), 1.0]), torch.zeros(0, 3), torch.ones(2, dtype=torch.int64))
+    assert capsys.readouterr().out.splitlines() == [
+        "here  argument 0: shape (3,), mean nan, std nan, min nan, max nan, non-finite 2",
+        "here  argument 1: empty (0, 3)",
+    ]
+
+
+def test_print_stats_of_half_precision_is_computed_in_double(capsys: pytest.CaptureFixture[str]) -> None:
+    print_stats("half", torch.full((4096,), 100.0, dtype=torch.float16))
+    assert capsys.readouterr().out == "half  argument 0: shape (4096,), mean 100, std 0, min 100, max 100, non-finite 0\n"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    ("kind", "label", "shape"),
+    [
+        ("forward_pre", "input", (3, 2)),
+        ("output_grad", None, None),
+        ("param_grad", "grad", (1, 2)),
+    ],
+)
+def test_breakpoint_if_nonfinite_stops_where_a_tensor_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bad: float, kind: str, label: str | None, shape: Any
+) -> None:
+    stops: list[str] = []
+    monkeypatch.setattr(pdb, "set_trace", lambda: stops.append("here"))
+    run(breakpoint_if_nonfinite, kind, **place(kind))
+    assert stops == []
+    x = X.clone()
+    x[0, 0] = bad
+    run(breakpoint_if_nonfinite, kind, x, **place(kind))
+    name = next(iter(place(kind).values()))
+    expected = [] if label is None else [f"{name} {kind}: {label} of shape {shape} holds NaN or infinity"]
+    assert capsys.readouterr().out.splitlines() == expected
+    assert len(stops) == len(expected)
+
+
+# -- save_to ---------------------------------------------------------------------------------------------------------------
+
+SAVED: list[Any] = [
+    ("forward_pre", X),
+    ("forward", torch.tensor([[1.5], [2.5], [3.5]])),
+    ("full_backward_pre", torch.full((3, 1), 2.0)),
+    ("full_backward", torch.tensor([[2.0, 4.0]] * 3)),
+    ("output_grad", torch.full((3, 1), 2.0)),
+    ("input_grad", torch.tensor([[2.0, 4.0]] * 3)),
+    ("node_pre", torch.full((3, 1), 2.0)),
+    ("param_grad", torch.tensor([[4.0, 4.0]])),
+    ("post_accumulate_grad", torch.tensor([[1.0, 2.0]])),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), SAVED, ids=[kind for kind, _ in SAVED])
+def test_save_to_keeps_a_detached_copy_by_name(kind: str, expected: Tensor) -> None:
+    saved: dict[str, Any] = {}
+    run(save_to(saved), kind, **place(kind))
+    (name,) = place(kind).values()
+    assert list(saved) == [name]
+    assert torch.equal(saved[name], expected) and not saved[name].requires_grad
+
+
+def test_save_to_keeps_several_tensors_as_a_tuple() -> None:
+    saved: dict[str, Any] = {}
+    run(save_to(saved), "node", modules="layer")
+    assert [tuple(tensor.shape) for tensor in saved["layer"]] == [(1,), (3, 2), (2, 1)]
+    run(save_to(saved), "forward", modules="twice")
+    once, twice = saved["twice"]
+    assert torch.equal(twice, 2 * once)
+
+
+def test_save_to_keeps_the_output_also_where_keyword_arguments_are_given() -> None:
+    saved: dict[str, Any] = {}
+    run(save_to(saved), "forward", modules="layer", with_kwargs=True)
+    assert torch.equal(saved["layer"], torch.tensor([[1.5], [2.5], [3.5]]))
+
+
+def test_save_to_keeps_the_last_and_is_no_alias() -> None:
+    saved: dict[str, Any] = {}
+    model = nn.Sequential(nn.Identity())
+    x = torch.ones(2)
+    with instrument(model, hooks=[Hook(save_to(saved), kind="forward", modules="0")]):
+        model(torch.zeros(2))
+        model(x)
+    x.zero_()
+    assert saved["0"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("call", [print_shapes, print_stats, breakpoint_if_nonfinite, save_to({})], ids=str)
+def test_ready_made_calls_say_what_they_are(call: Callable[..., None]) -> None:
+    shown = repr(call)
+    assert shown in ("print_shapes", "print_stats", "breakpoint_if_nonfinite", "save_to")
+    assert call.__doc__
+    assert repr(Hook(call, kind="forward", modules="*")) == f"Hook(call={shown}, kind='forward', modules='*')"
+
+
+@pytest.mark.parametrize("kind", ["optimizer_step_pre", "optimizer_step_post"])
+def test_print_shapes_around_an_optimizers_step(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    run(print_shapes, kind)
+    assert capsys.readouterr().out.startswith(f"hooks[0] {kind}: ")
