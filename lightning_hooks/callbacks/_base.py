@@ -89,6 +89,12 @@ class HooksCallback(EveryStage):
             dispatcher.extras.keep(WrappedHook(pl_module, name, dispatcher).install(), key="final")
 
     @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called before an epoch, which is when models are changed: look at the first batch whether this one was."""
+        if self._dispatcher is not None:
+            self._dispatcher.renewal.want()
+
+    @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._dispatcher is not None:

@@ -62,6 +62,10 @@ class Changer(Participant):
             link.reseed(step, self.rank)
             link.report.begin()
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its links."""
+        return (target for link in self.links for target in link.targets)
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for each module that a link acts on."""
         for link in self.links:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
@@ -17,6 +18,7 @@ from lightning_hooks.engine.plan import Plan, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
+from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
 from lightning_hooks.stats.table import Table
@@ -68,6 +70,15 @@ class Observer(Participant):
         if self.pairs is not None:
             self.pairs.begin()
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its rows."""
+        return (row.target for row in self.plan.rows)
+
+    def renewed(self) -> None:
+        """Find rows by the parameters that there are now."""
+        self._params = self._rows_by_parameter()
+        self._due_params.clear()
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
@@ -101,6 +112,8 @@ class Observer(Participant):
         """Keep a copy of the parameters whose update is watched."""
         with torch.no_grad():
             for parameter, _ in self._due_rows(optimizer, "update"):
+                if isinstance(parameter, UninitializedParameter):
+                    continue  # it has no value before its first step
                 if parameter.requires_grad and id(parameter) not in memo.before:
                     memo.before[id(parameter)] = parameter.detach().clone()
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from lightning_hooks.engine.chain import Part
+from lightning_hooks.select import Target
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import Call, Gate, Handles
 
@@ -62,6 +63,13 @@ class Participant:
 
     def left(self) -> None:
         """Called when it has gone: take that away; harmless the second time."""
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
+        return ()
+
+    def renewed(self) -> None:
+        """Called when targets hold other objects than before: forget what was derived from those."""
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """What it does at modules."""
