@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, Scale, SkipStep, StatsMonitor, UnsupportedError
@@ -56,6 +57,20 @@ def test_every_number_of_two_optimizers(tmp_path: Path, every: int, toggle: bool
     runs = three_runs(tmp_path, lambda: Gan(every, toggle), lambda: data(7))
     assert runs.book.steps_of("grad_norm/gen.0.weight") == list(range(7))
     assert runs.book.steps_of("update_norm/disc.0.weight") == list(range(0, 7, every))
+
+
+def test_every_number_of_two_optimizers_under_a_scaler_whose_scale_grows_between_their_steps(tmp_path: Path) -> None:
+    """What flows back in one batch was multiplied by two scales."""
+
+    class Free(Gan):
+        def clip_gradients(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    def plugins() -> Any:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+        return MixedPrecision("16-mixed", "cpu", scaler=scaler)
+
+    three_runs(tmp_path, Free, lambda: data(4), plugins=plugins)
 
 
 def test_where_an_optimizer_steps_several_times_in_a_batch_the_last_step_counts(tmp_path: Path) -> None:
