@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -102,11 +103,11 @@ class HooksCallback(EveryStage):
             self._dispatcher.begin(step, reporting=is_log_step(trainer, step))
 
     @override
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after backward: note the scale by which its gradients were multiplied."""
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Called before each backward: note the scale by which its gradients are multiplied."""
         scale = loss_scale(trainer)
         if self._dispatcher is not None and scale is not None:
-            self._dispatcher.scale = scale.detach().clone()
+            self._dispatcher.scaled_by(scale)
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

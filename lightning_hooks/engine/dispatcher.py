@@ -199,6 +199,13 @@ class Dispatcher:
             for participant, _ in list(self.active):
                 getattr(participant, name)(optimizer, memo)
 
+    def scaled_by(self, scale: Tensor) -> None:
+        """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
+        if self._memos and self.scale is not None:  # only where an optimizer has stepped can the scale have changed
+            for participant, _ in self.active:
+                participant.scale_changed(scale / self.scale)
+        self.scale = scale.detach().clone()
+
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
         out: dict[str, float] = {}

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
-from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.plan import FLOWING, Plan, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -139,6 +139,10 @@ class Observer(Participant):
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
                 tensors = ("update", *self._state_tensors)
                 self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
+
+    def scale_changed(self, factor: Tensor) -> None:
+        """Bring what flowed under the old loss scale to the new one."""
+        self.table.rescale([row.index for row in self.plan.rows if row.kind in FLOWING], factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.

@@ -100,6 +100,13 @@ class Participant:
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Called after the optimizer changed the parameters."""
 
+    def scale_changed(self, factor: Tensor) -> None:
+        """Called where the loss scale changes inside a step: what flowed until now was multiplied by the old one.
+
+        Args:
+            factor: the new scale over the old one.
+        """
+
     def take_reports(self) -> dict[str, float]:
         """What it did in the step that ends, tag to value; asked for once."""
         return {}
