@@ -7,10 +7,12 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
+from lightning_hooks.callbacks._scaled import ScalerCount
 from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, current_step, in_fit, is_log_step, loss_scale
 from lightning_hooks.callbacks._wrapped import WrappedHook
 from lightning_hooks.engine.dispatcher import Dispatcher
@@ -26,6 +28,7 @@ class HooksCallback(EveryStage):
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
         self._participants: list[Participant] = []
+        self._scaler = ScalerCount()
 
     @property
     def _stages(self) -> Collection[str]:
@@ -61,6 +64,7 @@ class HooksCallback(EveryStage):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run: drop what one that ended badly may have left."""
         self._leave()
+        self._scaler.forget()
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -72,6 +76,8 @@ class HooksCallback(EveryStage):
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         dispatcher = self._shared(trainer, pl_module)
         participants = list(self._build(trainer, pl_module, dispatcher))
+        if "train" in self._stages:
+            participants = [*self._scaler.start(trainer, dispatcher), *participants]
         position = self._position(trainer)
         self._dispatcher = dispatcher
         for i, participant in enumerate(participants):
@@ -84,6 +90,12 @@ class HooksCallback(EveryStage):
             dispatcher.extras.keep(WrappedHook(pl_module, name, dispatcher).install(), key="final")
 
     @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called before an epoch, which is when models are changed: look at the first batch whether this one was."""
+        if self._dispatcher is not None:
+            self._dispatcher.renewal.want()
+
+    @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._dispatcher is not None:
@@ -91,11 +103,11 @@ class HooksCallback(EveryStage):
             self._dispatcher.begin(step, reporting=is_log_step(trainer, step))
 
     @override
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after backward: note the scale by which its gradients were multiplied."""
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Called before each backward: note the scale by which its gradients are multiplied."""
         scale = loss_scale(trainer)
         if self._dispatcher is not None and scale is not None:
-            self._dispatcher.scale = scale.detach().clone()
+            self._dispatcher.scaled_by(scale)
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -169,7 +181,18 @@ class HooksCallback(EveryStage):
         """Called last: leave no hook, whatever was skipped."""
         self._leave()
 
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called for a checkpoint: save how many steps the loss scaler left out."""
+        self._scaler.save(checkpoint)
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint, before or after the fit starts: go on counting."""
+        self._scaler.load(checkpoint)
+
     def _leave(self) -> None:
+        self._scaler.stop()
         dispatcher, participants = self._dispatcher, self._participants
         self._dispatcher, self._participants = None, []
         for participant in participants:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
@@ -30,6 +32,18 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
     """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return None if scaler is None else getattr(scaler, "_scale", None)
+
+
+def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
+    """What the loss scaler found in the gradients of an optimizer since its last step, as a tensor: 0 for nothing infinite.
+
+    None where it has not looked: it looks when it divides by the scale, which for a fused optimizer is inside its step.
+    """
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    seen = getattr(scaler, "_per_optimizer_states", {})
+    by_device = seen[id(optimizer)].get("found_inf_per_device", {}) if id(optimizer) in seen else {}
+    found = [each.to(trainer.strategy.root_device) for each in by_device.values()]
+    return torch.stack(found).sum() if found else None
 
 
 def in_fit(trainer: Trainer) -> bool:

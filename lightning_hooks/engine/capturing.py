@@ -55,6 +55,10 @@ class CaptureParticipant(Participant):
         """Note what is captured now."""
         self.now = (step, stage)
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """The modules."""
+        return self.targets
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for every module."""
         at, path = parse_tensor(self.tensor)

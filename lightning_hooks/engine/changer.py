@@ -13,6 +13,7 @@ from torch.optim import LBFGS, Optimizer
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.resuming import compare
+from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import is_sharded, parts_of, put_back, refuse_sharded, wholes_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
@@ -64,6 +65,10 @@ class Changer(Participant):
         for link in self.links:
             link.reseed(step, self.rank)
             link.report.begin()
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its links."""
+        return (target for link in self.links for target in link.targets)
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for each module that a link acts on."""
@@ -160,7 +165,7 @@ class Changer(Participant):
                     f"{link.place}: {link.name} in backward would hide the overflow from the loss scaler, whose scale then "
                     "grows without end; use stage='step' on params, or bf16-mixed"
                 )
-        fused = [type(o).__name__ for o in optimizers if getattr(o, "_step_supports_amp_scaling", False)]
+        fused = [type(o).__name__ for o in optimizers if unscales_itself(o)]
         if fused and self._step_links:
             raise UnsupportedError(
                 f"{self._step_links[0].place}: {fused[0]}(fused=True) unscales inside its own step, so gradients are still "

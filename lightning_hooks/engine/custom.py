@@ -139,6 +139,10 @@ class CustomParticipant(Participant):
             place()
             self._frozen = [pair for pair in self._frozen if pair[0] is not parameter]
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its hooks."""
+        return (target for hook in self.hooks for target in hook.targets)
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """The hooks that share a place with others of ours, in the order of all participants."""
         for hook in (self.hooks[i] for i in key):

@@ -10,11 +10,12 @@ from weakref import WeakSet, finalize, ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.chain import Chain, Part
 from lightning_hooks.engine.compiled import CompiledTaps
+from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Memo, Participant
 from lightning_hooks.engine.places import build_places
-from lightning_hooks.taps import Gate, GradHook, Handles, OurHook, register
+from lightning_hooks.engine.renewal import Renewal
+from lightning_hooks.taps import Gate, Handles, OurHook, register
 
 TRAIN = "train"
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
@@ -50,14 +51,16 @@ class Dispatcher:
         self.stage = TRAIN
         self.extras = Handles()
         self.scale: Tensor | None = None
+        self.renewal = Renewal(model)
         self._open: dict[str, _Open] = {}
+        self._called: dict[str, set[int]] = {}
         self._optimizers = optimizers
         self._handles = Handles()
         self._step_handles = Handles()
         self.compiled = CompiledTaps(model, self.gate, self._step_handles)
         self._memos: dict[int, Memo] = {}
         self._installed: tuple[Any, ...] | None = None
-        self._param_chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
+        self._parameters = ParameterHooks(model, self.gate, self._handles, self._step_handles)
         self._pauses = 0
         self._reopen = False
         # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
@@ -118,8 +121,11 @@ class Dispatcher:
         self.stage = stage
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
+            self._renew()
             keys = [(p, p.due(step, stage)) for p in self.participants]
-            opened = _Open(step, [(p, key) for p, key in keys if key is not None])
+            called = self._called.setdefault(stage, set())  # the same set at every step: the hooks that stay write into it
+            called.clear()
+            opened = _Open(step, [(p, key) for p, key in keys if key is not None], called)
             self._open[stage] = opened
             if stage == TRAIN:
                 self._memos.clear()
@@ -130,7 +136,7 @@ class Dispatcher:
             self._install()
         for participant, _ in opened.active:
             participant.batch()
-        self._hook_parameters()
+        self._parameters.register()
         self._open_gate()
 
     def suspend(self) -> None:
@@ -141,9 +147,11 @@ class Dispatcher:
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.suspend()
-        self._open.pop(stage, None)
+        opened = self._open.pop(stage, None)
         if stage == TRAIN:
             self._memos.clear()
+            if opened is not None:
+                self.renewal.note(opened.key, opened.called)
         self._step_handles.close()
 
     def off(self) -> None:
@@ -165,7 +173,7 @@ class Dispatcher:
         self.compiled.place(self.participants)
         if self._open.get(self.stage) is not None:
             self._install()
-            self._hook_parameters()
+            self._parameters.register()
             if self._reopen:
                 self._open_gate()
 
@@ -202,6 +210,13 @@ class Dispatcher:
             for participant, _ in list(self.active):
                 getattr(participant, name)(optimizer, memo)
 
+    def scaled_by(self, scale: Tensor) -> None:
+        """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
+        if self._memos and self.scale is not None:  # only where an optimizer has stepped can the scale have changed
+            for participant, _ in self.active:
+                participant.scale_changed(scale / self.scale)
+        self.scale = scale.detach().clone()
+
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
         out: dict[str, float] = {}
@@ -209,6 +224,12 @@ class Dispatcher:
             for tag, value in participant.take_reports().items():
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
+
+    def _renew(self) -> None:
+        if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
+            for participant in self.participants:
+                participant.renewed()
+            self._installed = None
 
     def _memo(self, optimizer: HasParameters) -> Memo:
         return self._memos.setdefault(id(optimizer), Memo())
@@ -224,13 +245,9 @@ class Dispatcher:
         self.compiled.fill(parts, opened.called)
         for place in build_places([part for part in parts if id(part.module) not in self.compiled.inside], opened.called):
             register(place, self.gate, self._handles, self._step_handles)
-        self._param_chains = {}
+        self._parameters.build(part for participant, key in opened.active for part in participant.param_parts(key))
         for participant, key in opened.active:
-            for parameter, part in participant.param_parts(key):
-                self._param_chains.setdefault(id(parameter), (parameter, []))[1].append(part)
             participant.register(key, self.gate, self._handles)
-        for _, chain in self._param_chains.values():  # what must see the gradient as it is accumulated comes last
-            chain.sort(key=lambda part: getattr(part, "last", False))
         if any(p.needs_updates for p, _ in opened.active):
             for optimizer in self._optimizers():
                 self._handles.keep(optimizer.register_step_pre_hook(_UpdateHook(self, "before_update")))
@@ -240,12 +257,6 @@ class Dispatcher:
     def _open_gate(self) -> None:
         self.gate.open = True
         self.gate.traced = self.compiled.busy
-
-    def _hook_parameters(self) -> None:
-        # A frozen parameter refuses a hook, so it gets its own when it is unfrozen.
-        for key, (parameter, parts) in self._param_chains.items():
-            if parameter.requires_grad and ("param", key) not in self._handles:
-                self._handles.keep(parameter.register_hook(GradHook([Chain(parts)], self.gate)), key=("param", key))
 
 
 def live_dispatchers(model: nn.Module) -> list[Dispatcher]:

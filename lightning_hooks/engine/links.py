@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_hooks.errors import InPlaceError, TransformError
 from lightning_hooks.rules import Apply
@@ -98,8 +99,11 @@ class Link:
         context.params, context.names, context.step, context.owned = params, names, step, owned
         versions = [version_of(tensor) for tensor in tensors]
         try:
-            with contextlib.nullcontext() if self.stage == "forward" else torch.no_grad():
+            # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
+            with torch.no_grad() if self.stage == "step" else contextlib.nullcontext():
                 results = self.transform(tensors, context)
+            if self.stage == "backward" and torch.is_grad_enabled():
+                context.state = _without_graph(context.state)
         except StopIteration as error:  # would end the epoch silently
             raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
         finally:
@@ -220,6 +224,11 @@ class Report:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on counting."""
         self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
+
+
+def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
+    detached: dict[str, Any] = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, state)
+    return detached
 
 
 def version_of(tensor: Tensor) -> int:

@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
-from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.plan import FLOWING, Plan, Row
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
+from lightning_hooks.select import Target
+from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
 from lightning_hooks.stats.table import Table, world_size
 
@@ -76,6 +79,15 @@ class Observer(Participant):
         if self.pairs is not None:
             self.pairs.begin()
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its rows."""
+        return (row.target for row in self.plan.rows)
+
+    def renewed(self) -> None:
+        """Find rows by the parameters that there are now."""
+        self._params = self._rows_by_parameter()
+        self._due_params.clear()
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
@@ -94,21 +106,23 @@ class Observer(Participant):
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
         self._read(optimizer, "param", memo, lambda p: p)
-        self._read(optimizer, "grad", memo, lambda p: p.grad)
+        self._read(optimizer, "grad", memo, lambda p: p.grad, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in self._due_rows(optimizer, "grad"):
                     if parameter.grad is not None:
-                        self.pairs.take(row, parameter.grad)
+                        self.pairs.take(row, parameter.grad if memo.scale is None else parameter.grad / memo.scale)
 
     def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `final_grad`."""
-        self._read(optimizer, "final_grad", memo, lambda p: p.grad)
+        self._read(optimizer, "final_grad", memo, lambda p: p.grad, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
         with torch.no_grad():
             for parameter, _ in self._due_rows(optimizer, "update"):
+                if isinstance(parameter, UninitializedParameter):
+                    continue  # it has no value before its first step
                 if parameter.requires_grad and id(parameter) not in memo.before:
                     memo.before[id(parameter)] = parameter.detach().clone()
 
@@ -119,7 +133,10 @@ class Observer(Participant):
 
         def change(parameter: nn.Parameter) -> Tensor | None:
             before = memo.before.get(id(parameter))
-            return None if before is None else parameter.detach() - before
+            if before is None:
+                return None
+            # In float32 at least: the difference of two numbers of half precision need not be one.
+            return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)) - before
 
         with torch.no_grad():
             self._read(optimizer, "update", memo, change)
@@ -128,6 +145,13 @@ class Observer(Participant):
                     self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
             except RuleError as error:
                 self.fail(error)
+            if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
+                tensors = ("update", *self._state_tensors)
+                self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
+
+    def scale_changed(self, factor: Tensor) -> None:
+        """Bring what flowed under the old loss scale to the new one."""
+        self.table.rescale([row.index for row in self.plan.rows if row.kind in FLOWING], factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.
@@ -185,7 +209,7 @@ class Observer(Participant):
         except Exception as error:
             self.fail(error)
 
-    def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any) -> None:
+    def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
         rows: list[Row] = []
         keys: list[tuple[int, str]] = []
         fresh: dict[tuple[int, str], Tensor] = {}
@@ -201,7 +225,10 @@ class Observer(Participant):
             rows.append(row)
             keys.append(key)
         try:
-            memo.looks.update(zip(fresh, measure_all(list(fresh.values())), strict=True))
+            measured = measure_all(list(fresh.values()))
+            if scale is not None:
+                measured = [Divided(look, scale) for look in measured]
+            memo.looks.update(zip(fresh, measured, strict=True))
             looks = [memo.looks[key] for key in keys]
             left = [] if self.failed else self.table.put_all([row.index for row in rows], looks)
         except Exception as error:

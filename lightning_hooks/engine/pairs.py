@@ -58,7 +58,7 @@ class PairWatch:
             return
         before = self._before.get(row.index)
         gradient = local_part(gradient)
-        if before is not None:
+        if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
             new, old = gradient.flatten().double(), before.flatten().double()
             self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old))
         self._now[row.index] = gradient.detach().clone()

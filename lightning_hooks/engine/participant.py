@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from lightning_hooks.engine.chain import Part
+from lightning_hooks.select import Target
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import Call, Gate, Handles
 
@@ -65,6 +66,13 @@ class Participant:
     def left(self) -> None:
         """Called when it has gone: take that away; harmless the second time."""
 
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
+        return ()
+
+    def renewed(self) -> None:
+        """Called when targets hold other objects than before: forget what was derived from those."""
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """What it does at modules."""
         return ()
@@ -94,6 +102,13 @@ class Participant:
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Called after the optimizer changed the parameters."""
 
+    def scale_changed(self, factor: Tensor) -> None:
+        """Called where the loss scale changes inside a step: what flowed until now was multiplied by the old one.
+
+        Args:
+            factor: the new scale over the old one.
+        """
+
     def take_reports(self) -> dict[str, float]:
         """What it did in the step that ends, tag to value; asked for once."""
         return {}
@@ -107,7 +122,8 @@ class Participant:
 class Memo:
     """Measurements and copies that several participants share within one moment of a step.
 
-    `skipped` says that the step does not happen, although the optimizer is called.
+    `skipped` says that the step does not happen, although the optimizer is called. Under a loss scaler `found_inf` above 0
+    says so too, on the device, and `scale` is what the gradients are still multiplied by; None where they are not.
     """
 
     def __init__(self) -> None:
@@ -115,6 +131,8 @@ class Memo:
         self.before: dict[int, Tensor] = {}
         self.readers: set[int] = set()
         self.skipped = False
+        self.found_inf: Tensor | None = None
+        self.scale: Tensor | None = None
 
     def forget(self, *tensors: str) -> None:
         """Drop what was measured of tensors, because they changed; `state` stands for every tensor of the state."""

@@ -14,6 +14,9 @@ from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.scalars import needs_histogram
 
+FLOWING = ("input_grad", "output_grad")
+"""The tensors that are multiplied by a loss scale."""
+
 
 @dataclass
 class Asked:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.plan import FLOWING, Plan
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, merge_by_index, rescale
@@ -15,7 +15,6 @@ from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
 from lightning_hooks.stats.table import Table
 
 Array = NDArray[np.float64]
-_FLOWING = ("input_grad", "output_grad")
 
 
 class Readings:
@@ -76,7 +75,7 @@ class Readings:
         return one
 
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
-        rows = [row.index for row in plan.rows if row.kind in _FLOWING]
+        rows = [row.index for row in plan.rows if row.kind in FLOWING]
         moments[rows] = rescale(moments[rows], 1.0 / scale)
         pairs[:, SMALL] /= scale * scale
         for row in rows:

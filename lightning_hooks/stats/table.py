@@ -13,9 +13,9 @@ from torchmetrics import Metric
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
-from lightning_hooks.stats.histogram import BUCKETS
+from lightning_hooks.stats.histogram import BUCKETS, shift
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral
+from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 
 
@@ -213,6 +213,38 @@ class Table(Metric):
         """
         sums = self.split(self.state)[3][self._pair_slots[row]]
         sums[DOT], sums[BEFORE] = product, square
+
+    def withdraw(self, rows: Sequence[int], unless: Tensor) -> None:
+        """Make rows neutral again, unless a number on the device is 0; nothing waits for it.
+
+        Args:
+            rows: which; a user's metric of them stays as it is.
+            unless: a scalar.
+        """
+        gone = unless.to(self.state.device, non_blocking=True) > 0
+        moments, histograms, sums, _ = self.split(self.state)
+        index = list(rows)
+        moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
+        slots = [self._slot_of[row] for row in rows if row in self._slot_of]
+        histograms[slots] = torch.where(gone, 0.0, histograms[slots])
+        places = [place for row in rows for place, _ in self._functions.get(row, ())]
+        sums[places] = torch.where(gone, 0.0, sums[places])
+
+    def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
+        """Multiply what rows hold, and what is known of the parts of gradients, by a factor.
+
+        Args:
+            rows: which; only where some of them keep histograms the device is waited for, since whole buckets move.
+            factor: a scalar, a power of two.
+        """
+        factor = factor.to(self.state.device, torch.float64)
+        moments, histograms, _, pairs = self.split(self.state)
+        index = list(rows)
+        moments[index] = rescale(moments[index], factor)
+        pairs[:, SMALL] *= factor.square()
+        slots = [self._slot_of[row] for row in rows if row in self._slot_of]
+        if slots:
+            histograms[slots] = shift(histograms[slots], round(float(factor.log2())))
 
     def clear(self) -> None:
         """Make every row neutral again."""

@@ -1,0 +1,88 @@
+"""What a loss scaler does to steps: which it leaves out, and whose gradients it leaves scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_hooks.engine.participant import HasParameters, Memo, Participant
+
+
+def unscales_itself(optimizer: Any) -> bool:
+    """Whether an optimizer divides by the loss scale inside its own step, as fused ones do."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+class ScalerWatch(Participant):
+    """Notes for the other participants what the loss scaler found, and counts the steps that it leaves out.
+
+    Whether a gradient was infinite is a tensor on the device. It is kept as it is and read when the step is written, so no
+    hook waits for it; the scaler itself waits for it once a step, unless the optimizer is fused. Where a transform asked to
+    skip the same step, that one counts it.
+
+    Args:
+        scale: gives the loss scale, or None where it has not scaled yet.
+        found_inf: gives what the scaler found in the gradients of an optimizer, above 0 for an infinite one; None where it
+            has not looked yet.
+        optimizers: of the model.
+    """
+
+    def __init__(
+        self,
+        scale: Callable[[], Tensor | None],
+        found_inf: Callable[[Any], Tensor | None],
+        optimizers: Sequence[Any],
+    ) -> None:
+        self._scale = scale
+        self._found_inf = found_inf
+        self._fused = any(map(unscales_itself, optimizers))
+        self._count: Tensor | float = 0.0
+        self._open: dict[int, Memo] = {}
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """Every step of training: one that is not logged counts too."""
+        return "always" if stage == "train" else None
+
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
+        """Count what the last step left."""
+        self._settle()
+
+    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Note what is known before the optimizer is called."""
+        memo.found_inf = self._found_inf(optimizer)
+        memo.scale = self._scale() if unscales_itself(optimizer) else None
+        self._open[id(memo)] = memo
+
+    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
+        """Note what a fused optimizer is told: it is called whatever was found."""
+        found: Tensor | None = getattr(optimizer, "found_inf", None)
+        if found is not None:
+            memo.found_inf = found
+
+    @property
+    def needs_updates(self) -> bool:
+        """Only inside its step a fused optimizer knows."""
+        return self._fused
+
+    def take_reports(self) -> dict[str, float]:
+        """How many steps were left out until now."""
+        self._settle()
+        self._count = float(self._count)
+        return {"hooks/skipped_steps": self._count}
+
+    def state_dict(self) -> dict[str, float]:
+        """The count."""
+        self._settle()
+        return {"skipped_steps": float(self._count)}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on counting."""
+        self._count = state.get("skipped_steps", 0.0)
+
+    def _settle(self) -> None:
+        for memo in self._open.values():
+            if memo.found_inf is not None and not memo.skipped:
+                self._count = self._count + (memo.found_inf > 0).double()
+        self._open.clear()

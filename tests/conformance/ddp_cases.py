@@ -1,0 +1,309 @@
+"""What runs on each rank of the data-parallel rows; `test_ddp.py` says what must come of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, nn
+
+from lightning_hooks import AddNoise, Apply, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks.transforms import Context, Transform
+from tests.callbacks.models import trainer_of
+from tests.conformance._tools import Book, Spy, everything, loader, randn
+
+BATCH, FEATURES = 4, 6  # of one rank
+
+
+class Net(LightningModule):
+    """A regression with a mean loss."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return nn.functional.mse_loss(self.body(x), y)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def net(dropout: float = 0.0) -> Net:
+    torch.manual_seed(0)
+    return Net(dropout)
+
+
+def whole_batches(steps: int, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    """What all ranks see together."""
+    x, y = randn(steps, 2 * BATCH, FEATURES, seed=3), randn(steps, 2 * BATCH, 3, seed=4)
+    return [(a.to(dtype), b.to(dtype)) for a, b in zip(x, y, strict=True)]
+
+
+def rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def mine(steps: int, dtype: torch.dtype = torch.float32) -> Any:
+    """The half of each batch that this rank sees."""
+    part = slice(rank() * BATCH, (rank() + 1) * BATCH)
+    return loader(*[(x[part], y[part]) for x, y in whole_batches(steps, dtype)])
+
+
+def fit(root: Path, model: LightningModule, data: Any, *callbacks: Callback, **options: Any) -> Any:
+    settings = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False, **options}
+    trainer = trainer_of(root, *callbacks, **settings)
+    trainer.fit(model, data)
+    assert_no_hooks(model)
+    return trainer
+
+
+def bits(model: nn.Module) -> str:
+    """A hash of every number of a model."""
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def written(book: Book) -> dict[str, Any]:
+    return {
+        "rows": {str(step): rows for step, rows in book.rows.items()},
+        "histograms": {str(s): {tag: list(map(float, h)) for tag, h in named.items()} for s, named in book.histograms.items()},
+    }
+
+
+# -- cases -----------------------------------------------------------------------------------------------------------------
+
+
+def numbers(root: Path, accumulate: int = 1, **options: Any) -> dict[str, Any]:
+    monitor = StatsMonitor(everything(), max_scalars=10**6)
+    book = Book(monitor)
+    data = mine(4, torch.float64)
+    fit(root, net(), data, monitor, book, precision="64-true", accumulate_grad_batches=accumulate, **options)
+    return written(book)
+
+
+def numbers_accumulated(root: Path) -> dict[str, Any]:
+    return numbers(root, 2)
+
+
+def numbers_static_graph(root: Path) -> dict[str, Any]:
+    from lightning.pytorch.strategies import DDPStrategy
+
+    return numbers(root, strategy=DDPStrategy(static_graph=True, gradient_as_bucket_view=True))
+
+
+def watching_changes_nothing(root: Path) -> dict[str, Any]:
+    def run(*callbacks: Callback) -> str:
+        model = net(dropout=0.5)
+        torch.manual_seed(10 + rank())
+        fit(root, model, mine(5), *callbacks, accumulate_grad_batches=2)
+        return bits(model)
+
+    watched = run(StatsMonitor(everything(), max_scalars=10**6))
+    spies = [Apply(Spy(), params="*"), Apply(Spy(), params="*", stage="backward"), Apply(Spy(), modules="*")]
+    return {"bare": run(), "watched": watched, "changed": run(GradientTransforms(spies), StatsMonitor(everything()))}
+
+
+class Calls(Callback):
+    """Counts, for each batch, the collectives that lightning_hooks starts."""
+
+    COLLECTIVES: ClassVar = (
+        *("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_object", "all_reduce", "barrier", "reduce"),
+        *("broadcast", "broadcast_object_list", "gather", "gather_object", "scatter", "reduce_scatter", "all_to_all"),
+    )
+
+    def __init__(self) -> None:
+        self.counts: dict[str, list[str]] = {}
+        self.at = "start"
+        self.originals = {name: getattr(dist, name) for name in self.COLLECTIVES if hasattr(dist, name)}
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.at = str(batch_idx)
+        self.counts[self.at] = []
+
+    def on_train_end(self, *args: Any) -> None:
+        self.at = "end"
+
+    def __enter__(self) -> Calls:
+        for name, function in self.originals.items():
+            setattr(dist, name, self._counted(name, function))
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        for name, function in self.originals.items():
+            setattr(dist, name, function)
+
+    def _counted(self, name: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            frame: Any = sys._getframe(1)
+            while frame is not None and not frame.f_globals.get("__name__", "").startswith("lightning_hooks."):
+                frame = frame.f_back
+            if frame is not None:
+                self.counts.setdefault(self.at, []).append(name)
+            return function(*args, **kwargs)
+
+        return call
+
+
+def collectives(root: Path) -> dict[str, Any]:
+    out = {}
+    for every, accumulate in ((1, 1), (3, 1), (1, 2)):
+        with Calls() as calls:
+            monitor = StatsMonitor(everything(), every_n_steps=every)
+            rules = GradientTransforms([Apply(AddNoise(0.1), params="*"), Apply(Scale(0.5), modules="*")])
+            fit(root, net(), mine(6), calls, monitor, rules, accumulate_grad_batches=accumulate)
+        out[f"{every},{accumulate}"] = [len(calls.counts[str(batch)]) for batch in range(6)]
+    return out
+
+
+def random(root: Path) -> dict[str, Any]:
+    out = {}
+    for stage in ("step", "backward"):
+        torch.manual_seed(100 + rank())  # ranks that were seeded apart
+        model, seen = Net(), Spy()
+        rules = GradientTransforms([Apply([AddNoise(0.1), seen], params="*", stage=stage)])
+        fit(root, model, mine(20), rules, StatsMonitor())
+        given = [t.tolist() for named in seen.seen.values() for tensors in named.values() for t in tensors]
+        out[stage] = {"weights": bits(model), "given": hashlib.sha256(repr(given).encode()).hexdigest()}
+    return out
+
+
+def stages(root: Path) -> dict[str, Any]:
+    """What rules of each stage are given, with other data on each rank."""
+    spies = {"step": Spy(), "backward": Spy()}
+    rules = [Apply(spy, params="body.0.weight", stage=stage) for stage, spy in spies.items()]
+    fit(root, net(), mine(3, torch.float64), GradientTransforms(rules), precision="64-true")
+    return {stage: [t["body.0.weight"][0].tolist() for t in spy.seen.values()] for stage, spy in spies.items()}
+
+
+def files(root: Path) -> dict[str, Any]:
+    monitor = StatsMonitor(everything())
+    fit(root, net(), mine(3), monitor, logger=TensorBoardLogger(root, name="run", version=0))
+    dist.barrier()
+    return {"files": sorted(path.name for path in root.rglob("events*")), "latest": monitor.latest["hooks/grad_norm"]}
+
+
+class OneLayer(LightningModule):
+    """The gradient of its weight is the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 1, bias=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.layer(batch[0]).mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def pairs(root: Path) -> dict[str, Any]:
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats=["norm", "cosine", "micro_cosine", "noise_scale"])])
+    book = Book(monitor)
+    fit(root, OneLayer(), mine(6, torch.float64), monitor, book, accumulate_grad_batches=2, precision="64-true")
+    return written(book)["rows"]
+
+
+@dataclass(frozen=True)
+class SkipHere(Transform):
+    """One rank alone asks to skip one step."""
+
+    needs_step: ClassVar[bool] = True
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        if rank() == 1 and context.step == 1:
+            context.skip_step()
+        return list(tensors)
+
+
+def one_rank_skips(root: Path) -> dict[str, Any]:
+    weights: list[str] = []
+
+    class Note(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *args: Any) -> None:
+            weights.append(bits(pl_module))
+
+    monitor = StatsMonitor()
+    book = Book(monitor)
+    fit(root, net(), mine(4), monitor, GradientTransforms([Apply(SkipHere(), params="*")]), book, Note())
+    return {
+        "weights": weights,
+        "updates": book.steps_of("update_norm/body.0.weight"),
+        "skipped": book.values("hooks/skipped_steps"),
+    }
+
+
+class Branches(LightningModule):
+    """Each rank calls its own branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(FEATURES, 3)
+        self.branches = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return nn.functional.mse_loss(self.branches[rank()](self.stem(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def other_modules_on_each_rank(root: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model, seen = Branches(), []
+    for branch in model.branches:
+        branch.register_forward_hook(lambda m, a, out: seen.append(out.detach().double().norm().item()))
+    monitor = StatsMonitor([Watch(modules="branches.*", tensors=["output", "output_grad"], stats=["norm"])])
+    fit(root, model, mine(1), monitor, strategy="ddp_find_unused_parameters_true")
+    return {"norm": seen[-1], "latest": monitor.latest}
+
+
+class Report(Callback):
+    """Writes what a rank of a spawned run saw, since nothing of it comes back otherwise."""
+
+    def __init__(self, root: Path, book: Book) -> None:
+        self.root = root
+        self.book = book
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        import json
+
+        assert dist.get_world_size() == 2
+        (self.root / f"spawned{trainer.global_rank}.json").write_text(json.dumps(written(self.book)))
+
+
+class Halves(LightningModule):
+    """As `Net`; each rank takes its half of the whole batch itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net().body
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        part = slice(self.global_rank * BATCH, (self.global_rank + 1) * BATCH)
+        return nn.functional.mse_loss(self.body(batch[0][part]), batch[1][part])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def spawned(root: Path) -> dict[str, Any]:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK"):
+        os.environ.pop(name, None)
+    monitor = StatsMonitor(everything(), max_scalars=10**6)
+    book = Book(monitor)
+    rules = GradientTransforms([Apply(Scale(1.0), params="*"), Apply(Scale(1.0), params="*", stage="backward")])
+    data = loader(*whole_batches(4))
+    fit(root, Halves(), data, monitor, rules, book, Report(root, book), strategy="ddp_spawn", precision="64-true")
+    return {}

@@ -1,0 +1,45 @@
+"""Accumulation: one row a step, exact over all its micro-batches; rules of stage `backward` see each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_hooks import Apply, GradientTransforms, Scale
+from tests.callbacks.models import Net, adamw, data, plain_sgd, trainer_of
+from tests.conformance._tools import three_runs
+
+
+@pytest.mark.parametrize("clip", [None, 0.05], ids=["", "clipped"])
+@pytest.mark.parametrize("optimizer", [plain_sgd, adamw])
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_every_number_of_a_window_of_micro_batches(tmp_path: Path, accumulate: int, optimizer: Any, clip: float | None) -> None:
+    runs = three_runs(
+        tmp_path,
+        lambda: Net(optimizer),
+        lambda: data(7, 5),
+        max_epochs=2,
+        accumulate_grad_batches=accumulate,
+        gradient_clip_val=clip,
+    )
+    windows = [len(calls["body.0.weight"]) for calls in runs.spies["backward"].seen.values()]
+    assert windows == 2 * ([accumulate] * (7 // accumulate) + [7 % accumulate] * (7 % accumulate > 0))
+
+
+@pytest.mark.parametrize("stage", ["step", "backward"])
+def test_a_factor_at_either_stage_scales_the_step_of_every_window(tmp_path: Path, stage: str) -> None:
+    """With plain SGD half of every gradient is half of the learning rate."""
+
+    def run(rate: float, *callbacks: Any) -> Net:
+        torch.manual_seed(0)
+        model = Net(lambda parameters: torch.optim.SGD(parameters, lr=rate))
+        torch.manual_seed(1)
+        trainer_of(tmp_path, *callbacks, accumulate_grad_batches=3).fit(model, data(7, 5))
+        return model
+
+    halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", stage=stage)]))
+    for name, value in run(0.05).state_dict().items():
+        assert torch.equal(halved.state_dict()[name], value), name

@@ -1,0 +1,147 @@
+"""Data-parallel training, two processes: one step is one step of all ranks, whoever looks.
+
+Activations are those of the whole batch. The gradient of an output is that of each rank's own loss, which for a mean loss is
+world size times that of the whole batch; gradients of parameters are averaged, and so those of the whole batch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.callbacks.models import trainer_of
+from tests.conformance._tools import Book, Seen, Witness, compare, loader, run_ranks
+from tests.conformance.ddp_cases import BATCH, net, whole_batches
+
+CASES = [
+    *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
+    *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank"),
+]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What the two processes returned, by case."""
+    results = run_ranks("tests.conformance.ddp_cases", CASES, tmp_path_factory.mktemp("ddp"))
+    for case in CASES:
+        for rank, result in enumerate(results):
+            assert "error" not in result[case], f"{case}, rank {rank}: {result[case]['error']}"
+    return {case: [result[case] for result in results] for case in CASES}
+
+
+def on_the_whole_batch(root: Path, accumulate: int = 1) -> dict[int, Seen]:
+    """What one process sees, with the gradients that flow multiplied by the world size."""
+    witness = Witness()
+    data = loader(*whole_batches(4))
+    trainer_of(root, witness, precision="64-true", accumulate_grad_batches=accumulate).fit(net(), data)
+    return {
+        step: {
+            key: [(t, 0.5 if key[0] in ("input_grad", "output_grad") else 1.0) for t, _ in parts] for key, parts in seen.items()
+        }
+        for step, seen in witness.steps.items()
+    }
+
+
+def book_of(result: dict[str, Any]) -> Book:
+    book = Book(None)  # type: ignore[arg-type]
+    book.rows = {int(step): rows for step, rows in result["rows"].items()}
+    book.histograms = {int(s): {tag: np.array(h) for tag, h in named.items()} for s, named in result["histograms"].items()}
+    return book
+
+
+@pytest.mark.parametrize(("case", "accumulate"), [("numbers", 1), ("numbers_accumulated", 2), ("numbers_static_graph", 1)])
+def test_every_number_is_that_of_one_process_on_the_whole_batch(ranks: Any, tmp_path: Path, case: str, accumulate: int) -> None:
+    expected = on_the_whole_batch(tmp_path, accumulate)
+    for result in ranks[case]:
+        compare(book_of(result), expected)
+
+
+def test_weights_are_the_same_bits_with_and_without_watching(ranks: Any) -> None:
+    one, other = ranks["watching_changes_nothing"]
+    assert one["bare"] == one["watched"] == one["changed"] == other["bare"] == other["watched"] == other["changed"]
+
+
+def test_one_collective_for_each_logged_step_and_none_for_the_others(ranks: Any) -> None:
+    for result in ranks["collectives"]:
+        assert result == {"1,1": [1] * 6, "3,1": [0, 0, 1, 0, 0, 1], "1,2": [0, 1, 0, 1, 0, 1]}
+
+
+def test_random_rules_at_the_step_draw_the_same_on_every_rank(ranks: Any) -> None:
+    one, other = ranks["random"]
+    assert one["step"] == other["step"]
+
+
+def test_random_rules_in_backward_draw_their_own_on_each_rank_and_replicas_stay_equal(ranks: Any) -> None:
+    one, other = ranks["random"]
+    assert one["backward"]["weights"] == other["backward"]["weights"]
+    assert one["backward"]["given"] != other["backward"]["given"]
+
+
+def test_rules_at_the_step_are_given_the_average_of_what_rules_in_backward_are_given(ranks: Any) -> None:
+    one, other = ranks["stages"]
+    assert one["step"] == other["step"]
+    mean = (torch.tensor(one["backward"]) + torch.tensor(other["backward"])) / 2
+    torch.testing.assert_close(torch.tensor(one["step"]), mean, rtol=1e-6, atol=1e-9)
+    assert one["backward"] != other["backward"]
+
+
+def test_rank_0_alone_writes_event_files(ranks: Any) -> None:
+    one, other = ranks["files"]
+    assert len(one["files"]) == 1 and one == {**other, "files": one["files"]}
+
+
+def test_pairs_of_gradients_are_those_of_all_micro_batches_of_all_ranks(ranks: Any) -> None:
+    one, other = ranks["pairs"]
+    assert one == other and len(one) == 3
+    halves = (
+        torch.stack([x for x, _ in whole_batches(6)]).view(3, 2, 2, BATCH, -1).mean(3).flatten(1, 2)
+    )  # step, micro, feature
+    before = estimates = None
+    for step, parts in enumerate(halves):
+        rows = one[str(step)]
+        mean = parts.mean(0)
+        assert rows["grad_norm/layer.weight"] == pytest.approx(mean.norm().item(), rel=1e-6)
+        products = parts @ parts.T
+        micro = (products.sum() - products.trace()) / 3 / products.trace()
+        assert rows["grad_micro_cosine/layer.weight"] == pytest.approx(micro.item(), rel=1e-6)
+        if before is not None:
+            cosine = torch.nn.functional.cosine_similarity(before, mean, dim=0)
+            assert rows["grad_cosine/layer.weight"] == pytest.approx(cosine.item(), rel=1e-6)
+        before = mean
+        big, small = mean.square().sum(), parts.square().sum(1).mean()
+        new = torch.stack([(4 * big - small) / 3, (small - big) / (1 - 1 / 4)])
+        estimates = new if estimates is None else 0.95 * estimates + 0.05 * new
+        scale = (estimates[1] / estimates[0]).item()
+        if estimates[0] > 0:
+            assert rows["grad_noise_scale/layer.weight"] == pytest.approx(scale, rel=1e-6)
+        else:
+            assert "grad_noise_scale/layer.weight" not in rows
+
+
+def test_where_one_rank_asks_to_skip_a_step_all_do(ranks: Any) -> None:
+    one, other = ranks["one_rank_skips"]
+    assert one == other
+    assert one["updates"] == [0, 2, 3] and one["skipped"] == [0.0, 1.0, 1.0, 1.0]
+    assert [a == b for a, b in zip(one["weights"], one["weights"][1:], strict=False)] == [True, False, False]
+
+
+def test_a_module_that_one_rank_alone_calls_has_the_row_of_that_rank(ranks: Any) -> None:
+    one, other = ranks["other_modules_on_each_rank"]
+    assert one["latest"] == other["latest"]
+    for rank, result in enumerate((one, other)):
+        assert one["latest"][f"output_norm/branches.{rank}"] == pytest.approx(result["norm"], rel=1e-6)
+        assert one["latest"][f"output_grad_norm/branches.{rank}"] > 0
+
+
+def test_spawned_processes(tmp_path: Path) -> None:
+    (result,) = run_ranks("tests.conformance.ddp_cases", ["spawned"], tmp_path, world=1)
+    assert result == {"spawned": {}}, result["spawned"].get("error")
+    expected = on_the_whole_batch(tmp_path)
+    for rank in range(2):
+        written = json.loads((tmp_path / "spawned" / f"spawned{rank}.json").read_text())
+        compare(book_of(written), expected)

@@ -1,0 +1,182 @@
+"""Precision: gradients without the scale of the loss, whatever multiplied it; a step that did not happen is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor, nn
+
+from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, Scale, SkipStep, StatsMonitor, UnsupportedError, Watch
+from tests.callbacks.models import Net, adamw, assert_clean, data, plain_sgd, trainer_of
+from tests.conformance._tools import Book, Spy, everything, three_runs
+
+
+def scaler(scale: float = 1024.0, growth_interval: int = 2000) -> MixedPrecision:
+    made = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
+    return MixedPrecision("16-mixed", "cpu", scaler=made)
+
+
+def fused_sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, fused=True)
+
+
+def fused_adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01, fused=True)
+
+
+class Overflows(Net):
+    """The loss is infinite in some batches."""
+
+    def __init__(self, optimizer: Any = plain_sgd, batches: tuple[int, ...] = (1,)) -> None:
+        super().__init__(optimizer, dropout=0.0)
+        self.batches = batches
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * (float("inf") if batch_idx in self.batches else 1.0)
+
+
+class Half(Net):
+    """Computes in whatever dtype its weights have."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = (part.to(self.body[0].weight.dtype) for part in batch)
+        return nn.functional.mse_loss(self(x), y)
+
+
+# -- without a scaler ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true", "16-true", "bf16-mixed"])
+def test_every_number_in_every_precision(tmp_path: Path, precision: str, accumulate: int) -> None:
+    runs = three_runs(tmp_path, Half, lambda: data(5), precision=precision, accumulate_grad_batches=accumulate)
+    dtypes = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+    assert runs.spies["step"].dtypes == {dtypes.get(precision, torch.float32)}
+    assert runs.bare.body[0].weight.dtype is dtypes.get(precision, torch.float32)
+
+
+@pytest.mark.parametrize("optimizer", [fused_sgd, fused_adamw])
+def test_a_fused_optimizer_without_a_scaler_is_as_any_other(tmp_path: Path, optimizer: Any) -> None:
+    three_runs(tmp_path, lambda: Net(optimizer), lambda: data(5))
+
+
+# -- with one --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", [plain_sgd, adamw])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_every_number_under_a_scaler_whose_scale_grows(tmp_path: Path, accumulate: int, optimizer: Any) -> None:
+    runs = three_runs(
+        tmp_path,
+        lambda: Net(optimizer),
+        lambda: data(6),
+        accumulate_grad_batches=accumulate,
+        plugins=lambda: scaler(growth_interval=2),
+    )
+    assert runs.spies["backward"].dtypes == runs.spies["output_grad"].dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize("optimizer", [fused_sgd, fused_adamw])
+def test_every_number_under_a_scaler_with_an_optimizer_that_unscales_inside_its_step(tmp_path: Path, optimizer: Any) -> None:
+    """Its gradients are still scaled when they are read; the statistics are those of the gradients without the scale."""
+    three_runs(
+        tmp_path,
+        lambda: Net(optimizer),
+        lambda: data(5),
+        plugins=lambda: scaler(growth_interval=2),
+        stages=("backward", "output_grad"),
+    )
+
+
+def test_a_step_rule_is_refused_where_the_optimizer_unscales_inside_its_step(tmp_path: Path) -> None:
+    model = Net(fused_sgd)
+    rule = GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])
+    with pytest.raises(UnsupportedError, match=r"apply\[0\].*fused=True.*unscales inside its own step.*fused=False or stage="):
+        trainer_of(tmp_path, rule, plugins=scaler()).fit(model, data())
+    assert_clean(model)
+
+
+# -- an overflow -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", [plain_sgd, adamw, fused_sgd, fused_adamw])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_that_the_scaler_leaves_out_has_no_update_and_counts(tmp_path: Path, optimizer: Any, accumulate: int) -> None:
+    monitor = StatsMonitor([*everything(), Watch(params="*", tensors=["update"], stats=["norm", "ratio"])], max_scalars=10**6)
+    book, model = Book(monitor), Overflows(optimizer, (1, 4))
+    trainer_of(tmp_path, monitor, book, plugins=scaler(), accumulate_grad_batches=accumulate).fit(model, data(6))
+    left_out = {1: [1, 4], 2: [0, 2]}[accumulate]
+    steps = range(6 // accumulate)
+    for tag in ("update_norm", "update_ratio", "update_mean", "update_p50"):
+        assert book.steps_of(f"{tag}/body.0.weight") == [step for step in steps if step not in left_out], tag
+    for tensor in ("param", "grad", "final_grad"):
+        assert book.steps_of(f"{tensor}_norm/body.0.weight") == list(steps)
+    assert [value > 0 for value in book.values("grad_nonfinite/body.0.weight")] == [step in left_out for step in steps]
+    assert book.values("hooks/skipped_steps") == [float(sum(at <= step for at in left_out)) for step in steps]
+    assert book.steps_of("hooks/update_ratio") == [step for step in steps if step not in left_out]
+    assert_clean(model)
+
+
+def test_without_a_scaler_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:
+    monitor = StatsMonitor()
+    trainer_of(tmp_path, monitor).fit(Net(), data(2))
+    assert "hooks/skipped_steps" not in monitor.latest
+
+
+def test_optimizer_state_has_no_row_where_the_step_was_left_out(tmp_path: Path) -> None:
+    for optimizer in (adamw, fused_adamw):
+        monitor = StatsMonitor([Watch(params="*.weight", tensors="state.exp_avg", stats="norm")])
+        book = Book(monitor)
+        trainer_of(tmp_path, monitor, book, plugins=scaler()).fit(Overflows(optimizer, (2,)), data(4))
+        assert book.steps_of("state.exp_avg_norm/body.0.weight") == [0, 1, 3]
+
+
+def test_a_step_that_both_a_transform_and_the_scaler_leave_out_counts_once(tmp_path: Path) -> None:
+    monitor = StatsMonitor()
+    book = Book(monitor)
+    skip = GradientTransforms([Apply(SkipStep(), params="*")])
+    trainer_of(tmp_path, monitor, skip, book, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(4))
+    assert book.values("hooks/skipped_steps") == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_the_count_covers_steps_that_are_not_logged_and_goes_on_after_a_resume(tmp_path: Path) -> None:
+    monitor = StatsMonitor(every_n_steps=3)
+    trainer = trainer_of(tmp_path, monitor, plugins=scaler())
+    trainer.fit(Overflows(plain_sgd, (0, 1, 5)), data(6))
+    assert monitor.latest["hooks/skipped_steps"] == 3.0
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    resumed = StatsMonitor(every_n_steps=3)
+    again = trainer_of(tmp_path, resumed, plugins=scaler(), max_epochs=2)
+    again.fit(Overflows(plain_sgd, (4,)), data(6), ckpt_path=tmp_path / "last.ckpt")
+    assert resumed.latest["hooks/skipped_steps"] == 4.0
+
+
+def test_reports_of_transforms_without_a_monitor_hold_the_count(tmp_path: Path) -> None:
+    from tests.callbacks.models import Memory
+
+    memory = Memory()
+    rules = GradientTransforms([Apply(Scale(1.0), params="*")])
+    trainer_of(tmp_path, rules, plugins=scaler(), logger=memory).fit(Overflows(plain_sgd, (1,)), data(3))
+    assert memory.values("hooks/skipped_steps") == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("where", [{"params": "*", "stage": "backward"}, {"modules": "*"}], ids=["params", "modules"])
+def test_rules_in_backward_see_the_overflow_and_the_scaler_sees_it_after_them(tmp_path: Path, where: dict[str, Any]) -> None:
+    spy, model = Spy(), Overflows(plain_sgd, (1,))
+    trainer = trainer_of(tmp_path, GradientTransforms([Apply([spy, Scale(0.5)], **where)]), plugins=scaler(1024.0))
+    trainer.fit(model, data(3))
+    finite = {step: all(bool(t.isfinite().all()) for ts in named.values() for t in ts) for step, named in spy.seen.items()}
+    assert finite == {0: True, 1: False, 2: True}
+    assert trainer.precision_plugin.scaler.get_scale() == 512.0  # type: ignore[attr-defined]
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_second_fit_counts_anew(tmp_path: Path) -> None:
+    monitor = StatsMonitor()
+    for _ in range(2):
+        trainer_of(tmp_path, monitor, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(3))
+        assert monitor.latest["hooks/skipped_steps"] == 1.0
