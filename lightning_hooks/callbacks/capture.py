@@ -18,7 +18,6 @@ from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.engine.capturing import CaptureParticipant
-from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.report import Match, capture_report
@@ -152,7 +151,6 @@ class ActivationCapture(HooksCallback):
     def _targets(self, model: nn.Module) -> list[Target[nn.Module]]:
         how: dict[str, Any] = {"types": self.types, "leaves": self.leaves, "strict": self.strict}
         targets = list(select(named_modules(model), self.modules, **how, where="modules"))
-        refuse_compiled(model, targets, "modules")
         return targets
 
     @property

@@ -27,6 +27,8 @@ class ActivationChanger(Changer):
         rank: of this process.
     """
 
+    ever: str | None = None
+
     def __init__(self, links: Sequence[Link], *, order: tuple[int, ...] = (0,), rank: int = 0) -> None:
         super().__init__(links, order=order, rank=rank)
         self._stages = [link.rule.stages or ("train",) for link in self.links]

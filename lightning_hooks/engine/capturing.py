@@ -28,6 +28,8 @@ class CaptureParticipant(Participant):
         take: called with the name, the tensor, the number of the step (or batch) and the stage.
     """
 
+    ever = "always"
+
     def __init__(
         self,
         targets: Sequence[Target[nn.Module]],

@@ -27,6 +27,8 @@ class Changer(Participant):
         rank: of this process.
     """
 
+    ever: str | None = "always"
+
     def __init__(
         self,
         links: Sequence[Link],

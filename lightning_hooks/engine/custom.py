@@ -70,7 +70,7 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
         if rule.modules is not None:
             at = f"{here}.modules"
             targets = list(select(modules, rule.modules, types=rule.types, leaves=rule.leaves, strict=rule.strict, where=at))
-            refuse_compiled(model, targets, at)
+            refuse_compiled(model, targets, at, "a hook of your own")
         elif rule.params is not None:
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")

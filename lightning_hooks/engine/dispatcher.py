@@ -10,6 +10,7 @@ from weakref import WeakSet, finalize, ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.compiled import CompiledTaps
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Memo, Participant
 from lightning_hooks.engine.places import build_places
@@ -56,6 +57,7 @@ class Dispatcher:
         self._optimizers = optimizers
         self._handles = Handles()
         self._step_handles = Handles()
+        self.compiled = CompiledTaps(model, self.gate, self._step_handles)
         self._memos: dict[int, Memo] = {}
         self._installed: tuple[Any, ...] | None = None
         self._parameters = ParameterHooks(model, self.gate, self._handles, self._step_handles)
@@ -92,6 +94,7 @@ class Dispatcher:
         self._installed = None
         _LIVE.add(self)
         participant.joined(self.gate)
+        self.compiled.place(self.participants)
 
     def leave(self, participant: Participant) -> None:
         """Let a participant go; the others keep their hooks. The last one turns out the lights."""
@@ -133,15 +136,15 @@ class Dispatcher:
         for participant, _ in opened.active:
             participant.batch()
         self._parameters.register()
-        self.gate.open = True
+        self._open_gate()
 
     def suspend(self) -> None:
         """Close the gate between two batches."""
-        self.gate.open = False
+        self.gate.shut()
 
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
-        self.gate.open = False
+        self.gate.shut()
         opened = self._open.pop(stage, None)
         if stage == TRAIN:
             self._memos.clear()
@@ -159,18 +162,23 @@ class Dispatcher:
         """Take the hooks off, or let the next step put them back."""
         if paused and not self._paused:
             self._reopen = self.gate.open
-            self.gate.open = False
+            self.gate.shut()
             self.off()
+            self.compiled.close()
+        if self._paused and not paused:
+            self.compiled.place(self.participants)
         self._paused = paused
         if not paused and self._open.get(self.stage) is not None:
             self._install()
             self._parameters.register()
-            self.gate.open = self._reopen
+            if self._reopen:
+                self._open_gate()
 
     def close(self) -> None:
         """Take everything away; harmless the second time."""
-        self.gate.open = False
+        self.gate.shut()
         self.off()
+        self.compiled.close()
         self.extras.close()
         for participant in self.participants:
             participant.left()
@@ -230,7 +238,10 @@ class Dispatcher:
         if opened is None:
             return
         parts = [part for participant, key in opened.active for part in participant.module_parts(key)]
-        for place in build_places(parts, opened.called):
+        if self.compiled.changed():  # by somebody's on_train_start, say
+            self.compiled.place(self.participants)
+        self.compiled.fill(parts, opened.called)
+        for place in build_places([part for part in parts if id(part.module) not in self.compiled.inside], opened.called):
             register(place, self.gate, self._handles, self._step_handles)
         self._parameters.build(part for participant, key in opened.active for part in participant.param_parts(key))
         for participant, key in opened.active:
@@ -240,6 +251,10 @@ class Dispatcher:
                 self._handles.keep(optimizer.register_step_pre_hook(_UpdateHook(self, "before_update")))
                 self._handles.keep(optimizer.register_step_post_hook(_UpdateHook(self, "after_update")))
         self._installed = opened.key
+
+    def _open_gate(self) -> None:
+        self.gate.open = True
+        self.gate.traced = self.compiled.busy
 
 
 def live_dispatchers(model: nn.Module) -> list[Dispatcher]:

@@ -58,6 +58,11 @@ class Observer(Participant):
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
+    @property
+    def ever(self) -> Hashable:  # type: ignore[override]
+        """Every schedule."""
+        return frozenset(self.plan.schedules)
+
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
         if self.failed or stage != self.stage:
@@ -162,7 +167,8 @@ class Observer(Participant):
             shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
             warnings.warn(
                 f"matched modules were not called in the first watched step: {shown}. Usual reasons: the forward uses their "
-                "weights directly, calls another method than forward, or does not need them in this step",
+                "weights directly, calls another method than forward, does not need them in this step, or is compiled as a "
+                "part of a function (compile the module instead)",
                 stacklevel=2,
             )
 

@@ -48,6 +48,8 @@ class Participant:
 
     order: tuple[int, ...] = (0,)
     reports: bool = False
+    ever: Hashable | None = None
+    """The key of everything that it does at modules in any step, where it can act inside compiled code; else None."""
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (the same key, the same hooks), or None for nothing.

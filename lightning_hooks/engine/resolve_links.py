@@ -44,7 +44,8 @@ def resolve_links(
         targets: list[Target[Any]]
         if rule.modules is not None:
             targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
-            refuse_compiled(model, targets, f"{here}.modules")
+            if rule.acts_at(default) == "forward":
+                refuse_compiled(model, targets, f"{here}.modules", "a changed activation")
         else:
             assert rule.params is not None
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.groups import add_groups
 from lightning_hooks.engine.plan import Matched, Plan, Row
 from lightning_hooks.errors import RuleError, did_you_mean
@@ -49,7 +48,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         here = f"{where}[{position}]"
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
-        targets, tensors = _targets(model, modules, parameters, rule, here)
+        targets, tensors = _targets(modules, parameters, rule, here)
         names, users = _statistics(rule, tensors, here)
         found = Matched(rule)
         for tensor in tensors:
@@ -71,13 +70,10 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     return plan
 
 
-def _targets(
-    model: nn.Module, modules: Any, parameters: Any, rule: Watch, here: str
-) -> tuple[list[Target[Any]], Sequence[str]]:
+def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[list[Target[Any]], Sequence[str]]:
     if rule.modules is not None:
         how: dict[str, Any] = {"types": rule.types, "leaves": rule.leaves, "strict": rule.strict}
         targets = list(select(modules, rule.modules, **how, where=f"{here}.modules"))
-        refuse_compiled(model, targets, f"{here}.modules")
         return targets, rule.tensors or ("output", "output_grad")
     assert rule.params is not None
     found = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))

@@ -1,13 +1,20 @@
-"""Whether hooks look at what passes: open during training batches only."""
+"""Whether hooks look at what passes: open during watched batches only."""
 
 from __future__ import annotations
 
 
 class Gate:
-    """A flag that every hook of one model shares.
+    """Flags that every hook of one model shares.
 
-    Closed during the sanity check, validation and between batches; a hook behind a closed gate returns at once.
+    `open`: closed during the sanity check, in stages that nobody watches and between batches, and then a hook returns at once.
+    `traced`: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
+    variant of a graph for each value.
     """
 
     def __init__(self) -> None:
         self.open = False
+        self.traced = False
+
+    def shut(self) -> None:
+        """Close it for both."""
+        self.open = self.traced = False

@@ -79,31 +79,43 @@ def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) 
         handles: takes over the handles on the module.
         step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
     """
-    call = _Running(place, gate, step_handles)
+    call = EagerCall(place, gate, step_handles)
     if place.before or place.input_grad:
-        handles.keep(place.module.register_forward_pre_hook(_PreHook(call), with_kwargs=True))
+        handles.keep(place.module.register_forward_pre_hook(call.pre_hook, with_kwargs=True))
     if place.after or place.output_grad or place.input_grad or place.node:
-        handles.keep(place.module.register_forward_hook(_ForwardHook(call), with_kwargs=True))
+        handles.keep(place.module.register_forward_hook(call.forward_hook, with_kwargs=True))
 
 
-class _Running:
-    """What the two hooks of a module share: the inputs of calls that have begun and not returned."""
+class EagerCall:
+    """The two hooks of a module, and what they share: the inputs of calls that have begun and not returned.
+
+    Args:
+        place: what happens there.
+        gate: of the model.
+        step_handles: takes over the handles on tensors that may outlive a step.
+    """
 
     def __init__(self, place: Place, gate: Gate, step_handles: Handles) -> None:
         self.place = place
         self.gate = gate
         self.step_handles = step_handles
         self.begun: list[tuple[int, list[Contribution]]] = []
-        self.rewrites_inputs = any(line.changes for line in place.input_grad)
+        self.pre_hook = _PreHook(self)
+        self.forward_hook = _ForwardHook(self)
+
+    @property
+    def rewrites_inputs(self) -> bool:
+        """Whether the gradient of an input is changed, for which the input needs a node of its own."""
+        return any(line.changes for line in self.place.input_grad)
 
 
 class _PreHook(OurHook):
-    def __init__(self, call: _Running) -> None:
+    def __init__(self, call: EagerCall) -> None:
         self.call = call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call, place = self.call, self.call.place
-        if not call.gate.open:
+        if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None
         place.called.add(id(module))
         arguments = given = Arguments(args, kwargs)
@@ -128,12 +140,12 @@ class _PreHook(OurHook):
 
 
 class _ForwardHook(OurHook):
-    def __init__(self, call: _Running) -> None:
+    def __init__(self, call: EagerCall) -> None:
         self.call = call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         call, place = self.call, self.call.place
-        if not call.gate.open:
+        if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None
         place.called.add(id(module))
         given = output

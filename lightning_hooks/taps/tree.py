@@ -73,9 +73,23 @@ def part_of(tree: Any, path: str) -> Any:
         >>> part_of({"a": [1, 2]}, ".a[1]")
         2
     """
-    for found in _STEP.finditer(path):
-        index, name = found.groups()
-        tree = _item(tree, int(index)) if index is not None else _named(tree, name)
+    return part_at(tree, steps_of(path))
+
+
+def steps_of(path: str) -> tuple[int | str, ...]:
+    """The steps of a path: an index for each `[0]`, a name for each `.logits`.
+
+    Example:
+        >>> steps_of(".hidden[0]")
+        ('hidden', 0)
+    """
+    return tuple(int(index) if index is not None else name for index, name in (m.groups() for m in _STEP.finditer(path)))
+
+
+def part_at(tree: Any, steps: tuple[int | str, ...]) -> Any:
+    """As `part_of`, with the path in steps, which a compiler can follow."""
+    for step in steps:
+        tree = _item(tree, step) if isinstance(step, int) else _named(tree, step)
         if tree is _MISSING:
             return ()
     return tree

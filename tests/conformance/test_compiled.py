@@ -1,0 +1,332 @@
+"""Under `torch.compile`: every tap fires, the numbers are those of eager mode, nothing breaks a graph or compiles again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils.data import DataLoader
+
+from lightning_hooks import (
+    ActivationCapture,
+    ActivationTransforms,
+    AddNoise,
+    Apply,
+    ClipByNorm,
+    CustomHooks,
+    GradientTransforms,
+    Hook,
+    Scale,
+    StatsMonitor,
+    UnsupportedError,
+    Watch,
+    assert_no_hooks,
+    load_capture,
+    paused,
+    print_shapes,
+)
+
+# torch's compiler makes an instance of every autograd function it meets, asks every input for its gradient, and warns of both.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+TENSORS = ["input", "output", "input_grad", "output_grad"]
+STATS = ["mean", "std", "norm", "min", "max", "abs_max", "zero_fraction", "nonfinite", "p50"]
+
+
+def largest(tensor: Tensor) -> Tensor:
+    return tensor.abs().max()
+
+
+RULES = [
+    Watch(modules="*", tensors=TENSORS, stats=[*STATS, largest]),
+    Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats=["norm", "max"]),
+]
+
+
+class Block(nn.Module):
+    """In-place ReLU, a shared layer called twice, a tuple and a dictionary on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.relu = nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(inplace=True)
+        self.pair, self.shared = Pair(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, rest = self.pair(self.relu(self.up(self.norm(x))))
+        y: Tensor = x + self.shared(self.shared(a)) + rest["b"]
+        return y
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return x * 2, {"b": x + 1}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block() for _ in range(3)))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.blocks(x))
+        return y
+
+
+class Model(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.net(batch).square().mean()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        self.net(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+def whole_module(model: Model, backend: str) -> Any:
+    return torch.compile(model, backend=backend)
+
+
+def attribute(model: Model, backend: str) -> Any:
+    model.net = torch.compile(model.net, backend=backend, fullgraph=True)  # type: ignore[assignment]
+    return model
+
+
+def in_place(model: Model, backend: str) -> Any:
+    model.net.compile(backend=backend, fullgraph=True)
+    return model
+
+
+def regional(model: Model, backend: str) -> Any:
+    for block in model.net.blocks:
+        block.compile(backend=backend, fullgraph=True)
+    return model
+
+
+def eager(model: Model, backend: str) -> Any:
+    return model
+
+
+WAYS = [whole_module, attribute, in_place, regional]
+BACKENDS = ["aot_eager", "inductor"] if shutil.which("c++") else ["aot_eager"]
+
+
+class Note(StatsMonitor):
+    """Keeps every record."""
+
+    def __init__(self, watch: Any, **options: Any) -> None:
+        super().__init__(watch, max_scalars=10_000, **options)
+
+    def _finish(self, trainer: Any, step: int) -> None:
+        super()._finish(trainer, step)
+        self.__dict__.setdefault("records", []).append(self.latest)
+        self.__dict__.setdefault("graphs", []).append(counters["stats"]["unique_graphs"])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def data() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(7)
+    return DataLoader([torch.randn(4, 8, generator=generator) for _ in range(6)], batch_size=None)
+
+
+def trainer(tmp_path: Path, *callbacks: Any, **options: Any) -> Trainer:
+    settings: dict[str, Any] = {"max_epochs": 1, "logger": False, **options}
+    return Trainer(
+        default_root_dir=tmp_path,
+        callbacks=list(callbacks),
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        **settings,
+    )
+
+
+def fit(
+    tmp_path: Path, way: Callable[..., Any], backend: str, *callbacks: Any, model: Model | None = None, **options: Any
+) -> Model:
+    torch.manual_seed(0)
+    model = model or Model()
+    trainer(tmp_path, *callbacks, **options).fit(way(model, backend), data(), data())
+    assert_no_hooks(model)
+    return model
+
+
+def assert_close(got: dict[str, float], expected: dict[str, float], tolerance: float) -> None:
+    assert set(got) == set(expected)
+    for tag, value in expected.items():
+        assert got[tag] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), tag
+
+
+@pytest.mark.parametrize(
+    ("way", "backend"), [*((way, "aot_eager") for way in WAYS), *((way, BACKENDS[-1]) for way in (attribute, regional))]
+)
+def test_all_numbers_are_those_of_eager_mode_without_a_break_or_a_recompilation(
+    tmp_path: Path, way: Callable[..., Any], backend: str
+) -> None:
+    plain, compiled = Note(RULES), Note(RULES)
+    reference = fit(tmp_path, eager, backend, plain)
+    counters.clear()
+    model = fit(tmp_path, way, backend, compiled)
+    assert len(compiled.records) == len(plain.records) == 6
+    for got, expected in zip(compiled.records, plain.records, strict=True):
+        assert_close(got, expected, 1e-9 if backend == "aot_eager" else 1e-5)
+    assert not counters["graph_break"]
+    assert len(set(compiled.graphs)) == 1  # everything that is compiled is compiled in the first step
+    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", [whole_module, regional])
+def test_a_second_fit_after_one_without_us_sees_everything(tmp_path: Path, way: Callable[..., Any]) -> None:
+    monitor, again = Note(RULES), Note(RULES)
+    model = Model()
+    compiled = way(model, "aot_eager")
+    for callbacks in ([], [monitor], [], [again]):
+        torch.manual_seed(0)
+        trainer(tmp_path, *callbacks).fit(compiled, data(), data())
+        assert_no_hooks(model)
+    assert monitor.records[0].keys() == again.records[0].keys()
+    assert {tag.partition("/")[0] for tag in again.latest if tag.startswith(("in", "out"))} >= {f"{t}_norm" for t in TENSORS}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_watching_every_third_step_compiles_one_more_variant_at_most(tmp_path: Path, way: Callable[..., Any]) -> None:
+    def graphs(*callbacks: Any) -> int:
+        torch._dynamo.reset()
+        counters.clear()
+        fit(tmp_path, way, "aot_eager", *callbacks, num_sanity_val_steps=0, limit_val_batches=0, max_epochs=2)
+        assert not counters["graph_break"]
+        return int(counters["stats"]["unique_graphs"])
+
+    monitor = Note(RULES, every_n_steps=3)
+    assert graphs(monitor) <= 2 * graphs()
+    assert len(monitor.records) == 12 and len({id(r["output_norm/net.head"]) for r in monitor.records[2:]}) >= 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_inside_are_changed_as_in_eager_mode(tmp_path: Path, way: Callable[..., Any]) -> None:
+    def callbacks() -> list[Any]:
+        return [
+            GradientTransforms(
+                [
+                    Apply(Scale(0.5), modules="net.blocks.0.relu"),
+                    Apply(ClipByNorm(1e-3), modules="net.blocks.1.shared", tensor="input_grad"),
+                    Apply(AddNoise(0.1), modules="net.blocks.2.up"),
+                    Apply(Scale(2.0), params="*.bias", stage="backward"),
+                    Apply(ClipByNorm(0.01), params="*.weight"),
+                ]
+            ),
+            Note(RULES),
+        ]
+
+    a = fit(tmp_path, eager, "aot_eager", *callbacks())
+    b = fit(tmp_path, way, "aot_eager", *callbacks())
+    assert not counters["graph_break"]
+    for one, other in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", [attribute, in_place])
+def test_validation_and_captures(tmp_path: Path, way: Callable[..., Any]) -> None:
+    plain, compiled = Note(RULES, stages=["train", "validate"]), Note(RULES, stages=["train", "validate"])
+    fit(tmp_path / "a", eager, "aot_eager", plain, ActivationCapture("net.blocks.*.up", every_n_steps=2))
+    fit(tmp_path / "b", way, "aot_eager", compiled, ActivationCapture("net.blocks.*.up", every_n_steps=2))
+    assert_close(compiled.latest, plain.latest, 1e-9)
+    assert any(tag.startswith("val_output_norm/net.blocks.0.pair") for tag in compiled.latest)
+    one, other = load_capture(tmp_path / "a" / "captures"), load_capture(tmp_path / "b" / "captures")
+    assert one.names == other.names and len(one.names) == 3
+    torch.testing.assert_close(one["net.blocks.1.up"].cat(), other["net.blocks.1.up"].cat())
+
+
+def test_the_weights_of_rules_on_parameters_are_bit_identical(tmp_path: Path) -> None:
+    for backend in BACKENDS:
+        watched = fit(tmp_path, attribute, backend, StatsMonitor([Watch(params="*")]))
+        plain = fit(tmp_path, attribute, backend)
+        assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), plain.parameters(), strict=True))
+
+
+def test_in_bfloat16_it_is_within_its_rounding(tmp_path: Path) -> None:
+    def train(*callbacks: Any) -> Model:
+        return fit(tmp_path, attribute, BACKENDS[-1], *callbacks, precision="bf16-true")
+
+    for a, b in zip(train(Note(RULES)).parameters(), train().parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=1e-2)
+
+
+def test_what_is_compiled_while_the_fit_starts_is_found(tmp_path: Path) -> None:
+    class Late(Model):
+        def on_train_start(self) -> None:
+            self.net.compile(backend="aot_eager", fullgraph=True)
+
+    monitor = Note(RULES)
+    fit(tmp_path, eager, "", monitor, model=Late(), num_sanity_val_steps=0)
+    assert "output_norm/net.blocks.0.up" in monitor.latest and not counters["graph_break"]
+
+
+def test_paused_takes_the_hooks_off_and_brings_them_back(tmp_path: Path) -> None:
+    class Pausing(Model):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 2:
+                with paused(self):
+                    assert_no_hooks(self)
+                    self.net(batch)
+
+    monitor = Note(RULES)
+    fit(tmp_path, in_place, "aot_eager", monitor, model=Pausing())
+    assert all(record.keys() == monitor.records[0].keys() for record in monitor.records)
+
+
+@pytest.mark.parametrize(
+    ("callback", "place"),
+    [
+        (ActivationTransforms([Apply(Scale(2.0), modules="net.head")]), "apply[0].modules"),
+        (CustomHooks([Hook(print_shapes, kind="forward", modules="net.head")]), "hooks[0].modules"),
+    ],
+)
+def test_what_cannot_be_part_of_a_compiled_graph_is_refused(tmp_path: Path, callback: Any, place: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        fit(tmp_path, attribute, "aot_eager", callback)
+    message = str(caught.value)
+    assert message.startswith(f"{place}: 'net.head' is compiled (net), and ") and "torch.compiler.disable" in message
+
+
+def test_a_hook_of_ours_in_code_that_somebody_else_compiles_does_not_break_the_graph(tmp_path: Path) -> None:
+    class Function(Model):
+        """A compiled function around the module, which does not tell the module."""
+
+        def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+            if "compiled" not in self.__dict__:
+                self.__dict__["compiled"] = torch.compile(self.loss, backend="aot_eager", fullgraph=True)
+            return self.__dict__["compiled"](batch)
+
+        def loss(self, x: Tensor) -> Tensor:
+            return self.net(x).square().mean()
+
+    monitor = Note(RULES)
+    with pytest.warns(UserWarning, match=r"were not called in the first watched step: .*compiled"):
+        fit(tmp_path, eager, "", monitor, model=Function())
+    assert not counters["graph_break"]
