@@ -212,10 +212,11 @@ class Dispatcher:
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
-        if self._memos and self.scale is not None:  # only where an optimizer has stepped can the scale have changed
-            for participant, _ in self.active:
-                participant.scale_changed(scale / self.scale)
+        # Only where an optimizer has stepped can the scale have changed.
+        factor = scale / self.scale if self._memos and self.scale is not None else None
         self.scale = scale.detach().clone()
+        for participant, _ in self.active:
+            participant.scaled_by(self.scale, factor)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""

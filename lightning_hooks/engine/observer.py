@@ -54,6 +54,7 @@ class Observer(Participant):
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
+        self.scale: Tensor | None = None
         self._params = self._rows_by_parameter()
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
@@ -149,9 +150,11 @@ class Observer(Participant):
                 tensors = ("update", *self._state_tensors)
                 self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
 
-    def scale_changed(self, factor: Tensor) -> None:
-        """Bring what flowed under the old loss scale to the new one."""
-        self.table.rescale([row.index for row in self.plan.rows if row.kind in FLOWING], factor)
+    def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
+        """Note the loss scale; bring what flowed under an old one to the new."""
+        self.scale = scale
+        if factor is not None:
+            self.table.rescale([row.index for row in self.plan.rows if row.kind in FLOWING], factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.
@@ -199,7 +202,14 @@ class Observer(Participant):
         if self.failed:
             return
         try:
-            (self.table.put if last else self.table.add)(row.index, look)
+            if last:
+                self.table.put(row.index, look)
+            elif (
+                self.scale is not None and row.kind in FLOWING and self.table.has_users(row.index)
+            ):  # moments are divided at the end of the step
+                self.table.add(row.index, look, Divided(look, self.scale).tensor)
+            else:
+                self.table.add(row.index, look)
         except UnmeasurableError as error:
             if row.name not in self._unmeasurable:
                 self._unmeasurable.add(row.name)

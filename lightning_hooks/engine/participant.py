@@ -102,11 +102,12 @@ class Participant:
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Called after the optimizer changed the parameters."""
 
-    def scale_changed(self, factor: Tensor) -> None:
-        """Called where the loss scale changes inside a step: what flowed until now was multiplied by the old one.
+    def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
+        """Called before a backward whose loss is multiplied by a scale.
 
         Args:
-            factor: the new scale over the old one.
+            scale: as it is now.
+            factor: the scale over the one of the backward before, where the two may differ inside a step; None otherwise.
         """
 
     def take_reports(self) -> dict[str, float]:

@@ -100,10 +100,20 @@ class Table(Metric):
         """Row, place in the weighted sums, and name of every user's function."""
         return [(row, place, user.name) for row, kept in self._functions.items() for place, user in kept]
 
-    def add(self, row: int, look: Measurement) -> None:
-        """Merge a measurement into a row: one of several calls or micro-batches of the step."""
+    def has_users(self, row: int) -> bool:
+        """Whether a row keeps a user's statistic."""
+        return row in self._functions or row in self._metrics
+
+    def add(self, row: int, look: Measurement, seen: Tensor | None = None) -> None:
+        """Merge a measurement into a row: one of several calls or micro-batches of the step.
+
+        Args:
+            row: which.
+            look: what was measured.
+            seen: what a user's statistics are given; the tensor of the measurement by default.
+        """
         # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
-        self._write(row, look, merging=kernels.compiled is not None or row in self._touched)
+        self._write(row, look, merging=kernels.compiled is not None or row in self._touched, seen=seen)
 
     def writer(self, row: int) -> Callable[[Tensor], bool] | None:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
@@ -155,7 +165,7 @@ class Table(Metric):
         kernels.compiled.put_many(self.state, places, moments)
         return left
 
-    def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
+    def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
         in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
         packed = None if in_place is None else look.packed(with_histogram=slot is not None)
@@ -168,9 +178,9 @@ class Table(Metric):
                 in_place.put_histogram(self.state, self._cuts[0] + slot * BUCKETS, counts, merging)
         self._touched.add(row)
         if row in self._functions:
-            self._write_sums(row, look, merging=merging)
+            self._write_sums(row, look.tensor if seen is None else seen, merging=merging)
         for _, metric in self._metrics.get(row, ()):
-            metric.update(whole(look.tensor))
+            metric.update(whole(look.tensor if seen is None else seen))
 
     def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
         moments, histograms, _, _ = self.split(self.state)
@@ -180,11 +190,11 @@ class Table(Metric):
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
 
-    def _write_sums(self, row: int, look: Measurement, *, merging: bool) -> None:
+    def _write_sums(self, row: int, seen: Tensor, *, merging: bool) -> None:
         sums = self.split(self.state)[2]
         for place, user in self._functions[row]:
-            weight = torch.tensor(float(look.tensor.numel()), dtype=torch.float64, device=self.state.device)
-            pair = torch.stack([evaluate(user, look.tensor).to(weight.device) * weight, weight])
+            weight = torch.tensor(float(seen.numel()), dtype=torch.float64, device=self.state.device)
+            pair = torch.stack([evaluate(user, seen).to(weight.device) * weight, weight])
             sums[place] = sums[place] + pair if merging else pair
 
     def add_part(self, row: int, look: Measurement, *, first: bool) -> None:

@@ -180,3 +180,22 @@ def test_a_second_fit_counts_anew(tmp_path: Path) -> None:
     for _ in range(2):
         trainer_of(tmp_path, monitor, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(3))
         assert monitor.latest["hooks/skipped_steps"] == 1.0
+
+
+def greatest(tensor: Tensor) -> Tensor:
+    return tensor.abs().max()
+
+
+@pytest.mark.parametrize("optimizer", [plain_sgd, fused_sgd])
+def test_statistics_of_a_users_own_are_given_unscaled_gradients(tmp_path: Path, optimizer: Any) -> None:
+    tensors = ["output_grad", "input_grad"]
+    rules = [
+        Watch(modules="body.3", tensors=tensors, stats=["abs_max", "tests.conformance.test_precision.greatest"]),
+        Watch(params="*", tensors=["grad", "final_grad"], stats=["abs_max", "tests.conformance.test_precision.greatest"]),
+    ]
+    monitor = StatsMonitor(rules)
+    trainer_of(tmp_path, monitor, plugins=scaler()).fit(Net(optimizer), data(3))
+    rows = [tag for tag in monitor.latest if "_greatest/" in tag]
+    assert len(rows) == 2 + 2 * 4
+    for tag in rows:
+        assert monitor.latest[tag] == pytest.approx(monitor.latest[tag.replace("_greatest/", "_abs_max/")], rel=1e-6), tag
