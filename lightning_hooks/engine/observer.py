@@ -47,6 +47,7 @@ class Observer(Participant):
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
+        self._known_due: dict[tuple[bool, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
         self._params = self._rows_by_parameter()
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
@@ -58,11 +59,17 @@ class Observer(Participant):
         """The schedules that are due at a step."""
         if self.failed or stage != self.stage:
             return None
-        return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
+        return self._due_at(step) or None
+
+    def _due_at(self, step: int) -> Due:
+        flags = tuple([schedule.due(step) for schedule in self.plan.schedules])
+        if flags not in self._known_due:
+            self._known_due[flags] = frozenset(s for s, due in zip(self.plan.schedules, flags, strict=True) if due)
+        return self._known_due[flags]
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
-        self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
+        self.schedules = self._due_at(step)
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()

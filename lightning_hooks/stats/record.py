@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,7 @@ Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One statistic of one tensor for all its rows.
 
     Args:

@@ -226,6 +226,8 @@ class Table(Metric):
         Returns:
             A flat copy of the state that later writes do not change.
         """
+        if world_size() == 1:
+            return self.state.clone()
         with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
             return self.state.clone()
 
