@@ -19,9 +19,12 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
+from lightning_hooks.tensorboard.template import Template
+
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
+_TEMPLATES = 16
 
 
 class Series(Protocol):
@@ -42,6 +45,10 @@ class Series(Protocol):
     @property
     def values(self) -> NDArray[np.float64]:
         """One value a row, NaN where nothing was measured."""
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """Which rows were."""
 
 
 class Record(Protocol):
@@ -64,6 +71,14 @@ class Record(Protocol):
         """The scalar form: whole tags."""
 
     @property
+    def rolled_up(self) -> Mapping[str, float] | None:
+        """The rows in the scalar form, without prefix, where they are merged; None where every measured row stands there."""
+
+    @property
+    def summaries(self) -> Mapping[str, float]:
+        """The global numbers in the scalar form, without prefix."""
+
+    @property
     def histograms(self) -> Sequence[tuple[str, NDArray[np.float64]]]:
         """Whole tags and their counts."""
 
@@ -83,6 +98,7 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
         self._explained: set[str] = set()
+        self._templates: dict[tuple[Any, ...], tuple[Template, list[Any]]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -91,6 +107,49 @@ class EventBuilder:
             digest = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
             known = self._hashes[id(names)] = (names, digest)  # holding the tuple keeps its id taken
         return known[1]
+
+    def serialized(self, record: Record) -> bytes:
+        """Everything of one step as bytes: the first of a kind is built as a message, the others fill a template.
+
+        Args:
+            record: what the step logs.
+        """
+        key = self._kind(record)
+        if key not in self._templates:
+            if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
+                self._templates.clear()
+            summary: bytes = self.summary(record).SerializeToString()
+            # The names are kept, since the key holds their identities.
+            self._templates[key] = (self._template(record), [series.names for series in record.series])
+            return summary
+        parts = [series.values for series in record.series]
+        if record.rolled_up is None:
+            parts += [series.values[series.measured] for series in record.series if series.stat != "count"]
+        parts.append(np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64))
+        with np.errstate(over="ignore"):
+            filled = self._templates[key][0].fill(np.concatenate(parts).astype("<f4"))
+        if not record.histograms:
+            return filled
+        drawn = Summary()
+        for tag, counts in record.histograms:
+            drawn.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
+        return filled + bytes(drawn.SerializeToString())
+
+    def _kind(self, record: Record) -> tuple[Any, ...]:
+        """Equal for steps whose events differ in their numbers only."""
+        series = tuple([part for s in record.series for part in (s.tensor, s.stat, id(s.names))])
+        if record.rolled_up is not None:
+            rows: tuple[Any, ...] = tuple(record.rolled_up)
+        else:
+            rows = tuple([s.measured.tobytes() for s in record.series if s.stat != "count"])
+        return record.prefix, series, rows, tuple(record.summaries)
+
+    def _template(self, record: Record) -> Template:
+        vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
+        return Template(vectors, list(record.scalars))
+
+    def _vector_tag(self, record: Record, series: Series) -> str:
+        return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
 
     def summary(self, record: Record) -> Summary:
         """Everything of one step.
@@ -102,7 +161,7 @@ class EventBuilder:
         for series in record.series:
             digest = self.row_list(series.names)
             self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", series.names)
-            self._add_vector(out, f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{digest}", series.values)
+            self._add_vector(out, self._vector_tag(record, series), series.values)
         for tag, value in record.scalars.items():
             out.value.add(tag=tag, simple_value=value)
         for tag, counts in record.histograms:

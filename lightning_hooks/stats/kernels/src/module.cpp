@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "crc.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -104,6 +105,7 @@ PyMethodDef methods[] = {
      "Write several rows of moments into a state."},
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
      "Write a histogram into a state, or add it."},
+    {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
     {nullptr, nullptr, 0, nullptr},
 };
 
