@@ -80,6 +80,12 @@ class Layout:
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
         self._place = {stat: i for i, stat in enumerate(self._stats)}
+        # One look-up for all the statistics that follow from moments, cut into columns afterwards.
+        width = self._rows + len(self._unions)
+        plain = [(i, column) for i, column in enumerate(self.columns) if column.stat in STATISTICS]
+        self._flat = _joined([self._place[column.stat] * width + column.rows for _, column in plain])
+        ends = np.cumsum([len(column.rows) for _, column in plain], dtype=np.intp).tolist()
+        self._cuts = [(i, slice(end - len(c.rows), end)) for (i, c), end in zip(plain, ends, strict=True)]
 
     def _union(self, rows: list[int]) -> int:
         self._unions.append(rows)
@@ -138,10 +144,13 @@ class Filled:
         self._values = values
         self.measured: NDArray[np.bool_] = moments[:, COUNT] > 0
 
-    def column(self, stat: str, rows: Indices) -> Array:
-        """A statistic of `STATISTICS` of some rows."""
-        found: Array = self._values[self._layout._place[stat]].take(rows)
-        return found
+    def columns(self) -> list[Array | None]:
+        """The values of every column; None for what does not follow from moments of the row alone."""
+        found: Array = self._values.ravel().take(self._layout._flat)
+        out: list[Array | None] = [None] * len(self._layout.columns)
+        for number, cut in self._layout._cuts:
+            out[number] = found[cut]
+        return out
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
@@ -176,3 +185,7 @@ class Filled:
             found = zip(tags, columns[number].take(kept).tolist(), measured[number].take(kept).tolist(), strict=True)
             out.update((tag, value) for tag, value, is_there in found if is_there)
         return out
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)

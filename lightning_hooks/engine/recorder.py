@@ -18,7 +18,7 @@ from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.record import Series, StepRecord
-from lightning_hooks.stats.scalars import STATISTICS, quantile_of
+from lightning_hooks.stats.scalars import quantile_of
 from lightning_hooks.stats.table import world_size
 
 Array = NDArray[np.float64]
@@ -72,12 +72,24 @@ class Recorder:
         moments = readings.moments
         self._average_noise(readings)
         filled = layout.fill(moments)
-        values = [self._values(column, filled, readings) for column in layout.columns]
-        measured = [self._measured(*pair, filled) for pair in zip(layout.columns, values, strict=True)]
-        series = [Series(*c[:3], v, m) for c, v, m in zip(layout.columns, values, measured, strict=True)]
-        for tensor, _, names, rows in layout.counts:
-            counts = moments[rows, COUNT]
-            series.append(Series(tensor, "count", names, counts, counts > 0))
+        there = {id(c.names): filled.measured.take(c.rows) for c in layout.counts}  # the columns of a tensor share their rows
+        values: list[Array] = []
+        measured: list[NDArray[np.bool_]] = []
+        series: list[Series] = []
+        for column, found in zip(layout.columns, filled.columns(), strict=True):
+            rows_there = there.get(id(column.names))
+            if rows_there is None:
+                rows_there = there[id(column.names)] = filled.measured.take(column.rows)
+            if found is None:
+                found = self._values(column, filled, readings)
+                if column.stat in PAIR_STATS:  # needs a second gradient
+                    rows_there = rows_there & ~np.isnan(found)
+            values.append(found)
+            measured.append(rows_there)
+            series.append(Series(column.tensor, column.stat, column.names, found, rows_there))
+        for column in layout.counts:
+            counts = moments[:, COUNT].take(column.rows)
+            series.append(Series(column.tensor, "count", column.names, counts, there[id(column.names)]))
         drawn = [
             (f"{self.prefix}{row.tensor}_histogram/{row.name}", readings.histogram(index))
             for row, index in layout.histograms
@@ -106,8 +118,6 @@ class Recorder:
 
     def _values(self, column: Column, filled: Filled, readings: Readings) -> Array:
         stat, rows = column.stat, column.rows
-        if stat in STATISTICS:
-            return filled.column(stat, rows)
         if stat == "ratio":
             return filled.ratio(rows, [self.observer.plan.param_row_of[int(row)] for row in rows])
         if stat in _OF_PAIRS:
@@ -120,11 +130,6 @@ class Recorder:
             counts = np.stack([readings.histogram(int(row)) for row in rows])
             return quantile(counts, q, readings.moments[rows, MIN], readings.moments[rows, MAX])
         return readings.of_user(stat, rows)
-
-    def _measured(self, column: Column, values: Array, filled: Filled) -> NDArray[np.bool_]:
-        """Whether there is a value; a pair statistic also needs a second gradient."""
-        there: NDArray[np.bool_] = filled.measured.take(column.rows)
-        return there & ~np.isnan(values) if column.stat in PAIR_STATS else there
 
     def _average_noise(self, readings: Readings) -> None:
         rows = self._noise_rows

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]
 _BLOCK = 64  # bytes
-_BASE = np.uint32(0x82F63B78)
+_BASE = 0x82F63B78
 
 
 def find() -> Callable[[bytes], int]:
@@ -65,10 +65,12 @@ def crc32c(data: bytes) -> int:
 
 @cache
 def _table() -> Words:
-    crc: Words = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        crc = (crc >> 1) ^ (crc & 1) * _BASE
-    return crc
+    def of(crc: int) -> int:
+        for _ in range(8):
+            crc = (crc >> 1) ^ (crc & 1) * _BASE
+        return crc
+
+    return np.array([of(byte) for byte in range(256)], dtype=np.uint32)
 
 
 @cache
