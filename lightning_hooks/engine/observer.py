@@ -241,14 +241,14 @@ class _Slot:
         self.row = row
         self._write = observer.table.writer(row.index)
 
-    def see(self, tensor: Tensor) -> bool:
-        """Merge a tensor into the row, without a measurement to share; False where that takes one."""
-        if self._write is None or self.observer.failed:
-            return False
+    def see(self, tensor: Tensor) -> None:
+        """Merge a tensor into the row."""
         try:
-            return self._write(tensor)
-        except Exception:  # `look` meets it again, and tells the observer
-            return False
+            if self._write is not None and self._write(tensor):
+                return
+        except Exception:  # the long way meets it again, and tells the observer
+            pass
+        self.look(Measurement(tensor))
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""

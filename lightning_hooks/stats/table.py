@@ -119,7 +119,11 @@ class Table(Metric):
             return None
         measure_into, first = kernels.compiled.measure_into, row * MOMENTS
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
-        return lambda tensor: measure_into(self.state, first, counts, tensor, True)
+
+        def write(tensor: Tensor) -> bool:
+            return measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return, unused-ignore]
+
+        return write
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
