@@ -12,6 +12,7 @@ from lightning_hooks.engine.observer import Due
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.stats.merging import Merges
 from lightning_hooks.stats.moments import COUNT
+from lightning_hooks.stats.record import Columns, Head
 from lightning_hooks.stats.rollup import RollUp, TapLabel
 from lightning_hooks.stats.scalars import STATISTICS, compute_all, ratio_of_norms
 
@@ -80,12 +81,16 @@ class Layout:
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
         self._place = {stat: i for i, stat in enumerate(self._stats)}
-        # One look-up for all the statistics that follow from moments, cut into columns afterwards.
+        self._place = {stat: i for i, stat in enumerate(self._stats)}
+        # One look-up for the counts and all the statistics that follow from moments; the others are put in afterwards.
         width = self._rows + len(self._unions)
-        plain = [(i, column) for i, column in enumerate(self.columns) if column.stat in STATISTICS]
-        self._flat = _joined([self._place[column.stat] * width + column.rows for _, column in plain])
-        ends = np.cumsum([len(column.rows) for _, column in plain], dtype=np.intp).tolist()
-        self._cuts = [(i, slice(end - len(c.rows), end)) for (i, c), end in zip(plain, ends, strict=True)]
+        every_column = [*self.columns, *self.counts]
+        ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
+        self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
+        places = {**self._place, "count": len(self._stats)}
+        self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
+        self._flat_rows = _joined([column.rows for column in every_column])
+        self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def _union(self, rows: list[int]) -> int:
         self._unions.append(rows)
@@ -126,7 +131,7 @@ class Layout:
             moments: float64 [rows and groups, 9].
         """
         every = np.concatenate([moments, self._merge(moments)])
-        return Filled(self, every, compute_all(self._stats, every))
+        return Filled(self, every, np.concatenate([compute_all(self._stats, every), every[None, :, COUNT]]))
 
 
 class Filled:
@@ -135,7 +140,7 @@ class Filled:
     Args:
         layout: of what.
         moments: of rows, groups and unions.
-        values: of each statistic and row.
+        values: of each statistic and row; last the counts.
     """
 
     def __init__(self, layout: Layout, moments: Array, values: Array) -> None:
@@ -144,13 +149,10 @@ class Filled:
         self._values = values
         self.measured: NDArray[np.bool_] = moments[:, COUNT] > 0
 
-    def columns(self) -> list[Array | None]:
-        """The values of every column; None for what does not follow from moments of the row alone."""
-        found: Array = self._values.ravel().take(self._layout._flat)
-        out: list[Array | None] = [None] * len(self._layout.columns)
-        for number, cut in self._layout._cuts:
-            out[number] = found[cut]
-        return out
+    def columns(self) -> Columns:
+        """The values of every column; those of `others` are still to be put in."""
+        values: Array = self._values.ravel().take(self._layout._flat)
+        return Columns(self._layout.heads, values, self.measured.take(self._layout._flat_rows))
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
@@ -164,12 +166,11 @@ class Filled:
             return None
         return float(self._values[self._layout._place["norm"], row])
 
-    def merged(self, columns: Sequence[Array], measured: Sequence[NDArray[np.bool_]]) -> dict[str, float] | None:
+    def merged(self, columns: Columns) -> dict[str, float] | None:
         """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.
 
         Args:
-            columns: the values of each column, from which pinned names are taken.
-            measured: which of these there are.
+            columns: of the step, from which pinned names are taken.
         """
         layout = self._layout
         if layout.rollup is None:
@@ -182,7 +183,8 @@ class Filled:
             values[i] = float(self.ratio([rows[i]], [layout._merged_below[i]])[0])
         out = {tag: value for tag, value, is_there in zip(layout._merged_tags, values, there, strict=True) if is_there}
         for number, kept, tags in layout._pinned:
-            found = zip(tags, columns[number].take(kept).tolist(), measured[number].take(kept).tolist(), strict=True)
+            series = columns[number]
+            found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)
             out.update((tag, value) for tag, value, is_there in found if is_there)
         return out
 

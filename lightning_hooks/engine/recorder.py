@@ -17,7 +17,7 @@ from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
-from lightning_hooks.stats.record import Series, StepRecord
+from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.stats.scalars import quantile_of
 from lightning_hooks.stats.table import world_size
 
@@ -72,24 +72,12 @@ class Recorder:
         moments = readings.moments
         self._average_noise(readings)
         filled = layout.fill(moments)
-        there = {id(c.names): filled.measured.take(c.rows) for c in layout.counts}  # the columns of a tensor share their rows
-        values: list[Array] = []
-        measured: list[NDArray[np.bool_]] = []
-        series: list[Series] = []
-        for column, found in zip(layout.columns, filled.columns(), strict=True):
-            rows_there = there.get(id(column.names))
-            if rows_there is None:
-                rows_there = there[id(column.names)] = filled.measured.take(column.rows)
-            if found is None:
-                found = self._values(column, filled, readings)
-                if column.stat in PAIR_STATS:  # needs a second gradient
-                    rows_there = rows_there & ~np.isnan(found)
-            values.append(found)
-            measured.append(rows_there)
-            series.append(Series(column.tensor, column.stat, column.names, found, rows_there))
-        for column in layout.counts:
-            counts = moments[:, COUNT].take(column.rows)
-            series.append(Series(column.tensor, "count", column.names, counts, there[id(column.names)]))
+        columns = filled.columns()
+        for column, head in layout.others:
+            values = self._values(column, filled, readings)
+            columns.values[head.place] = values
+            if column.stat in PAIR_STATS:  # needs a second gradient
+                columns.measured[head.place] &= ~np.isnan(values)
         drawn = [
             (f"{self.prefix}{row.tensor}_histogram/{row.name}", readings.histogram(index))
             for row, index in layout.histograms
@@ -98,9 +86,9 @@ class Recorder:
         return StepRecord(
             step=step,
             prefix=self.prefix,
-            series=series,
+            series=columns,
             summaries={**(self._globals(filled, moments) if self.summaries else {}), **reports},
-            rolled_up=filled.merged(values, measured),
+            rolled_up=filled.merged(columns),
             histograms=drawn,
         )
 

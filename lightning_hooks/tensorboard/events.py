@@ -8,8 +8,7 @@ at the start of every file: after a resume with other rows no row gets another's
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,72 +18,13 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
+from lightning_hooks.tensorboard._record import Columns, Record, Series
 from lightning_hooks.tensorboard.template import Template
 
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
 _TEMPLATES = 16
-
-
-class Series(Protocol):
-    """One statistic of one tensor for all its rows."""
-
-    @property
-    def tensor(self) -> str:
-        """What is seen: `grad`, `output[0]`, and the like."""
-
-    @property
-    def stat(self) -> str:
-        """What is computed: `norm`, `p99`, or `count`."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Dotted names of the rows; the same object at every step."""
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """One value a row, NaN where nothing was measured."""
-
-    @property
-    def measured(self) -> NDArray[np.bool_]:
-        """Which rows were."""
-
-
-class Record(Protocol):
-    """What one step logs."""
-
-    @property
-    def step(self) -> int:
-        """The x-axis."""
-
-    @property
-    def prefix(self) -> str:
-        """Put before every tag."""
-
-    @property
-    def series(self) -> Sequence[Series]:
-        """The table form."""
-
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        """The scalar form: whole tags."""
-
-    @property
-    def rolled_up(self) -> Mapping[str, float] | None:
-        """The rows in the scalar form, without prefix, where they are merged; None where every measured row stands there."""
-
-    @property
-    def summaries(self) -> Mapping[str, float]:
-        """The global numbers in the scalar form, without prefix."""
-
-    @property
-    def histograms(self) -> Sequence[tuple[str, NDArray[np.float64]]]:
-        """Whole tags and their counts."""
-
-    @property
-    def bucket_limits(self) -> NDArray[np.float64]:
-        """Right edges of the buckets, ascending."""
 
 
 class EventBuilder:
@@ -98,7 +38,7 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
         self._explained: set[str] = set()
-        self._templates: dict[tuple[Any, ...], tuple[Template, list[Any]]] = {}
+        self._templates: dict[tuple[Any, ...], tuple[Template, NDArray[np.intp], Any]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -114,20 +54,19 @@ class EventBuilder:
         Args:
             record: what the step logs.
         """
-        key = self._kind(record)
-        if key not in self._templates:
+        columns = record.columns
+        key = self._kind(record, columns)
+        known = self._templates.get(key)
+        if known is None:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
             summary: bytes = self.summary(record).SerializeToString()
-            # The names are kept, since the key holds their identities.
-            self._templates[key] = (self._template(record), [series.names for series in record.series])
+            self._templates[key] = self._template(record, columns)
             return summary
-        parts = [series.values for series in record.series]
-        if record.rolled_up is None:
-            parts += [series.values[series.measured] for series in record.series if series.stat != "count"]
-        parts.append(np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64))
+        template, places, _ = known
+        numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
         with np.errstate(over="ignore"):
-            filled = self._templates[key][0].fill(np.concatenate(parts).astype("<f4"))
+            filled = template.fill(np.concatenate([columns.values, columns.values.take(places), numbers]).astype("<f4"))
         if not record.histograms:
             return filled
         drawn = Summary()
@@ -135,18 +74,19 @@ class EventBuilder:
             drawn.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
         return filled + bytes(drawn.SerializeToString())
 
-    def _kind(self, record: Record) -> tuple[Any, ...]:
+    def _kind(self, record: Record, columns: Columns) -> tuple[Any, ...]:
         """Equal for steps whose events differ in their numbers only."""
-        series = tuple([part for s in record.series for part in (s.tensor, s.stat, id(s.names))])
-        if record.rolled_up is not None:
-            rows: tuple[Any, ...] = tuple(record.rolled_up)
-        else:
-            rows = tuple([s.measured.tobytes() for s in record.series if s.stat != "count"])
-        return record.prefix, series, rows, tuple(record.summaries)
+        rows: Any = columns.measured.tobytes() if record.rolled_up is None else tuple(record.rolled_up)
+        return record.prefix, id(columns.heads), rows, tuple(record.summaries)
 
-    def _template(self, record: Record) -> Template:
+    def _template(self, record: Record, columns: Columns) -> tuple[Template, NDArray[np.intp], Any]:
+        """A template, the places of the values that stand in the scalar form too, and what the key holds the identity of."""
         vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
-        return Template(vectors, list(record.scalars))
+        there = columns.measured.copy()
+        for head in columns.heads:
+            if head.stat == "count" or record.rolled_up is not None:
+                there[head.place] = False
+        return Template(vectors, list(record.scalars)), np.flatnonzero(there), columns.heads
 
     def _vector_tag(self, record: Record, series: Series) -> str:
         return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"

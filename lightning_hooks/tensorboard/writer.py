@@ -15,8 +15,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from lightning_hooks.tensorboard._record import Record
 from lightning_hooks.tensorboard.appending import appender
-from lightning_hooks.tensorboard.events import EventBuilder, Record
+from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 from lightning_hooks.tensorboard.layout import layout_summary
 from lightning_hooks.tensorboard.projector import write_projector
