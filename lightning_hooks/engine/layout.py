@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from lightning_hooks.engine.observer import Due
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.stats.merging import Merges
-from lightning_hooks.stats.moments import COUNT
+from lightning_hooks.stats.merging import Merges, statistics
 from lightning_hooks.stats.record import Columns, Head
 from lightning_hooks.stats.rollup import RollUp, TapLabel
-from lightning_hooks.stats.scalars import STATISTICS, compute_all, ratio_of_norms
+from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -77,7 +76,7 @@ class Layout:
             for tensor in totals
             if any(row.tensor == tensor for row in plan.rows)
         }
-        self._merge = Merges(self._unions)
+        self._merges = Merges(self._unions)
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
         self._place = {stat: i for i, stat in enumerate(self._stats)}
@@ -130,8 +129,7 @@ class Layout:
         Args:
             moments: float64 [rows and groups, 9].
         """
-        every = np.concatenate([moments, self._merge(moments)])
-        return Filled(self, every, np.concatenate([compute_all(self._stats, every), every[None, :, COUNT]]))
+        return Filled(self, statistics(self._stats, moments, self._merges))
 
 
 class Filled:
@@ -139,15 +137,13 @@ class Filled:
 
     Args:
         layout: of what.
-        moments: of rows, groups and unions.
-        values: of each statistic and row; last the counts.
+        values: of each statistic, of rows, groups and unions; last the counts.
     """
 
-    def __init__(self, layout: Layout, moments: Array, values: Array) -> None:
+    def __init__(self, layout: Layout, values: Array) -> None:
         self._layout = layout
-        self._moments = moments
         self._values = values
-        self.measured: NDArray[np.bool_] = moments[:, COUNT] > 0
+        self.measured: NDArray[np.bool_] = values[-1] > 0
 
     def columns(self) -> Columns:
         """The values of every column; those of `others` are still to be put in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -41,6 +42,7 @@ STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {
     "underflow_fraction": lambda m: m[:, UNDERFLOW] / m[:, COUNT],
     "nonfinite": lambda m: m[:, NONFINITE],
 }
+_LETTERS: Final = dict(zip(STATISTICS, "msrnblgazuf", strict=True))  # by which the compiled part knows them
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 
 
@@ -61,6 +63,12 @@ def compute(stat: str, moments: Array) -> Array:
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
+
+
+@cache
+def letters(stats: tuple[str, ...]) -> bytes:
+    """The names of statistics as the compiled part takes them."""
+    return "".join(_LETTERS[stat] for stat in stats).encode()
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> Array:

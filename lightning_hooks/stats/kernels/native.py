@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.kernels import _native, reference
-from lightning_hooks.stats.kernels._native import crc32c, measure_into, put_histogram, put_many, put_moments
+from lightning_hooks.stats.kernels._native import crc32c, derive, measure_into, put_histogram, put_many, put_moments
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
 from lightning_hooks.stats.kernels._native import measure_many as read_many
@@ -23,6 +23,7 @@ from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = [
     "crc32c",
+    "derive",
     "describe",
     "measure",
     "measure_into",

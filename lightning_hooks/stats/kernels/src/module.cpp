@@ -7,6 +7,7 @@
 
 #include "blocks.hpp"
 #include "crc.hpp"
+#include "derive.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -106,6 +107,8 @@ PyMethodDef methods[] = {
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
      "Write a histogram into a state, or add it."},
     {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
+    {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
+     "Statistics of rows and of unions of rows."},
     {nullptr, nullptr, 0, nullptr},
 };
 
