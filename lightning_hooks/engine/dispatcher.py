@@ -200,7 +200,10 @@ class Dispatcher:
         return out
 
     def _memo(self, optimizer: HasParameters) -> Memo:
-        return self._memos.setdefault(id(optimizer), Memo())
+        memo = self._memos.get(id(optimizer))
+        if memo is None:
+            memo = self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p, _ in self.active) > 1)
+        return memo
 
     def _install(self) -> None:
         self.off()

@@ -14,6 +14,7 @@ from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.slot import Slot
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -34,6 +35,7 @@ class Observer(Participant):
     """
 
     stage = "train"
+    reads = True
 
     def __init__(
         self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
@@ -78,7 +80,7 @@ class Observer(Participant):
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, _Slot(self, row))
+                yield ModulePart(row.target.value, row.kind, row.path, Slot(self, row))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """What sees the gradients of micro-batches, where a statistic is about them."""
@@ -182,6 +184,9 @@ class Observer(Participant):
             self.fail(error)
 
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any) -> None:
+        if not memo.shared:
+            self._read_alone(self._due_rows(optimizer, tensor), value_of)
+            return
         rows: list[Row] = []
         keys: list[tuple[int, str]] = []
         fresh: dict[tuple[int, str], Tensor] = {}
@@ -206,16 +211,31 @@ class Observer(Participant):
         for position in left:
             self.take(rows[position], looks[position], last=True)
 
-    def _due_rows(self, optimizer: HasParameters, tensor: str) -> Iterable[tuple[nn.Parameter, Row]]:
+    def _read_alone(self, due: Iterable[tuple[nn.Parameter, Row]], value_of: Any) -> None:
+        rows: list[Row] = []
+        values: list[Tensor] = []
+        for parameter, row in due:
+            if parameter.requires_grad:
+                value = value_of(parameter)
+                if value is not None:
+                    rows.append(row)
+                    values.append(value)
+        try:
+            left = [] if self.failed else self.table.measure_all([row.index for row in rows], values)
+            looks = measure_all([values[position] for position in left])
+        except Exception as error:
+            self.fail(error)
+            return
+        for position, look in zip(left, looks, strict=True):
+            self.take(rows[position], look, last=True)
+
+    def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
         if (tensor, self.schedules) not in self._due_params:
             rows = self._params.get(tensor, {})
             self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
         due = self._due_params[tensor, self.schedules]
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                row = due.get(id(parameter))
-                if row is not None:
-                    yield parameter, row
+        pairs = [(p, due.get(id(p))) for group in optimizer.param_groups for p in group["params"]] if due else []
+        return [(parameter, row) for parameter, row in pairs if row is not None]
 
     def _is_due(self, row: Row) -> bool:
         if row.due(self.schedules):
@@ -229,27 +249,3 @@ class Observer(Participant):
             if row.kind not in MODULE_TENSORS:
                 out.setdefault(row.tensor, {})[id(row.target.value)] = row
         return out
-
-
-class _Slot:
-    """The place of one row in a chain."""
-
-    changes = False
-
-    def __init__(self, observer: Observer, row: Row) -> None:
-        self.observer = observer
-        self.row = row
-        self._write = observer.table.writer(row.index)
-
-    def see(self, tensor: Tensor) -> None:
-        """Merge a tensor into the row."""
-        try:
-            if self._write is not None and self._write(tensor):
-                return
-        except Exception:  # the long way meets it again, and tells the observer
-            pass
-        self.look(Measurement(tensor))
-
-    def look(self, look: Measurement) -> None:
-        """Merge a measurement into the row."""
-        self.observer.take(self.row, look, last=False)

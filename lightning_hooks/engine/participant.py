@@ -47,6 +47,7 @@ class Participant:
 
     order: tuple[int, ...] = (0,)
     reports: bool = False
+    reads: bool = False  # whether it looks at parameters, so that two that do share a measurement
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (the same key, the same hooks), or None for nothing.
@@ -106,9 +107,13 @@ class Memo:
     """Measurements and copies that several participants share within one moment of a step.
 
     `skipped` says that the step does not happen, although the optimizer is called.
+
+    Args:
+        shared: whether there are several that measure.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = True) -> None:
+        self.shared = shared
         self.looks: dict[tuple[int, str], Measurement] = {}
         self.before: dict[int, Tensor] = {}
         self.readers: set[int] = set()

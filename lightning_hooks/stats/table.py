@@ -157,6 +157,21 @@ class Table(Metric):
         kernels.compiled.put_many(self.state, places, moments)
         return left
 
+    def measure_all(self, rows: Sequence[int], tensors: list[Tensor]) -> list[int]:
+        """Set rows to what tensors hold that nobody else looks at.
+
+        Args:
+            rows: which.
+            tensors: in the same order.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`, as `put_all` has it.
+        """
+        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+            return list(range(len(rows)))
+        left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
+        return left
+
     def _write(self, row: int, look: Measurement, *, merging: bool) -> None:
         slot = self._slot_of.get(row)
         in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between

@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.kernels import _native, reference
-from lightning_hooks.stats.kernels._native import crc32c, derive, measure_into, put_histogram, put_many, put_moments
+from lightning_hooks.stats.kernels._native import (
+    crc32c,
+    derive,
+    measure_into,
+    measure_many_into,
+    put_histogram,
+    put_many,
+    put_moments,
+)
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
 from lightning_hooks.stats.kernels._native import measure_many as read_many
@@ -28,6 +36,7 @@ __all__ = [
     "measure",
     "measure_into",
     "measure_many",
+    "measure_many_into",
     "put_histogram",
     "put_many",
     "put_moments",
