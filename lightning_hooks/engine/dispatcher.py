@@ -200,10 +200,9 @@ class Dispatcher:
         return out
 
     def _memo(self, optimizer: HasParameters) -> Memo:
-        memo = self._memos.get(id(optimizer))
-        if memo is None:
-            memo = self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p, _ in self.active) > 1)
-        return memo
+        if id(optimizer) not in self._memos:
+            self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p, _ in self.active) > 1)
+        return self._memos[id(optimizer)]
 
     def _install(self) -> None:
         self.off()

@@ -49,7 +49,7 @@ class Observer(Participant):
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
-        self._known_due: dict[tuple[bool, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
+        self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
         self._params = self._rows_by_parameter()
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
@@ -64,10 +64,8 @@ class Observer(Participant):
         return self._due_at(step) or None
 
     def _due_at(self, step: int) -> Due:
-        flags = tuple([schedule.due(step) for schedule in self.plan.schedules])
-        if flags not in self._known_due:
-            self._known_due[flags] = frozenset(s for s, due in zip(self.plan.schedules, flags, strict=True) if due)
-        return self._known_due[flags]
+        due = tuple([schedule for schedule in self.plan.schedules if schedule.due(step)])
+        return self._known_due.setdefault(due, frozenset(due))
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""

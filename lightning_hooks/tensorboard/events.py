@@ -18,6 +18,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
+from lightning_hooks.tensorboard import histograms
 from lightning_hooks.tensorboard._record import Columns, Record, Series
 from lightning_hooks.tensorboard.template import Template
 
@@ -67,12 +68,14 @@ class EventBuilder:
         numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
         with np.errstate(over="ignore"):
             filled = template.fill(np.concatenate([columns.values, columns.values.take(places), numbers]).astype("<f4"))
-        if not record.histograms:
-            return filled
-        drawn = Summary()
+        drawn = [(tag, counts) for tag, counts in record.histograms if counts.any()]
+        empty = Summary()  # where nothing finite was measured
         for tag, counts in record.histograms:
-            drawn.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
-        return filled + bytes(drawn.SerializeToString())
+            if not counts.any():
+                empty.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
+        if drawn:
+            filled += histograms.serialized(drawn, record.bucket_limits)
+        return filled + bytes(empty.SerializeToString())
 
     def _kind(self, record: Record, columns: Columns) -> tuple[Any, ...]:
         """Equal for steps whose events differ in their numbers only."""

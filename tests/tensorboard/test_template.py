@@ -11,9 +11,10 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.record import Columns, StepRecord
-from lightning_hooks.tensorboard import RunWriter, checksum, events
-from lightning_hooks.tensorboard.events import EventBuilder
+from lightning_hooks.tensorboard import RunWriter, checksum, events, histograms
+from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
 from lightning_hooks.tensorboard.template import event_bytes, varint
 
 from .records import record
@@ -117,3 +118,29 @@ def test_values_beyond_float32_are_infinite_in_a_template_too():
         found = Summary.FromString(builder.serialized(step)).value
         vector = next(value for value in found if value.tag.startswith("table/grad/norm"))
         assert np.frombuffer(vector.tensor.tensor_content, dtype="<f4")[0] == np.inf
+
+
+def test_a_histogram_without_counts_is_still_written():
+    builder = EventBuilder()
+    for step in steady(4, histograms=True):
+        step.histograms[0][1][:] = 0.0
+        found = Summary.FromString(builder.serialized(step)).value
+        assert [value.histo.num for value in found if value.HasField("histo")] == [0.0]
+
+
+def test_many_histograms_are_the_messages():
+    rng = np.random.default_rng(0)
+    drawn = []
+    for number in range(20):
+        counts = np.zeros(509)
+        places = rng.integers(0, 509, rng.integers(1, 60))
+        counts[places] = rng.integers(1, 1000, len(places))
+        drawn.append((f"grad_histogram/{number}", counts))
+    limits = bucket_edges()[1:]
+    for value, (tag, counts) in zip(Summary.FromString(histograms.serialized(drawn, limits)).value, drawn, strict=True):
+        wanted = histogram_proto(counts, limits)
+        assert value.tag == tag
+        assert list(value.histo.bucket_limit) == list(wanted.bucket_limit)
+        assert list(value.histo.bucket) == list(wanted.bucket)
+        for number in ("min", "max", "num", "sum", "sum_squares"):
+            assert getattr(value.histo, number) == pytest.approx(getattr(wanted, number), rel=1e-12)
