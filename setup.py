@@ -14,7 +14,8 @@ FOLDER = Path("lightning_hooks/stats/kernels/src")  # setuptools wants it relati
 kernel = Extension(
     "lightning_hooks.stats.kernels._native",
     sources=[
-        str(FOLDER / f"{name}.cpp") for name in ("blocks", "careful", "measure", "module", "pool", "tensor", "view", "writing")
+        str(FOLDER / f"{name}.cpp")
+        for name in ("blocks", "careful", "crc", "derive", "measure", "module", "pool", "tensor", "view", "writing")
     ],
     depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in FOLDER.glob(pattern)),
     include_dirs=[str(FOLDER)],

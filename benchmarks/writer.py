@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
 from benchmarks.repeat import repeat
-from lightning_hooks.stats.record import Series, StepRecord
+from lightning_hooks.stats.record import Columns, Series, StepRecord
 from lightning_hooks.tensorboard import RunWriter
 
 VALUES = 1000
@@ -28,7 +28,7 @@ def records() -> dict[str, Callable[[int], StepRecord]]:
     names = tuple(f"net.layers.{i}.weight" for i in range(VALUES))
     values = np.random.default_rng(0).normal(size=VALUES)
     measured = np.ones(VALUES, dtype=np.bool_)
-    series = [Series("grad", "norm", names, values, measured)]
+    series = Columns.of([Series("grad", "norm", names, values, measured)])  # as a monitor makes it: the same heads every step
     scalars = {f"grad_norm/{name}": float(value) for name, value in zip(names, values, strict=True)}
     return {
         "scalars": lambda step: StepRecord(step, rolled_up=scalars),

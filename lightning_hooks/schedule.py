@@ -29,10 +29,20 @@ class EveryN:
     last: int | None = None
     steps: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        # Asked and hashed at every step, and a list of steps may be long. Of integers only: the same in every process.
+        last = -1 if self.last is None else self.last
+        object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
+        object.__setattr__(self, "_chosen", None if self.steps is None else frozenset(self.steps))
+
+    def __hash__(self) -> int:
+        known: int = self.__dict__["_hash"]
+        return known
+
     def due(self, step: int) -> bool:
         """Whether a step is one of them."""
         if self.steps is not None:
-            return step in self.steps
+            return step in self.__dict__["_chosen"]
         return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
 
 

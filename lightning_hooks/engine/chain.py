@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.taps import Visitor
 
 
 class Looks(Protocol):
@@ -18,8 +19,8 @@ class Looks(Protocol):
     def look(self, look: Measurement) -> None:
         """Take a measurement in."""
 
-    def see(self, tensor: Tensor) -> bool:
-        """Take a tensor in that nobody else looks at, without a measurement to share; False where that takes one."""
+    def see(self, tensor: Tensor) -> None:
+        """Take a tensor in that nobody else looks at."""
 
 
 class Changes(Protocol):
@@ -43,8 +44,13 @@ class Chain:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
+
+    @property
+    def visitor(self) -> Visitor:
+        """What is called with the tensor: the only part itself where nobody shares the tensor with it, else this chain."""
         # Looking alone is what almost every chain does, and how often it is done makes its price.
-        self._see = getattr(self.parts[0], "see", None) if len(self.parts) == 1 else None
+        alone: Visitor | None = getattr(self.parts[0], "see", None) if len(self.parts) == 1 else None
+        return alone or self
 
     @property
     def changes(self) -> bool:
@@ -53,8 +59,6 @@ class Chain:
 
     def __call__(self, tensor: Tensor) -> Tensor | None:
         """Show the tensor to every part; return what replaces it, if anything does."""
-        if self._see is not None and self._see(tensor):
-            return None
         measured: Measurement | None = None
         replacement: Tensor | None = None
         for part in self.parts:

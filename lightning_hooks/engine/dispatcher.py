@@ -233,7 +233,9 @@ class Dispatcher:
             self._installed = None
 
     def _memo(self, optimizer: HasParameters) -> Memo:
-        return self._memos.setdefault(id(optimizer), Memo())
+        if id(optimizer) not in self._memos:
+            self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p, _ in self.active) > 1)
+        return self._memos[id(optimizer)]
 
     def _install(self) -> None:
         self.off()

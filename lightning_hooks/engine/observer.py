@@ -15,6 +15,7 @@ from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Plan, Row
+from lightning_hooks.engine.slot import Slot
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -40,6 +41,7 @@ class Observer(Participant):
     """
 
     stage = "train"
+    reads = True
 
     def __init__(
         self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
@@ -55,6 +57,7 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
+        self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
         self._params = self._rows_by_parameter()
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
@@ -71,11 +74,15 @@ class Observer(Participant):
         """The schedules that are due at a step."""
         if self.gone or stage != self.stage:
             return None
-        return frozenset(schedule for schedule in self.plan.schedules if schedule.due(step)) or None
+        return self._due_at(step) or None
+
+    def _due_at(self, step: int) -> Due:
+        due = tuple([schedule for schedule in self.plan.schedules if schedule.due(step)])
+        return self._known_due.setdefault(due, frozenset(due))
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
-        self.schedules = frozenset(schedule for schedule in self.plan.schedules if schedule.due(step))
+        self.schedules = self._due_at(step)
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
@@ -93,7 +100,7 @@ class Observer(Participant):
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, _Slot(self, row))
+                yield ModulePart(row.target.value, row.kind, row.path, Slot(self, row))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """What sees the gradients of micro-batches, where a statistic is about them."""
@@ -220,6 +227,9 @@ class Observer(Participant):
             self.fail(error)
 
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
+        if not memo.shared and scale is None:
+            self._read_alone(self._due_rows(optimizer, tensor), value_of)
+            return
         rows: list[Row] = []
         keys: list[tuple[int, str]] = []
         fresh: dict[tuple[int, str], Tensor] = {}
@@ -247,16 +257,31 @@ class Observer(Participant):
         for position in left:
             self.take(rows[position], looks[position], last=True)
 
-    def _due_rows(self, optimizer: HasParameters, tensor: str) -> Iterable[tuple[nn.Parameter, Row]]:
+    def _read_alone(self, due: Iterable[tuple[nn.Parameter, Row]], value_of: Any) -> None:
+        rows: list[Row] = []
+        values: list[Tensor] = []
+        for parameter, row in due:
+            if parameter.requires_grad:
+                value = value_of(parameter)
+                if value is not None:
+                    rows.append(row)
+                    values.append(value)
+        try:
+            left = [] if self.failed else self.table.measure_all([row.index for row in rows], values)
+            looks = measure_all([values[position] for position in left])
+        except Exception as error:
+            self.fail(error)
+            return
+        for position, look in zip(left, looks, strict=True):
+            self.take(rows[position], look, last=True)
+
+    def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
         if (tensor, self.schedules) not in self._due_params:
             rows = self._params.get(tensor, {})
             self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
         due = self._due_params[tensor, self.schedules]
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                row = due.get(id(parameter))
-                if row is not None:
-                    yield parameter, row
+        pairs = [(p, due.get(id(p))) for group in optimizer.param_groups for p in group["params"]] if due else []
+        return [(parameter, row) for parameter, row in pairs if row is not None]
 
     def _is_due(self, row: Row) -> bool:
         if row.due(self.schedules):
@@ -270,27 +295,3 @@ class Observer(Participant):
             if row.kind not in MODULE_TENSORS:
                 out.setdefault(row.tensor, {})[id(row.target.value)] = row
         return out
-
-
-class _Slot:
-    """The place of one row in a chain."""
-
-    changes = False
-
-    def __init__(self, observer: Observer, row: Row) -> None:
-        self.observer = observer
-        self.row = row
-        self._write = observer.table.writer(row.index)
-
-    def see(self, tensor: Tensor) -> bool:
-        """Merge a tensor into the row, without a measurement to share; False where that takes one."""
-        if self._write is None or self.observer.failed:
-            return False
-        try:
-            return self._write(tensor)
-        except Exception:  # `look` meets it again, and tells the observer
-            return False
-
-    def look(self, look: Measurement) -> None:
-        """Merge a measurement into the row."""
-        self.observer.take(self.row, look, last=False)

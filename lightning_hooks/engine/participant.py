@@ -50,6 +50,7 @@ class Participant:
     reports: bool = False
     ever: Hashable | None = None
     """The key of everything that it does at modules in any step, where it can act inside compiled code; else None."""
+    reads: bool = False  # whether it looks at parameters, so that two that do share a measurement
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (the same key, the same hooks), or None for nothing.
@@ -125,9 +126,13 @@ class Memo:
 
     `skipped` says that the step does not happen, although the optimizer is called. Under a loss scaler `found_inf` above 0
     says so too, on the device, and `scale` is what the gradients are still multiplied by; None where they are not.
+
+    Args:
+        shared: whether there are several that measure.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = True) -> None:
+        self.shared = shared
         self.looks: dict[tuple[int, str], Measurement] = {}
         self.before: dict[int, Tensor] = {}
         self.readers: set[int] = set()

@@ -66,4 +66,4 @@ def _changes(parts: Iterable[Any]) -> bool:
 
 
 def _line(shared: _Shared) -> Line:
-    return Line(shared.path, Chain(shared.parts), _changes(shared.parts))
+    return Line(shared.path, Chain(shared.parts).visitor, _changes(shared.parts))

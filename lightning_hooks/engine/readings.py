@@ -37,16 +37,17 @@ class Readings:
         moments, histograms, sums, pairs = table.split(state)
         self._slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
         self._groups = {group.index: group.members for group in plan.groups}
-        members = [i for group in plan.groups for i in group.members]
-        place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
         if scale is not None and float(scale) != 1.0:
             self._unscale(plan, moments, histograms, pairs, float(scale))
         self.histograms: Array = histograms.numpy()
         self.pairs: Array = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
-        self.pairs[list(table.pair_rows)] = pairs.numpy()
+        if len(pairs):
+            self.pairs[list(table.pair_rows)] = pairs.numpy()
         self.users = table.metric_values(moments[:, COUNT])
         self._read_functions(table, sums)
         if plan.groups:
+            members = [i for group in plan.groups for i in group.members]
+            place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
             index = torch.tensor(place)
             moments = torch.cat([moments, merge_by_index(moments[members], index, len(plan.groups))])
             np.add.at(self.pairs, np.array(place) + len(plan.rows), self.pairs[members])

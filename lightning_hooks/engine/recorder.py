@@ -7,51 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.engine.layout import Column, Filled, Layout
 from lightning_hooks.engine.observer import Due, Observer
-from lightning_hooks.engine.plan import Group, Row
 from lightning_hooks.engine.readings import Readings
 from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
-from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE, merge_groups
+from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
-from lightning_hooks.stats.record import Series, StepRecord
-from lightning_hooks.stats.rollup import RollUp, TapLabel
-from lightning_hooks.stats.scalars import STATISTICS, compute, quantile_of, ratio
+from lightning_hooks.stats.record import StepRecord
+from lightning_hooks.stats.scalars import quantile_of
 from lightning_hooks.stats.table import world_size
 
 Array = NDArray[np.float64]
 _OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}
 _GLOBALS = (("hooks/grad_norm", "grad"), ("hooks/final_grad_norm", "final_grad"), ("hooks/param_norm", "param"))
-
-
-class _Layout:
-    """The series of one set of due schedules: which rows each holds. The same at every step with these schedules."""
-
-    def __init__(self, rows: Sequence[Row | Group], due: Due) -> None:
-        members: dict[tuple[str, str], list[int]] = {}
-        every: dict[str, list[int]] = {}
-        for row in rows:
-            stats = row.asked(due)
-            if stats:
-                every.setdefault(row.tensor, []).append(row.index)
-            for stat in stats:
-                members.setdefault((row.tensor, stat), []).append(row.index)
-        self.histograms = [(rows[i], i) for (_, stat), kept in members.items() if stat == "histogram" for i in kept]
-        known: dict[tuple[int, ...], tuple[str, ...]] = {}
-
-        def named(indices: list[int]) -> tuple[str, ...]:
-            return known.setdefault(tuple(indices), tuple(rows[i].name for i in indices))
-
-        self.series = [
-            (tensor, stat, named(indices), np.array(indices))
-            for (tensor, stat), indices in members.items()
-            if stat != "histogram"
-        ]
-        self.counts = [(tensor, named(indices), np.array(indices)) for tensor, indices in every.items()]
+_TOTALS = ("grad", "final_grad", "param", "update")
 
 
 class Recorder:
@@ -78,8 +51,7 @@ class Recorder:
         self.summaries = summaries
         self.prefix = prefix
         self.max_scalars = max_scalars
-        self._layouts: dict[Due, _Layout] = {}
-        self._rollups: dict[Due, RollUp | None] = {}
+        self._layouts: dict[Due, Layout] = {}
         self._pinned = self._pin(scalars)
         self._warned = False
         plan = observer.plan
@@ -102,24 +74,24 @@ class Recorder:
         readings = Readings(self.observer.plan, self.observer.table, scale, stop=self.observer.failed)
         moments = readings.moments
         self._average_noise(readings)
-        series = []
-        for tensor, stat, names, rows in layout.series:
-            values = self._values(stat, rows, readings)
-            series.append(Series(tensor, stat, names, values, self._measured(stat, values, moments[rows, COUNT])))
-        for tensor, names, rows in layout.counts:
-            counts = moments[rows, COUNT]
-            series.append(Series(tensor, "count", names, counts, counts > 0))
+        filled = layout.fill(moments)
+        columns = filled.columns()
+        for column, head in layout.others:
+            values = self._values(column, filled, readings)
+            columns.values[head.place] = values
+            if column.stat in PAIR_STATS:  # needs a second gradient
+                columns.measured[head.place] &= ~np.isnan(values)
         drawn = [
             (f"{self.prefix}{row.tensor}_histogram/{row.name}", readings.histogram(index))
             for row, index in layout.histograms
-            if moments[index, COUNT] > 0
+            if filled.measured[index]
         ]
         return StepRecord(
             step=step,
             prefix=self.prefix,
-            series=series,
-            summaries={**(self._globals(moments) if self.summaries else {}), **reports},
-            rolled_up=self._roll_up(series, moments),
+            series=columns,
+            summaries={**(self._globals(filled, moments) if self.summaries else {}), **reports},
+            rolled_up=filled.merged(columns),
             histograms=drawn,
         )
 
@@ -143,13 +115,10 @@ class Recorder:
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
 
-    def _values(self, stat: str, rows: NDArray[np.int64], readings: Readings) -> Array:
-        moments = readings.moments
-        if stat in STATISTICS:
-            return compute(stat, moments[rows])
+    def _values(self, column: Column, filled: Filled, readings: Readings) -> Array:
+        stat, rows = column.stat, column.rows
         if stat == "ratio":
-            below = [self.observer.plan.param_row_of[int(row)] for row in rows]
-            return ratio(moments[rows], moments[below])
+            return filled.ratio(rows, [self.observer.plan.param_row_of[int(row)] for row in rows])
         if stat in _OF_PAIRS:
             squares = readings.squares if stat == "cosine" else self._summed(readings)
             return _OF_PAIRS[stat](readings.pairs[rows], squares[rows])
@@ -158,13 +127,8 @@ class Recorder:
         q = quantile_of(stat)
         if q is not None:
             counts = np.stack([readings.histogram(int(row)) for row in rows])
-            return quantile(counts, q, moments[rows, MIN], moments[rows, MAX])
+            return quantile(counts, q, readings.moments[rows, MIN], readings.moments[rows, MAX])
         return readings.of_user(stat, rows)
-
-    def _measured(self, stat: str, values: Array, counts: Array) -> NDArray[np.bool_]:
-        """Whether there is a value; a pair statistic also needs a second gradient."""
-        there: NDArray[np.bool_] = counts > 0
-        return there & ~np.isnan(values) if stat in PAIR_STATS else there
 
     def _average_noise(self, readings: Readings) -> None:
         rows = self._noise_rows
@@ -181,20 +145,17 @@ class Recorder:
         plan = self.observer.plan
         return np.array([index] if index < len(plan.rows) else plan.groups[index - len(plan.rows)].members)
 
-    def _layout(self, due: Due) -> _Layout:
+    def _layout(self, due: Due) -> Layout:
         if due not in self._layouts:
-            self._layouts[due] = _Layout(self.observer.plan.written, due)
+            layout = Layout(self.observer.plan, due, self.max_scalars, self._pinned, _TOTALS if self.summaries else ())
+            self._layouts[due] = layout
+            if layout.rollup is not None:
+                self._say(layout.scalars, layout.rollup.depth)
         return self._layouts[due]
 
-    def _globals(self, moments: Array) -> dict[str, float]:
-        def norm_of(tensor: str) -> float | None:
-            rows = [row.index for row in self.observer.plan.rows if row.tensor == tensor and moments[row.index, COUNT] > 0]
-            if not rows:
-                return None
-            return float(compute("norm", merge_groups(torch.from_numpy(moments[rows])).numpy()[None])[0])
-
-        out = {tag: value for tag, tensor in _GLOBALS if (value := norm_of(tensor)) is not None}
-        update, param = norm_of("update"), norm_of("param")
+    def _globals(self, filled: Filled, moments: Array) -> dict[str, float]:
+        out = {tag: value for tag, tensor in _GLOBALS if (value := filled.total_norm(tensor)) is not None}
+        update, param = filled.total_norm("update"), filled.total_norm("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if self._noise_rows.any():
@@ -209,31 +170,6 @@ class Recorder:
             return set()
         targets = list({row.name: row.target for row in self.observer.plan.rows}.values())
         return {target.name for target in select(targets, patterns, where="scalars")}
-
-    def _roll_up(self, series: Sequence[Series], moments: Array) -> dict[str, float] | None:
-        due = self.observer.schedules
-        total = sum(len(s.names) for s in series if s.stat != "count")
-        if total <= self.max_scalars:
-            return None
-        rows = [row for row in self.observer.plan.rows if row.asked(due)]
-        full = self._pinned | {group.name for group in self.observer.plan.groups}
-        pinned = {
-            f"{s.tensor}_{s.stat}/{name}": float(value)
-            for s in series
-            if s.stat != "count"
-            for name, value, measured in zip(s.names, s.values, s.measured, strict=True)
-            if name in full and measured
-        }
-        if due not in self._rollups:
-            labels = [TapLabel(row.name, row.tensor, row.asked(due)) for row in rows]
-            fixed = sum(name in full for s in series if s.stat != "count" for name in s.names)
-            self._rollups[due] = RollUp(labels, max(self.max_scalars - fixed, 0))
-            self._say(total, self._rollups[due].depth)  # type: ignore[union-attr]
-        rollup = self._rollups[due]
-        assert rollup is not None
-        indices = [row.index for row in rows]
-        below = [self.observer.plan.param_row_of.get(index, index) for index in indices]
-        return {**rollup.scalars(moments[indices], moments[below]), **pinned}
 
     def _say(self, total: int, depth: int) -> None:
         if not self._warned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,7 @@ Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One statistic of one tensor for all its rows.
 
     Args:
@@ -31,6 +31,57 @@ class Series:
     names: tuple[str, ...]
     values: Array
     measured: NDArray[np.bool_]
+
+
+class Head(NamedTuple):
+    """What a series is of, and where its values lie.
+
+    Args:
+        tensor: as in `Series`.
+        stat: as in `Series`.
+        names: as in `Series`.
+        place: in the values of all.
+    """
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    place: slice
+
+
+class Columns(Sequence[Series]):
+    """The series of a step in one array; each is made when it is asked for, and most steps are only written.
+
+    Args:
+        heads: one for each; the same object at every step with the same series.
+        values: float64, those of all series one after the other.
+        measured: which of these there are.
+    """
+
+    def __init__(self, heads: tuple[Head, ...], values: Array, measured: NDArray[np.bool_]) -> None:
+        self.heads = heads
+        self.values = values
+        self.measured = measured
+
+    @classmethod
+    def of(cls, series: Sequence[Series]) -> Columns:
+        """The same series in one array."""
+        ends = np.cumsum([len(s.names) for s in series], dtype=np.intp).tolist()
+        heads = tuple(Head(*s[:3], slice(end - len(s.names), end)) for s, end in zip(series, ends, strict=True))
+        values = np.concatenate([s.values for s in series]) if series else np.empty(0)
+        measured = np.concatenate([s.measured for s in series]) if series else np.empty(0, dtype=np.bool_)
+        return cls(heads, values, measured)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._made(head) for head in self.heads[index]]
+        return self._made(self.heads[index])
+
+    def _made(self, head: Head) -> Series:
+        return Series(head.tensor, head.stat, head.names, self.values[head.place], self.measured[head.place])
 
 
 @dataclass(frozen=True)
@@ -53,6 +104,11 @@ class StepRecord:
     rolled_up: Mapping[str, float] | None = None
     histograms: Sequence[tuple[str, Array]] = ()
     bucket_limits: Array = field(default_factory=lambda: BUCKET_LIMITS, repr=False)
+
+    @property
+    def columns(self) -> Columns:
+        """The series in one array."""
+        return self.series if isinstance(self.series, Columns) else Columns.of(self.series)
 
     @property
     def scalars(self) -> dict[str, float]:

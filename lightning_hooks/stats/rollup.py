@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from lightning_hooks.stats.moments import merge_by_index
-from lightning_hooks.stats.scalars import STATISTICS, compute, ratio
+from lightning_hooks.stats.scalars import STATISTICS
 
 EVERYTHING = "all"
 
@@ -22,6 +17,23 @@ class TapLabel:
     name: str
     tensor: str
     stats: tuple[str, ...]
+
+
+@dataclass
+class Block:
+    """Rows that are written as one.
+
+    Args:
+        tensor: of which.
+        name: of the block of the module tree.
+        stats: what is written of it.
+        members: positions of its rows among the labels.
+    """
+
+    tensor: str
+    name: str
+    stats: tuple[str, ...] = ()
+    members: list[int] = field(default_factory=list)
 
 
 def block_of(name: str, depth: int) -> str:
@@ -51,39 +63,16 @@ class RollUp:
         self.labels = list(labels)
         deepest = max((label.name.count(".") + 1 for label in labels), default=0)
         self.depth = next((d for d in range(deepest, 0, -1) if len(self._tags(d)) <= room), 0)
-        groups: dict[tuple[str, str], int] = {}
-        stats: dict[int, dict[str, None]] = {}
-        index = []
-        for label in labels:
-            group = groups.setdefault((label.tensor, block_of(label.name, self.depth)), len(groups))
-            index.append(group)
-            stats.setdefault(group, {}).update(dict.fromkeys(_mergeable(label.stats)))
-        self._index = torch.tensor(index, dtype=torch.int64)
-        self._groups = [(tensor, block, tuple(stats[group])) for (tensor, block), group in groups.items()]
+        found: dict[tuple[str, str], Block] = {}
+        for position, label in enumerate(labels):
+            where = (label.tensor, block_of(label.name, self.depth))
+            block = found.setdefault(where, Block(*where))
+            block.members.append(position)
+            block.stats = tuple(dict.fromkeys((*block.stats, *_mergeable(label.stats))))
+        self.blocks = list(found.values())
 
     def _tags(self, depth: int) -> set[tuple[str, str, str]]:
         return {(label.tensor, stat, block_of(label.name, depth)) for label in self.labels for stat in _mergeable(label.stats)}
-
-    def scalars(self, moments: NDArray[np.float64], params: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Tag to value of the merged rows that hold any elements.
-
-        Args:
-            moments: of the labelled rows, in their order [rows, 9].
-            params: for `ratio`, the moments of the parameter behind each row [rows, 9].
-        """
-        merged = merge_by_index(torch.from_numpy(moments), self._index, len(self._groups)).numpy()
-        below = None if params is None else merge_by_index(torch.from_numpy(params), self._index, len(self._groups)).numpy()
-        out: dict[str, float] = {}
-        for group, (tensor, block, stats) in enumerate(self._groups):
-            if merged[group, 0] == 0:
-                continue
-            row = merged[group : group + 1]
-            for stat in stats:
-                if stat != "ratio":
-                    out[f"{tensor}_{stat}/{block}"] = float(compute(stat, row)[0])
-                elif below is not None:
-                    out[f"{tensor}_{stat}/{block}"] = float(ratio(row, below[group : group + 1])[0])
-        return out
 
 
 def _mergeable(stats: Sequence[str]) -> list[str]:

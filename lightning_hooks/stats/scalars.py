@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -41,6 +42,7 @@ STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {
     "underflow_fraction": lambda m: m[:, UNDERFLOW] / m[:, COUNT],
     "nonfinite": lambda m: m[:, NONFINITE],
 }
+_LETTERS: Final = dict(zip(STATISTICS, "msrnblgazuf", strict=True))  # by which the compiled part knows them
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 
 
@@ -63,6 +65,41 @@ def compute(stat: str, moments: Array) -> Array:
         return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
 
 
+@cache
+def letters(stats: tuple[str, ...]) -> bytes:
+    """The names of statistics as the compiled part takes them."""
+    return "".join(_LETTERS[stat] for stat in stats).encode()
+
+
+def compute_all(stats: Sequence[str], moments: Array) -> Array:
+    """Several statistics of many rows.
+
+    Args:
+        stats: keys of `STATISTICS`.
+        moments: float64 [rows, 9].
+
+    Returns:
+        float64 [len(stats), rows]; NaN where a row holds no elements.
+    """
+    out = np.empty((len(stats), len(moments)))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        for into, stat in zip(out, stats, strict=True):
+            into[:] = STATISTICS[stat](moments)
+    out[:, moments[:, COUNT] <= 0] = np.nan
+    return out
+
+
+def ratio_of_norms(update: Array, param: Array) -> Array:
+    """Norm of the update over norm of the parameter: 0 where both are 0.
+
+    Args:
+        update: norms of the updates.
+        param: norms of the parameters before the update.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where((update == 0) & (param == 0), 0.0, update / param)
+
+
 def ratio(update: Array, param: Array) -> Array:
     """Norm of the update over norm of the parameter: 0 where both are 0.
 
@@ -70,9 +107,7 @@ def ratio(update: Array, param: Array) -> Array:
         update: moments of the updates [rows, 9].
         param: moments of the parameters before the update [rows, 9].
     """
-    above, below = compute("norm", update), compute("norm", param)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((above == 0) & (below == 0), 0.0, above / below)
+    return ratio_of_norms(compute("norm", update), compute("norm", param))
 
 
 def quantile_of(stat: str) -> float | None:

@@ -131,7 +131,11 @@ class Table(Metric):
             return None
         measure_into, first = kernels.compiled.measure_into, row * MOMENTS
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
-        return lambda tensor: measure_into(self.state, first, counts, tensor, True)
+
+        def write(tensor: Tensor) -> bool:
+            return measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return, unused-ignore]
+
+        return write
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
@@ -163,6 +167,21 @@ class Table(Metric):
                 places.append(row * MOMENTS)
                 moments.append(packed)
         kernels.compiled.put_many(self.state, places, moments)
+        return left
+
+    def measure_all(self, rows: Sequence[int], tensors: list[Tensor]) -> list[int]:
+        """Set rows to what tensors hold that nobody else looks at.
+
+        Args:
+            rows: which.
+            tensors: in the same order.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`, as `put_all` has it.
+        """
+        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+            return list(range(len(rows)))
+        left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
         return left
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
@@ -274,6 +293,8 @@ class Table(Metric):
             A flat copy of the state that later writes do not change.
         """
         self.state[-1] = float(stop)
+        if world_size() == 1:
+            return self.state.clone()
         with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
             return self.state.clone()
 

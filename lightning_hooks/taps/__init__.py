@@ -3,7 +3,8 @@
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import Handles, Inert, OurHook
-from lightning_hooks.taps.modules import Call, Line, Place, is_recomputation, register
+from lightning_hooks.taps.modules import is_recomputation, register
+from lightning_hooks.taps.place import Call, Line, Place
 
 __all__ = [
     "Call",

@@ -7,67 +7,17 @@ times as much as a hook on the output tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
+from lightning_hooks.taps.gradients import Contribution, GradHook, LookHook, Visitor, connect, contributions, sequence_number
 from lightning_hooks.taps.handles import Handles, OurHook
+from lightning_hooks.taps.place import Call, Line, Place
+from lightning_hooks.taps.plain import PlainHook
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
-
-
-@dataclass(frozen=True)
-class Line:
-    """One thing that looks at, or changes, one tensor of a module.
-
-    Args:
-        path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
-        visit: called with each floating tensor there; where it changes them, it may return a replacement.
-        changes: whether it may.
-    """
-
-    path: str
-    visit: Visitor
-    changes: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """Something that is handed the whole arguments, or the whole result, of a module.
-
-    Args:
-        visit: before the module `(module, args, kwargs)`, returning None or new `(args, kwargs)`; after it
-            `(module, args, kwargs, output)`, returning None or a new output.
-    """
-
-    visit: Callable[..., Any]
-
-
-@dataclass
-class Place:
-    """Everything that happens at one module, each list in the order in which it runs.
-
-    Args:
-        module: where.
-        before: what sees or changes the arguments.
-        after: what sees or changes the result.
-        input_grad: what sees or changes the module's contribution to the gradient of its input.
-        output_grad: what sees or changes the gradient of the result, as it left the list `after`.
-        node: called with the autograd node of each tensor of that result.
-        called: the ids of the modules that were called in the step, shared by all places.
-    """
-
-    module: nn.Module
-    before: list[Line | Call] = field(default_factory=list)
-    after: list[Line | Call] = field(default_factory=list)
-    input_grad: list[Line] = field(default_factory=list)
-    output_grad: list[Line] = field(default_factory=list)
-    node: list[Callable[[Node], None]] = field(default_factory=list)
-    called: set[int] = field(default_factory=set)
 
 
 def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) -> None:
@@ -82,8 +32,18 @@ def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) 
     call = EagerCall(place, gate, step_handles)
     if place.before or place.input_grad:
         handles.keep(place.module.register_forward_pre_hook(call.pre_hook, with_kwargs=True))
-    if place.after or place.output_grad or place.input_grad or place.node:
+    if place.is_plain:
+        handles.keep(place.module.register_forward_hook(_plain(place, gate, call.forward_hook)))
+    elif place.after or place.output_grad or place.input_grad or place.node:
         handles.keep(place.module.register_forward_hook(call.forward_hook, with_kwargs=True))
+
+
+def _plain(place: Place, gate: Gate, otherwise: Callable[..., Any]) -> PlainHook:
+    see = next((line.visit for line in place.after if isinstance(line, Line)), None)
+    grad: GradHook | LookHook | None = None
+    for line in place.output_grad:
+        grad = GradHook([line.visit], gate) if line.changes else LookHook(line.visit, gate)
+    return PlainHook(gate, place.called, see, grad, otherwise)
 
 
 class EagerCall:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.handles import Handles, OurHook
-from lightning_hooks.taps.modules import EagerCall, Line, Place
+from lightning_hooks.taps.modules import EagerCall
+from lightning_hooks.taps.place import Line, Place
 from lightning_hooks.taps.traced import Mark, Seen
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 

@@ -8,8 +8,7 @@ at the start of every file: after a resume with other rows no row gets another's
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,57 +18,14 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
+from lightning_hooks.tensorboard import histograms
+from lightning_hooks.tensorboard._record import Columns, Record, Series
+from lightning_hooks.tensorboard.template import Template
+
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
-
-
-class Series(Protocol):
-    """One statistic of one tensor for all its rows."""
-
-    @property
-    def tensor(self) -> str:
-        """What is seen: `grad`, `output[0]`, and the like."""
-
-    @property
-    def stat(self) -> str:
-        """What is computed: `norm`, `p99`, or `count`."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Dotted names of the rows; the same object at every step."""
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """One value a row, NaN where nothing was measured."""
-
-
-class Record(Protocol):
-    """What one step logs."""
-
-    @property
-    def step(self) -> int:
-        """The x-axis."""
-
-    @property
-    def prefix(self) -> str:
-        """Put before every tag."""
-
-    @property
-    def series(self) -> Sequence[Series]:
-        """The table form."""
-
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        """The scalar form: whole tags."""
-
-    @property
-    def histograms(self) -> Sequence[tuple[str, NDArray[np.float64]]]:
-        """Whole tags and their counts."""
-
-    @property
-    def bucket_limits(self) -> NDArray[np.float64]:
-        """Right edges of the buckets, ascending."""
+_TEMPLATES = 16
 
 
 class EventBuilder:
@@ -83,6 +39,7 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
         self._explained: set[str] = set()
+        self._templates: dict[tuple[Any, ...], tuple[Template, NDArray[np.intp], Any]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -91,6 +48,51 @@ class EventBuilder:
             digest = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
             known = self._hashes[id(names)] = (names, digest)  # holding the tuple keeps its id taken
         return known[1]
+
+    def serialized(self, record: Record) -> bytes:
+        """Everything of one step as bytes: the first of a kind is built as a message, the others fill a template.
+
+        Args:
+            record: what the step logs.
+        """
+        columns = record.columns
+        key = self._kind(record, columns)
+        known = self._templates.get(key)
+        if known is None:
+            if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
+                self._templates.clear()
+            summary: bytes = self.summary(record).SerializeToString()
+            self._templates[key] = self._template(record, columns)
+            return summary
+        template, places, _ = known
+        numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
+        with np.errstate(over="ignore"):
+            filled = template.fill(np.concatenate([columns.values, columns.values.take(places), numbers]).astype("<f4"))
+        drawn = [(tag, counts) for tag, counts in record.histograms if counts.any()]
+        empty = Summary()  # where nothing finite was measured
+        for tag, counts in record.histograms:
+            if not counts.any():
+                empty.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
+        if drawn:
+            filled += histograms.serialized(drawn, record.bucket_limits)
+        return filled + bytes(empty.SerializeToString())
+
+    def _kind(self, record: Record, columns: Columns) -> tuple[Any, ...]:
+        """Equal for steps whose events differ in their numbers only."""
+        rows: Any = columns.measured.tobytes() if record.rolled_up is None else tuple(record.rolled_up)
+        return record.prefix, id(columns.heads), rows, tuple(record.summaries)
+
+    def _template(self, record: Record, columns: Columns) -> tuple[Template, NDArray[np.intp], Any]:
+        """A template, the places of the values that stand in the scalar form too, and what the key holds the identity of."""
+        vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
+        there = columns.measured.copy()
+        for head in columns.heads:
+            if head.stat == "count" or record.rolled_up is not None:
+                there[head.place] = False
+        return Template(vectors, list(record.scalars)), np.flatnonzero(there), columns.heads
+
+    def _vector_tag(self, record: Record, series: Series) -> str:
+        return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
 
     def summary(self, record: Record) -> Summary:
         """Everything of one step.
@@ -102,7 +104,7 @@ class EventBuilder:
         for series in record.series:
             digest = self.row_list(series.names)
             self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", series.names)
-            self._add_vector(out, f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{digest}", series.values)
+            self._add_vector(out, self._vector_tag(record, series), series.values)
         for tag, value in record.scalars.items():
             out.value.add(tag=tag, simple_value=value)
         for tag, counts in record.histograms:

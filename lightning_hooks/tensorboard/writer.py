@@ -6,7 +6,8 @@ logger: its `SummaryWriter` hands over its file writer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -14,10 +15,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from lightning_hooks.tensorboard.events import EventBuilder, Record
+from lightning_hooks.tensorboard._record import Record
+from lightning_hooks.tensorboard.appending import appender
+from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 from lightning_hooks.tensorboard.layout import layout_summary
 from lightning_hooks.tensorboard.projector import write_projector
+from lightning_hooks.tensorboard.template import event_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +46,7 @@ class RunWriter:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
+        self._append: Callable[[bytes], None] = _unopened
 
     def write_start(
         self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "", *, transforms: bool = False
@@ -68,8 +73,8 @@ class RunWriter:
         Args:
             record: what it logs.
         """
-        file_writer = self._current()
-        self._add(self._builder.summary(record), record.step, file_writer)
+        self._current()
+        self._append(event_bytes(time.time(), record.step, self._builder.serialized(record)))
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.
@@ -96,7 +101,12 @@ class RunWriter:
         if file_writer is not self._file_writer:
             self._file_writer = file_writer
             self._builder = EventBuilder()
+            self._append = appender(file_writer)
         return file_writer
 
-    def _add(self, summary: Any, step: int, file_writer: Any = None) -> None:
-        (file_writer or self._current()).add_event(Event(summary=summary), step)
+    def _add(self, summary: Any, step: int) -> None:
+        self._current().add_event(Event(summary=summary), step)
+
+
+def _unopened(event: bytes) -> None:
+    raise AssertionError("no file is open")

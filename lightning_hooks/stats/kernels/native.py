@@ -15,17 +15,28 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.kernels import _native, reference
+from lightning_hooks.stats.kernels._native import (
+    crc32c,
+    derive,
+    measure_into,
+    measure_many_into,
+    put_histogram,
+    put_many,
+    put_moments,
+)
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
-from lightning_hooks.stats.kernels._native import measure_into, put_histogram, put_many, put_moments
 from lightning_hooks.stats.kernels._native import measure_many as read_many
 from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = [
+    "crc32c",
+    "derive",
     "describe",
     "measure",
     "measure_into",
     "measure_many",
+    "measure_many_into",
     "put_histogram",
     "put_many",
     "put_moments",

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "crc.hpp"
+#include "derive.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -98,12 +100,17 @@ PyMethodDef methods[] = {
     {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
     {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_into)), METH_FASTCALL,
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
+    {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
+     "Measure tensors into rows of a state, in the place of what is there; the positions of those not measured here."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
     {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,
      "Write several rows of moments into a state."},
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
      "Write a histogram into a state, or add it."},
+    {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
+    {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
+     "Statistics of rows and of unions of rows."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,6 +1,8 @@
 #include "writing.hpp"
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace hooks {
 namespace {
@@ -95,6 +97,45 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
     if (counts) std::memcpy(counts, buckets, sizeof buckets);
   }
   Py_RETURN_TRUE;
+}
+
+// Arguments: state, a list of places, a list of as many tensors. Gives the positions of those that are not measured here.
+PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  const Py_ssize_t many = given == 3 ? PyList_Size(args[1]) : -1;
+  PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);  // holds them while the lock is released
+  if (!kept || PyTuple_Size(kept) != many) {
+    Py_XDECREF(kept);
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected the state and two lists of one length");
+    return nullptr;
+  }
+  View state;
+  int found = look(args[0], state, false);
+  if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
+  PyObject* left = found > 0 ? PyList_New(0) : nullptr;
+  std::vector<View> views;
+  std::vector<double*> places;
+  for (Py_ssize_t i = 0; i < many && left; ++i) {
+    View view;
+    found = look(PyTuple_GetItem(kept, i), view);
+    double* const numbers = found > 0 ? numbers_of(state, PyList_GetItem(args[1], i), kMoments) : nullptr;
+    PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
+    if (numbers) {
+      views.push_back(std::move(view));
+      places.push_back(numbers);
+    } else if (!position || PyList_Append(left, position) != 0) {
+      Py_DECREF(left);
+      left = nullptr;
+    }
+    Py_XDECREF(position);
+  }
+  std::vector<Row> rows(views.size());
+  if (left && !measure_views(views.data(), views.size(), rows.data(), nullptr)) {
+    Py_DECREF(left);
+    left = nullptr;
+  }
+  for (std::size_t i = 0; i < rows.size() && left; ++i) std::memcpy(places[i], &rows[i], sizeof(Row));
+  Py_DECREF(kept);
+  return left;
 }
 
 PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {

@@ -1,0 +1,189 @@
+"""What a step writes when the same schedules are due: prepared once, filled at every step in a few vector operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.engine.observer import Due
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.stats.merging import Merges, statistics
+from lightning_hooks.stats.record import Columns, Head
+from lightning_hooks.stats.rollup import RollUp, TapLabel
+from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+class Column(NamedTuple):
+    """One statistic of one tensor.
+
+    Args:
+        tensor: which.
+        stat: what is computed of it, or `count`.
+        names: of its rows.
+        rows: their indices.
+    """
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    rows: Indices
+
+
+class Layout:
+    """The columns of one set of due schedules, and the unions of rows that are written with them.
+
+    Args:
+        plan: whose rows.
+        due: the schedules.
+        max_scalars: how many scalars there may be before rows are merged along the module tree.
+        pinned: names whose scalars stay in full all the same.
+        totals: tensors over all of whose rows a norm is asked for.
+    """
+
+    def __init__(self, plan: Plan, due: Due, max_scalars: int, pinned: set[str], totals: Sequence[str]) -> None:
+        rows = plan.written
+        members: dict[tuple[str, str], list[int]] = {}
+        every: dict[str, list[int]] = {}
+        for row in rows:
+            stats = row.asked(due)
+            if stats:
+                every.setdefault(row.tensor, []).append(row.index)
+            for stat in stats:
+                members.setdefault((row.tensor, stat), []).append(row.index)
+        self.histograms = [(rows[i], i) for (_, stat), kept in members.items() if stat == "histogram" for i in kept]
+        members = {key: kept for key, kept in members.items() if key[1] != "histogram"}
+        known: dict[tuple[int, ...], tuple[str, ...]] = {}
+
+        def column(tensor: str, stat: str, indices: list[int]) -> Column:
+            names = known.setdefault(tuple(indices), tuple(rows[i].name for i in indices))
+            return Column(tensor, stat, names, np.array(indices, dtype=np.intp))
+
+        self.columns = [column(tensor, stat, kept) for (tensor, stat), kept in members.items()]
+        self.counts = [column(tensor, "count", kept) for tensor, kept in every.items()]
+        self.scalars = sum(len(column.names) for column in self.columns)
+        self.rollup: RollUp | None = None
+        self._unions: list[list[int]] = []
+        self._rows = len(rows)
+        self._roll_up(plan, due, max_scalars, pinned)
+        self._totals = {
+            tensor: self._union([row.index for row in plan.rows if row.tensor == tensor])
+            for tensor in totals
+            if any(row.tensor == tensor for row in plan.rows)
+        }
+        self._merges = Merges(self._unions)
+        wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
+        self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
+        self._place = {stat: i for i, stat in enumerate(self._stats)}
+        self._place = {stat: i for i, stat in enumerate(self._stats)}
+        # One look-up for the counts and all the statistics that follow from moments; the others are put in afterwards.
+        width = self._rows + len(self._unions)
+        every_column = [*self.columns, *self.counts]
+        ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
+        self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
+        places = {**self._place, "count": len(self._stats)}
+        self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
+        self._flat_rows = _joined([column.rows for column in every_column])
+        self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
+
+    def _union(self, rows: list[int]) -> int:
+        self._unions.append(rows)
+        return self._rows + len(self._unions) - 1
+
+    def _roll_up(self, plan: Plan, due: Due, max_scalars: int, pinned: set[str]) -> None:
+        self._pinned: list[tuple[int, Indices, list[str]]] = []
+        self._merged_tags: list[str] = []
+        self._merged_stats: list[str] = []
+        self._merged_rows: list[int] = []
+        self._merged_below: list[int] = []
+        if self.scalars <= max_scalars:
+            return
+        full = pinned | {group.name for group in plan.groups}
+        for number, column in enumerate(self.columns):
+            kept = [i for i, name in enumerate(column.names) if name in full]
+            if kept:
+                tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
+                self._pinned.append((number, np.array(kept, dtype=np.intp), tags))
+        fixed = sum(len(tags) for _, _, tags in self._pinned)
+        rows = [row for row in plan.rows if row.asked(due)]
+        self.rollup = RollUp([TapLabel(row.name, row.tensor, row.asked(due)) for row in rows], max(max_scalars - fixed, 0))
+        for block in self.rollup.blocks:
+            union = self._union([rows[i].index for i in block.members])
+            below = union
+            if "ratio" in block.stats:
+                below = self._union([plan.param_row_of.get(rows[i].index, rows[i].index) for i in block.members])
+            for stat in block.stats:
+                self._merged_tags.append(f"{block.tensor}_{stat}/{block.name}")
+                self._merged_stats.append(stat)
+                self._merged_rows.append(union)
+                self._merged_below.append(below)
+
+    def fill(self, moments: Array) -> Filled:
+        """Compute everything that follows from the moments of rows and groups.
+
+        Args:
+            moments: float64 [rows and groups, 9].
+        """
+        return Filled(self, statistics(self._stats, moments, self._merges))
+
+
+class Filled:
+    """The statistics of one step.
+
+    Args:
+        layout: of what.
+        values: of each statistic, of rows, groups and unions; last the counts.
+    """
+
+    def __init__(self, layout: Layout, values: Array) -> None:
+        self._layout = layout
+        self._values = values
+        self.measured: NDArray[np.bool_] = values[-1] > 0
+
+    def columns(self) -> Columns:
+        """The values of every column; those of `others` are still to be put in."""
+        values: Array = self._values.ravel().take(self._layout._flat)
+        return Columns(self._layout.heads, values, self.measured.take(self._layout._flat_rows))
+
+    def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
+        """The norm of some rows over that of others."""
+        norms = self._values[self._layout._place["norm"]]
+        return ratio_of_norms(norms.take(rows), norms.take(below))
+
+    def total_norm(self, tensor: str) -> float | None:
+        """The norm over all rows of a tensor, or None where none was measured."""
+        row = self._layout._totals.get(tensor)
+        if row is None or not self.measured[row]:
+            return None
+        return float(self._values[self._layout._place["norm"], row])
+
+    def merged(self, columns: Columns) -> dict[str, float] | None:
+        """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.
+
+        Args:
+            columns: of the step, from which pinned names are taken.
+        """
+        layout = self._layout
+        if layout.rollup is None:
+            return None
+        rows, stats = layout._merged_rows, layout._merged_stats
+        places = [layout._place.get(stat, 0) for stat in stats]
+        values = self._values[places, rows].tolist()
+        there = self.measured.take(rows).tolist()
+        for i in [i for i, stat in enumerate(stats) if stat == "ratio"]:
+            values[i] = float(self.ratio([rows[i]], [layout._merged_below[i]])[0])
+        out = {tag: value for tag, value, is_there in zip(layout._merged_tags, values, there, strict=True) if is_there}
+        for number, kept, tags in layout._pinned:
+            series = columns[number]
+            found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)
+            out.update((tag, value) for tag, value, is_there in found if is_there)
+        return out
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)

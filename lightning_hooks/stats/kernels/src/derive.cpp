@@ -1,0 +1,129 @@
+#include "derive.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "row.hpp"
+
+namespace hooks {
+namespace {
+
+// A contiguous buffer of numbers of eight bytes, given back at the end.
+class Buffer {
+ public:
+  Buffer(PyObject* owner, int flags) : held_(PyObject_GetBuffer(owner, &buffer_, flags | PyBUF_C_CONTIGUOUS) == 0) {}
+  ~Buffer() {
+    if (held_) PyBuffer_Release(&buffer_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  bool held() const { return held_; }
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(buffer_.buf);
+  }
+  std::size_t size() const { return static_cast<std::size_t>(buffer_.len) / 8; }
+
+ private:
+  Py_buffer buffer_;
+  bool held_;
+};
+
+// The row of a union, by the rule of `Merges` in lightning_hooks/stats/merging.py.
+Row unite(const Row* rows, const std::int64_t* members, std::size_t many) {
+  Row out;
+  out.min = rows[members[0]].min;
+  out.max = rows[members[0]].max;
+  for (std::size_t i = 0; i < many; ++i) out.count += rows[members[i]].count;
+  const double total = out.count > 1 ? out.count : 1;
+  for (std::size_t i = 0; i < many; ++i) out.mean += rows[members[i]].count / total * rows[members[i]].mean;
+  double spread = 0;
+  for (std::size_t i = 0; i < many; ++i) {
+    const Row& row = rows[members[i]];
+    if (row.count != 0) spread += row.count * ((row.mean - out.mean) * (row.mean - out.mean));
+    out.m2 += row.m2;
+    out.abs_sum += row.abs_sum;
+    out.min = least(out.min, row.min);
+    out.max = greatest(out.max, row.max);
+    out.zeros += row.zeros;
+    out.nonfinite += row.nonfinite;
+    out.underflow += row.underflow;
+  }
+  out.m2 += spread;
+  return out;
+}
+
+double abs_max(const Row& row) { return greatest(std::fabs(row.min), std::fabs(row.max)); }
+
+double norm(const Row& row) {
+  // With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
+  return std::isinf(abs_max(row)) ? std::numeric_limits<double>::infinity() : std::sqrt(row.m2 + row.count * (row.mean * row.mean));
+}
+
+// The letters are those of `_LETTERS` in lightning_hooks/stats/scalars.py.
+double statistic(char letter, const Row& row) {
+  if (!(row.count > 0)) return std::numeric_limits<double>::quiet_NaN();
+  switch (letter) {
+    case 'm': return row.mean;
+    case 's': return std::sqrt(row.m2 / row.count);
+    case 'r': return norm(row) / std::sqrt(row.count);
+    case 'n': return norm(row);
+    case 'b': return row.abs_sum / row.count;
+    case 'l': return row.min;
+    case 'g': return row.max;
+    case 'a': return abs_max(row);
+    case 'z': return row.zeros / row.count;
+    case 'u': return row.underflow / row.count;
+    default: return row.nonfinite;
+  }
+}
+
+}  // namespace
+
+PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  char* letters = nullptr;
+  Py_ssize_t many = 0;
+  if (given != 5) {
+    PyErr_SetString(PyExc_TypeError, "expected moments, members, their beginnings, letters and the place of the result");
+    return nullptr;
+  }
+  if (PyBytes_AsStringAndSize(args[3], &letters, &many) != 0) return nullptr;
+  const Buffer moments(args[0], PyBUF_SIMPLE);
+  if (!moments.held()) return nullptr;
+  const Buffer members(args[1], PyBUF_SIMPLE);
+  if (!members.held()) return nullptr;
+  const Buffer starts(args[2], PyBUF_SIMPLE);
+  if (!starts.held()) return nullptr;
+  const Buffer result(args[4], PyBUF_WRITABLE);
+  if (!result.held()) return nullptr;
+  const std::size_t rows = moments.size() / kMoments, unions = starts.size(), width = rows + unions;
+  const auto* const member = members.data<std::int64_t>();
+  const auto* const start = starts.data<std::int64_t>();
+  bool fits = result.size() == (static_cast<std::size_t>(many) + 1) * width;
+  for (std::size_t i = 0; i < members.size(); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
+  for (std::size_t i = 0; i < unions; ++i) {
+    const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size());
+    fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size());
+  }
+  if (!fits) {
+    PyErr_SetString(PyExc_ValueError, "sizes or places that do not belong together");
+    return nullptr;
+  }
+  const Row* const row = moments.data<Row>();
+  double* const out = result.data<double>();
+  for (std::size_t i = 0; i < width; ++i) {
+    Row united;
+    if (i >= rows) {
+      const std::size_t number = i - rows;
+      const std::int64_t end = number + 1 < unions ? start[number + 1] : static_cast<std::int64_t>(members.size());
+      united = unite(row, member + start[number], static_cast<std::size_t>(end - start[number]));
+    }
+    const Row& seen = i < rows ? row[i] : united;
+    for (Py_ssize_t s = 0; s < many; ++s) out[static_cast<std::size_t>(s) * width + i] = statistic(letters[s], seen);
+    out[static_cast<std::size_t>(many) * width + i] = seen.count;
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace hooks

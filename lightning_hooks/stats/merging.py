@@ -1,0 +1,82 @@
+"""Sets of rows that are merged again and again: which rows, prepared once; merged at every step in a few vector operations.
+
+With them everything that follows from moments: in one call of the compiled part, or with NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
+from lightning_hooks.stats.scalars import compute_all, letters
+
+Array = NDArray[np.float64]
+
+
+class Merges:
+    """Unions of rows, each computed by the rule of `moments.merge_groups`.
+
+    Args:
+        members: for each union its rows, at least one; a row may belong to several.
+
+    Example:
+        >>> rows = np.array([[2.0, 1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 4.0, 4.0, 4.0, 0.0, 0.0, 0.0]])
+        >>> Merges([[0, 1]])(rows)[0, :3].tolist()
+        [3.0, 2.0, 8.0]
+    """
+
+    def __init__(self, members: Sequence[Sequence[int]]) -> None:
+        sizes = np.array([len(rows) for rows in members], dtype=np.intp)
+        self.rows = np.array([row for rows in members for row in rows], dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.int64)
+        self._union = np.repeat(np.arange(len(members)), sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __call__(self, moments: Array) -> Array:
+        """The moments of the unions.
+
+        Args:
+            moments: float64 [rows, 9].
+
+        Returns:
+            float64 [len(members), 9].
+        """
+        if len(self) == 0:
+            return np.empty((0, MOMENTS))
+        rows = moments[self.rows]
+        count, mean = rows[:, COUNT], rows[:, MEAN]
+        with np.errstate(invalid="ignore", over="ignore"):
+            out = np.add.reduceat(rows, self.starts, axis=0)
+            total = out[:, COUNT]
+            share = count / np.maximum(total, 1.0)[self._union]
+            out[:, MEAN] = np.add.reduceat(share * mean, self.starts)
+            away = np.where(count == 0, 0.0, count * np.square(mean - out[self._union, MEAN]))
+            out[:, M2] += np.add.reduceat(away, self.starts)
+            out[:, MIN] = np.minimum.reduceat(rows[:, MIN], self.starts)
+            out[:, MAX] = np.maximum.reduceat(rows[:, MAX], self.starts)
+        return out
+
+
+def statistics(stats: Sequence[str], moments: Array, merges: Merges) -> Array:
+    """Several statistics of rows and of unions of rows, and how many elements each holds.
+
+    Args:
+        stats: keys of `STATISTICS`.
+        moments: float64 [rows, 9].
+        merges: the unions.
+
+    Returns:
+        float64 [len(stats) + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts.
+    """
+    if kernels.compiled is not None:
+        out = np.empty((len(stats) + 1, len(moments) + len(merges)))
+        kernels.compiled.derive(np.ascontiguousarray(moments), merges.rows, merges.starts, letters(tuple(stats)), out)
+        return out
+    every = np.concatenate([moments, merges(moments)])
+    return np.concatenate([compute_all(stats, every), every[None, :, COUNT]])

@@ -1,0 +1,58 @@
+"""The hook of a module that is only looked at: its result, the gradient of it, or both.
+
+Most hooks are of this kind and most results are one tensor, so this case takes one call and leaves the others to the hook that
+can do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.taps.gate import Gate
+from lightning_hooks.taps.gradients import GradHook, LookHook, Visitor
+from lightning_hooks.taps.handles import OurHook
+
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+
+
+class PlainHook(OurHook):
+    """A forward hook without keyword arguments.
+
+    Args:
+        gate: of the model.
+        called: takes the ids of the modules that are called.
+        see: what sees the result, if anything does.
+        grad: what sees the gradient of the result, if anything does; the same object for every call of the module.
+        otherwise: the hook for results that are no tensor of numbers, and for those that may outlive the step.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        called: set[int],
+        see: Visitor | None,
+        grad: GradHook | LookHook | None,
+        otherwise: Callable[..., Any],
+    ) -> None:
+        self.gate = gate
+        self.called = called
+        self.see = see
+        self.grad = grad
+        self.otherwise = otherwise
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Called by torch after the module."""
+        if not self.gate.open or torch.compiler.is_compiling():
+            return None
+        if type(output) is not Tensor or not output.is_floating_point() or output.is_leaf:
+            return self.otherwise(module, args, {}, output)
+        self.called.add(id(module))
+        if self.see is not None and _graph_task() == -1:  # else a recomputation, see `is_recomputation`
+            self.see(output)
+        if self.grad is not None and output.requires_grad:
+            output.register_hook(self.grad)
+        return None

@@ -1,0 +1,90 @@
+"""What can be counted of the price of a step: hooks, calls and preparations, never seconds."""
+
+import torch
+from torch import nn
+
+from lightning_hooks import Watch, instrument
+from lightning_hooks.engine.layout import Layout
+from lightning_hooks.schedule import EveryN
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.taps.plain import PlainHook
+
+RULES = [
+    Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),
+    Watch(params="*", tensors=["param", "grad"], stats=["mean", "norm"]),
+]
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def run(model, watched, steps):
+    for _ in range(steps):
+        model(torch.randn(3, 4)).sum().backward()
+        watched.step()
+
+
+def test_a_module_that_is_only_looked_at_has_one_hook_of_one_call():
+    model = net()
+    with instrument(model, watch=RULES):
+        for module in model:
+            assert [type(hook) for hook in module._forward_hooks.values()] == [PlainHook]
+            assert not module._forward_pre_hooks and not module._backward_hooks and not module._forward_hooks_with_kwargs
+
+
+def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        before = [hook for module in model for hook in module._forward_hooks.values()]
+        run(model, watched, 3)
+        after = [hook for module in model for hook in module._forward_hooks.values()]
+        assert [id(hook) for hook in before] == [id(hook) for hook in after]
+    model = net()
+    every = [Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]
+    with instrument(model, watch=every) as watched:
+        counts = []
+        for _ in range(6):
+            counts.append(sum(len(module._forward_hooks) for module in model))
+            run(model, watched, 1)
+        assert counts == [0, 0, 3, 0, 0, 3]
+
+
+def test_a_layout_is_prepared_once(monkeypatch):
+    made = []
+    init = Layout.__init__
+    monkeypatch.setattr(Layout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 5)
+        heads = watched.record.columns.heads
+        run(model, watched, 1)
+        assert watched.record.columns.heads is heads
+    assert len(made) == 1
+
+
+def test_the_compiled_kernel_needs_no_measurement_objects(monkeypatch):
+    from lightning_hooks.stats import kernels
+
+    made = []
+    init = Measurement.__init__
+    monkeypatch.setattr(Measurement, "__init__", lambda self, tensor: made.append(1) or init(self, tensor))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 2)
+    assert len(made) == (0 if kernels.compiled is not None else 2 * (3 + 3 + 4 + 4))
+
+
+def test_a_long_list_of_steps_is_hashed_once():
+    class Counted(tuple):
+        hashed = 0
+
+        def __hash__(self):
+            Counted.hashed += 1
+            return super().__hash__()
+
+    schedule = EveryN(steps=Counted(range(1000)))
+    for step in range(10):
+        assert schedule.due(step)
+        assert schedule in frozenset({schedule})
+    assert Counted.hashed == 1

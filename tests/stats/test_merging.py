@@ -1,0 +1,58 @@
+"""Unions of rows and their statistics: with the compiled part, with NumPy, and as torch merges them."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.kernels.reference import measure
+from lightning_hooks.stats.merging import Merges, statistics
+from lightning_hooks.stats.moments import merge_groups
+from lightning_hooks.stats.scalars import STATISTICS, compute
+
+
+@pytest.fixture
+def rows():
+    torch.manual_seed(0)
+    tensors = [torch.randn(n) * 10.0 ** (n % 7 - 3) + n for n in range(40)]
+    tensors[7][0], tensors[11][2], tensors[13][:] = torch.inf, torch.nan, 0.0
+    return np.stack([measure(tensor).numpy() for tensor in tensors])
+
+
+UNIONS = [[0], [0, 1], [5, 6, 7], [11, 3], [13, 13, 0], list(range(14, 40))]
+
+
+def test_unions_are_those_of_merge_groups(rows):
+    wanted = np.stack([merge_groups(torch.from_numpy(rows[union])).numpy() for union in UNIONS])
+    np.testing.assert_allclose(Merges(UNIONS)(rows), wanted, rtol=1e-12)
+
+
+def test_statistics_of_rows_and_unions(rows):
+    every = np.concatenate([rows, Merges(UNIONS)(rows)])
+    found = statistics(tuple(STATISTICS), rows, Merges(UNIONS))
+    for stat, values in zip(STATISTICS, found[:-1], strict=True):
+        np.testing.assert_allclose(values, compute(stat, every), rtol=1e-12, err_msg=stat)
+    np.testing.assert_array_equal(found[-1], every[:, 0])
+
+
+def test_compiled_and_numpy_agree(rows, monkeypatch):
+    if kernels.compiled is None:
+        pytest.skip("no compiled kernel")
+    found = statistics(tuple(STATISTICS), rows, Merges(UNIONS))
+    monkeypatch.setattr(kernels, "compiled", None)
+    np.testing.assert_allclose(found, statistics(tuple(STATISTICS), rows, Merges(UNIONS)), rtol=1e-12)
+
+
+def test_no_rows_and_no_unions():
+    assert Merges([])(np.empty((0, 9))).shape == (0, 9)
+    assert statistics(("mean",), np.empty((0, 9)), Merges([])).shape == (2, 0)
+
+
+def test_what_does_not_belong_together_is_refused(rows):
+    if kernels.compiled is None:
+        pytest.skip("no compiled kernel")
+    merges = Merges([[0, 400]])
+    with pytest.raises(ValueError, match="belong together"):
+        statistics(("mean",), rows, merges)
+    with pytest.raises(ValueError, match="belong together"):
+        kernels.compiled.derive(rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)))

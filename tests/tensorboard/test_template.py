@@ -1,0 +1,146 @@
+"""A step from a filled template is the message that would have been built; its records are those of TensorBoard."""
+
+import os
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_crc32c
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from torch.utils.tensorboard import SummaryWriter
+
+from lightning_hooks.stats.histogram import bucket_edges
+from lightning_hooks.stats.record import Columns, StepRecord
+from lightning_hooks.tensorboard import RunWriter, checksum, events, histograms
+from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
+from lightning_hooks.tensorboard.template import event_bytes, varint
+
+from .records import record
+
+
+def steady(steps, **options):
+    """Records as a monitor makes them: with the same heads at every step."""
+    first = Columns.of(record(0, **options).series)
+    for step in range(steps):
+        one = record(step, **options)
+        columns = Columns.of(one.series)
+        yield StepRecord(
+            step=step,
+            prefix=one.prefix,
+            series=Columns(first.heads, columns.values, columns.measured),
+            summaries=one.summaries,
+            rolled_up={"grad_norm/all": step / 3} if step % 2 else None,
+            histograms=one.histograms,
+        )
+
+
+@pytest.mark.parametrize("histograms", [False, True])
+def test_a_filled_template_is_the_message(histograms):
+    builder, plain = EventBuilder(), EventBuilder()
+    for step in steady(6, histograms=histograms):
+        filled, built = Summary.FromString(builder.serialized(step)), plain.summary(step)
+        # NaN is not equal to itself, so bytes are compared.
+        assert filled.SerializeToString(deterministic=True) == built.SerializeToString(deterministic=True)
+
+
+def test_messages_are_built_for_the_first_step_of_a_kind_only(monkeypatch):
+    builder, built = EventBuilder(), []
+    whole = EventBuilder.summary
+    monkeypatch.setattr(EventBuilder, "summary", lambda self, step: built.append(step.step) or whole(self, step))
+    for step in steady(10):
+        builder.serialized(step)
+    assert built == [0, 1]  # in full, and rolled up
+
+
+def test_templates_do_not_pile_up_where_what_is_measured_changes(monkeypatch):
+    monkeypatch.setattr(events, "_TEMPLATES", 2)
+    builder = EventBuilder()
+    for step in steady(8):
+        step.series.measured[0] = step.step % 3 == 0
+        builder.serialized(step)
+    assert len(builder._templates) <= 2
+
+
+def test_an_event_is_what_protobuf_would_write():
+    summary = Summary(value=[Summary.Value(tag="a", simple_value=2.0)])
+    for step in (0, 1, 127, 128, 300_000, 2**40):
+        event = Event.FromString(event_bytes(1.5, step, summary.SerializeToString()))
+        assert (event.wall_time, event.step, event.summary) == (1.5, step, summary)
+    assert varint(0) == b"\0"
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129, 1000, 4099])
+def test_checksums_agree(size):
+    data = os.urandom(size)
+    assert checksum.crc32c(data) == checksum.find()(data) == slow_crc32c(data)
+    assert checksum.masked(checksum.crc32c(data)) == masked_crc32c(data)
+
+
+def test_one_write_to_the_file_and_one_to_the_queue_a_step(tmp_path, monkeypatch):
+    summary_writer = SummaryWriter(tmp_path)
+    writer = RunWriter(summary_writer)
+    queue = summary_writer._get_file_writer().event_writer._async_writer
+    queued, written, put = [], [], queue.write
+    monkeypatch.setattr(queue, "write", lambda data: queued.append(data) or put(data))
+    file = queue._writer._writer
+    write = file.write
+    monkeypatch.setattr(file, "write", lambda data: written.append(data) or write(data))
+    for step in steady(5):
+        writer.write(step)
+    summary_writer.add_scalar("loss", 1.0, 0)  # the logger's own events go the same way
+    summary_writer.close()
+    assert len(queued) == len(written) == 5 + 1
+    (path,) = tmp_path.glob("*tfevents*")
+    assert [event.step for event in LegacyEventFileLoader(str(path)).Load() if event.HasField("summary")] == [0, 1, 2, 3, 4, 0]
+
+
+def test_without_the_private_queue_events_go_the_public_way(tmp_path):
+    class Public:
+        def __init__(self):
+            self.events = []
+
+        def add_event(self, event, step=None, walltime=None):
+            self.events.append(event)
+
+    from lightning_hooks.tensorboard.appending import appender
+
+    public = Public()
+    appender(public)(event_bytes(1.0, 7, b""))
+    assert [event.step for event in public.events] == [7]
+
+
+def test_values_beyond_float32_are_infinite_in_a_template_too():
+    builder = EventBuilder()
+    for step in steady(4):
+        step.series.values[0] = 1e300
+        found = Summary.FromString(builder.serialized(step)).value
+        vector = next(value for value in found if value.tag.startswith("table/grad/norm"))
+        assert np.frombuffer(vector.tensor.tensor_content, dtype="<f4")[0] == np.inf
+
+
+def test_a_histogram_without_counts_is_still_written():
+    builder = EventBuilder()
+    for step in steady(4, histograms=True):
+        step.histograms[0][1][:] = 0.0
+        found = Summary.FromString(builder.serialized(step)).value
+        assert [value.histo.num for value in found if value.HasField("histo")] == [0.0]
+
+
+def test_many_histograms_are_the_messages():
+    rng = np.random.default_rng(0)
+    drawn = []
+    for number in range(20):
+        counts = np.zeros(509)
+        places = rng.integers(0, 509, rng.integers(1, 60))
+        counts[places] = rng.integers(1, 1000, len(places))
+        drawn.append((f"grad_histogram/{number}", counts))
+    limits = bucket_edges()[1:]
+    for value, (tag, counts) in zip(Summary.FromString(histograms.serialized(drawn, limits)).value, drawn, strict=True):
+        wanted = histogram_proto(counts, limits)
+        assert value.tag == tag
+        assert list(value.histo.bucket_limit) == list(wanted.bucket_limit)
+        assert list(value.histo.bucket) == list(wanted.bucket)
+        for number in ("min", "max", "num", "sum", "sum_squares"):
+            assert getattr(value.histo, number) == pytest.approx(getattr(wanted, number), rel=1e-12)
