@@ -1,0 +1,163 @@
+"""The measurement on a CUDA device, in Triton: a list of tensors in one launch, and a second, tiny one that merges its blocks.
+
+Nothing here waits for the device: sizes are known on the host, what the kernels are told goes over through pinned memory, and
+rows are written where they are kept. What it does not measure (numbers that are not floating, a subclass of tensor) the
+reference does.
+
+Importing this module fails where Triton is not installed; `kernels` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor, nn
+
+from lightning_hooks.stats.kernels import reference, triton_code
+from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64
+from lightning_hooks.stats.moments import MOMENTS, merge
+
+__all__ = ["describe", "launches", "measure", "measure_many", "measure_many_into"]
+
+_CODES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
+_PROGRAMS = 4096  # keep a large device busy, and leave few rows to merge
+_ALIGNED = 16  # bytes, for wide loads
+
+launches = 0  # of kernels so far, for tests that count them
+
+
+def measure(tensor: Tensor) -> Tensor:
+    """The raw moments of one tensor, without waiting for its device.
+
+    Args:
+        tensor: real and dense, any shape.
+
+    Returns:
+        float64 [9] on the tensor's device.
+    """
+    return measure_many([tensor])[0]
+
+
+def measure_many(tensors: Sequence[Tensor]) -> Tensor:
+    """The raw moments of several tensors on one device.
+
+    Returns:
+        float64 [len(tensors), 9].
+    """
+    if not tensors:
+        return torch.empty(0, MOMENTS, dtype=torch.float64)
+    out = torch.empty(len(tensors), MOMENTS, dtype=torch.float64, device=tensors[0].device)
+    for position in measure_many_into(out, range(0, out.numel(), MOMENTS), tensors):
+        out[position] = reference.measure(tensors[position])
+    return out
+
+
+def measure_many_into(out: Tensor, places: Sequence[int], tensors: Sequence[Tensor], *, merging: bool = False) -> list[int]:
+    """Write the raw moments of several tensors where they are kept.
+
+    Args:
+        out: float64, contiguous, on a device.
+        places: which element of it the first moment of each tensor becomes; no two the same.
+        tensors: in the same order.
+        merging: whether what is there is merged with, instead of overwritten.
+
+    Returns:
+        Which tensors, counted from 0, are left to the reference: other dtypes, subclasses, another device.
+    """
+    taken: list[int] = []
+    flat: list[Tensor] = []
+    for position, tensor in enumerate(tensors):
+        if _measurable(tensor) and tensor.device == out.device:
+            taken.append(position)
+            flat.append(_in_one_piece(tensor))
+    if taken:
+        _launch(out, [places[position] for position in taken], flat, merging)
+    kept = set(taken)
+    return [position for position in range(len(tensors)) if position not in kept]
+
+
+def merge_into(out: Tensor, place: int, tensor: Tensor) -> None:
+    """Merge the raw moments of a tensor into a row where it is kept.
+
+    Args:
+        out: float64, contiguous, on a device.
+        place: which element of it the row begins with.
+        tensor: real and dense.
+    """
+    if measure_many_into(out, [place], [tensor], merging=True):
+        row = out.view(-1)[place : place + MOMENTS]
+        row.copy_(merge(row, reference.measure(tensor).to(out.device, non_blocking=True)))
+
+
+def describe() -> str:
+    """A few words on what runs here, such as `triton 3.7.1`."""
+    return f"triton {triton.__version__}"
+
+
+def _launch(out: Tensor, places: list[int], tensors: list[Tensor], merging: bool) -> None:
+    global launches
+    sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
+    blocks = -(-sizes // BLOCK)
+    steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))
+    programs = -(-blocks // steps)
+    first = np.concatenate([[0], np.cumsum(programs)])
+    total = int(first[-1])
+    parts = [
+        [tensor.data_ptr() for tensor in tensors],
+        sizes,
+        [_CODES[tensor.dtype] for tensor in tensors],
+        places,
+        first,
+        np.repeat(np.arange(len(tensors)), programs),
+    ]
+    table = _to_device(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), out.device)
+    rows = torch.empty(max(total, 1), MOMENTS, dtype=torch.float64, device=out.device)
+    with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # Triton launches on the current device
+        if total:
+            triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, BLOCK=BLOCK)
+            launches += 1
+        triton_code.merge_rows[(len(tensors),)](table, len(tensors), rows, out, MERGING=merging, CHUNK=CHUNK)
+        launches += 1
+
+
+def _to_device(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]], device: torch.device) -> Tensor:
+    here = torch.from_numpy(numbers)
+    if device.type == "cpu":
+        return here
+    # torch keeps pinned memory from being used again before a copy out of it is done.
+    return here.pin_memory().to(device, non_blocking=True)
+
+
+def _measurable(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.dtype in _CODES
+        and not tensor._is_zerotensor()
+    )
+
+
+def _in_one_piece(tensor: Tensor) -> Tensor:
+    """The same elements, in any order, one after the other in memory; a copy only where they are not, or not aligned."""
+    tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if not tensor.is_contiguous() and not _is_dense(tensor):
+        tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % _ALIGNED else tensor
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is a permutation of a contiguous one."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,238 @@
+"""What runs on the device, in Triton: blocks of elements to rows of moments, and rows of moments to one.
+
+A block is loaded once and stays in registers, where its mean is known before the deviations from it are squared. Its values
+are brought near 1 by a power of two first, which loses nothing and keeps squares of 1e-38 and of 1e38 inside float32. Sums
+take eight elements in the dtype of the block and go on in float64, so their error does not grow with the size, and devices
+with few float64 units are not held up. Zeros, subnormals and what is not finite are told by their bits, whatever a compiler
+flushes.
+"""
+
+import triton
+import triton.language as tl
+
+BLOCK = 4096
+CHUNK = 256  # rows of moments merged at once
+FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
+
+
+@triton.jit
+def _sum(values, BLOCK: tl.constexpr):
+    eights = tl.sum(tl.reshape(values, (BLOCK // 8, 8), can_reorder=True), axis=1)
+    return tl.sum(eights.to(tl.float64), axis=0)
+
+
+@triton.jit
+def _magnitude_bits(x):
+    if x.dtype == tl.float64:
+        return x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    elif x.dtype == tl.float32:
+        return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    else:
+        return x.to(tl.int16, bitcast=True).to(tl.int32) & 0x7FFF
+
+
+@triton.jit
+def _towards_one(largest):
+    """The power of two that brings a magnitude near 1; for zero and subnormals the greatest there is."""
+    if largest.dtype == tl.float64:
+        exponent = (largest.to(tl.int64, bitcast=True) >> 52) & 0x7FF
+        turned = tl.minimum(tl.maximum(2046 - exponent, 1), 2046)
+        return (turned << 52).to(tl.float64, bitcast=True)
+    else:
+        exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 0xFF
+        turned = tl.minimum(tl.maximum(254 - exponent, 1), 254)
+        return (turned << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _join(count, mean, m2, other_count, other_mean, other_m2):
+    """Chan's rule; means are weighted instead of moved, so that one which is infinite stays so."""
+    total = count + other_count
+    share = other_count / tl.maximum(total, 1.0)
+    apart = other_mean - mean
+    spread = tl.where((count == 0) | (other_count == 0), 0.0, apart * apart * count * share)
+    joined = tl.where(count == 0, other_mean, mean * (count / tl.maximum(total, 1.0)) + other_mean * share)
+    return total, joined, m2 + other_m2 + spread
+
+
+@triton.jit
+def _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow):
+    tl.store(place, count)
+    tl.store(place + 1, mean)
+    tl.store(place + 2, m2)
+    tl.store(place + 3, abs_sum)
+    tl.store(place + 4, low)
+    tl.store(place + 5, high)
+    tl.store(place + 6, zeros)
+    tl.store(place + 7, nonfinite)
+    tl.store(place + 8, underflow)
+
+
+@triton.jit
+def _block(pointer, at, size, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BLOCK: tl.constexpr):
+    """The moments of one block that is not empty, as nine scalars; last the number of NaN."""
+    lane = tl.arange(0, BLOCK)
+    inside = at + lane < size
+    if at + BLOCK <= size:  # without a mask loads are wide
+        x = tl.load(pointer + at + lane)
+    else:
+        x = tl.load(pointer + at + lane, mask=inside, other=0.0)
+    bits = _magnitude_bits(x)
+    # Four counts of at most BLOCK in one sum.
+    marks = (bits == 0).to(tl.int64)
+    marks += ((bits > 0) & (bits < (1 << MANTISSA))).to(tl.int64) << 16
+    marks += (bits >= INFINITE).to(tl.int64) << 32
+    marks += (bits > INFINITE).to(tl.int64) << 48
+    marks = tl.sum(tl.where(inside, marks, 0), axis=0)
+    nonfinite = (marks >> 32) & 0xFFFF
+    wide = x if x.dtype == tl.float64 else x.to(tl.float32)
+    low = tl.min(tl.where(inside, wide, float("inf")), axis=0)
+    high = tl.max(tl.where(inside, wide, float("-inf")), axis=0)
+    scale = _towards_one(tl.maximum(tl.maximum(-low, high), 0.0))
+    near = wide * scale
+    count = tl.minimum(size - at, BLOCK).to(tl.float64)
+    rough = _sum(near, BLOCK) / count
+    centre = rough.to(near.dtype)
+    apart = tl.where(inside, near - centre, 0.0)
+    rest = _sum(apart, BLOCK) / count  # how far the centre, rounded, is from the mean
+    m2 = _sum(apart * apart, BLOCK) - count * rest * rest
+    m2 = tl.where(m2 < 0.0, 0.0, m2)
+    mean = tl.where(nonfinite > 0, rough, centre.to(tl.float64) + rest)
+    back = 1.0 / scale.to(tl.float64)
+    return (
+        count,
+        mean * back,
+        m2 * back * back,
+        _sum(tl.abs(near), BLOCK) * back,
+        low.to(tl.float64),
+        high.to(tl.float64),
+        (marks & 0xFFFF).to(tl.float64),
+        nonfinite.to(tl.float64),
+        ((marks >> 16) & 0xFFFF).to(tl.float64),
+        (marks >> 48) & 0xFFFF,
+    )
+
+
+@triton.jit
+def _span(pointer, size, start, steps, place, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BLOCK: tl.constexpr):
+    """The moments of up to `steps` blocks one after the other, written to a row."""
+    count = tl.full((), 0.0, tl.float64)
+    mean = tl.full((), 0.0, tl.float64)
+    m2 = tl.full((), 0.0, tl.float64)
+    abs_sum = tl.full((), 0.0, tl.float64)
+    low = tl.full((), float("inf"), tl.float64)
+    high = tl.full((), float("-inf"), tl.float64)
+    zeros = tl.full((), 0.0, tl.float64)
+    nonfinite = tl.full((), 0.0, tl.float64)
+    underflow = tl.full((), 0.0, tl.float64)
+    nans = tl.full((), 0, tl.int64)
+    end = tl.minimum(size, start + steps * BLOCK)
+    for at in range(start, end, BLOCK):
+        n, new, new_m2, sum_b, low_b, high_b, zeros_b, nonfinite_b, underflow_b, nans_b = _block(
+            pointer, at, size, MANTISSA, INFINITE, BLOCK
+        )
+        count, mean, m2 = _join(count, mean, m2, n, new, new_m2)
+        abs_sum += sum_b
+        low = tl.minimum(low, low_b)
+        high = tl.maximum(high, high_b)
+        zeros += zeros_b
+        nonfinite += nonfinite_b
+        underflow += underflow_b
+        nans += nans_b
+    low = tl.where(nans > 0, float("nan"), low)
+    high = tl.where(nans > 0, float("nan"), high)
+    _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)
+
+
+@triton.jit
+def _dispatch(address, size, start, steps, place, code, BLOCK: tl.constexpr):
+    # What is measured here is aligned to 16 bytes (the host sees to it), which the compiler cannot know of an address.
+    if code == 0:
+        p32 = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
+        _span(p32, size, start, steps, place, 23, 0x7F800000, BLOCK)
+    elif code == 1:
+        p16 = tl.multiple_of(address.to(tl.pointer_type(tl.float16)), 16)
+        _span(p16, size, start, steps, place, 10, 0x7C00, BLOCK)
+    elif code == 2:
+        pb16 = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
+        _span(pb16, size, start, steps, place, 7, 0x7F80, BLOCK)
+    else:
+        p64 = tl.multiple_of(address.to(tl.pointer_type(tl.float64)), 16)
+        _span(p64, size, start, steps, place, 52, 0x7FF0000000000000, BLOCK)
+
+
+@triton.jit
+def measure_blocks(table, tensors, steps, rows, BLOCK: tl.constexpr):
+    """One program per span of blocks, over the blocks of all tensors.
+
+    Args:
+        table: int64; of every tensor address, size, code of its dtype, place of its result, and first row (with the end after
+            the last one), then of every program its tensor.
+        tensors: how many there are.
+        steps: blocks in a span.
+        rows: float64 [programs, 9], written.
+    """
+    program = tl.program_id(0)
+    tensor = tl.load(table + 5 * tensors + 1 + program)
+    address = tl.load(table + tensor)
+    size = tl.load(table + tensors + tensor)
+    code = tl.load(table + 2 * tensors + tensor)
+    first = tl.load(table + 4 * tensors + tensor)
+    start = (program.to(tl.int64) - first) * steps * BLOCK
+    _dispatch(address, size, start, steps, rows + program * 9, code, BLOCK)
+
+
+@triton.jit
+def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.constexpr):
+    """One program per tensor: its rows, and what its place holds where `MERGING`, become one.
+
+    Args:
+        table: as of `measure_blocks`.
+        tensors: how many there are.
+        rows: float64 [programs, 9].
+        out: float64, written at the place of each tensor.
+        MERGING: whether what is there counts too.
+        CHUNK: rows at once.
+    """
+    tensor = tl.program_id(0)
+    place = out + tl.load(table + 3 * tensors + tensor)
+    first = tl.load(table + 4 * tensors + tensor)
+    end = tl.load(table + 4 * tensors + tensor + 1)
+    if MERGING:
+        count, mean, m2 = tl.load(place), tl.load(place + 1), tl.load(place + 2)
+        abs_sum, low, high = tl.load(place + 3), tl.load(place + 4), tl.load(place + 5)
+        zeros, nonfinite, underflow = tl.load(place + 6), tl.load(place + 7), tl.load(place + 8)
+    else:
+        count = tl.full((), 0.0, tl.float64)
+        mean = tl.full((), 0.0, tl.float64)
+        m2 = tl.full((), 0.0, tl.float64)
+        abs_sum = tl.full((), 0.0, tl.float64)
+        low = tl.full((), float("inf"), tl.float64)
+        high = tl.full((), float("-inf"), tl.float64)
+        zeros = tl.full((), 0.0, tl.float64)
+        nonfinite = tl.full((), 0.0, tl.float64)
+        underflow = tl.full((), 0.0, tl.float64)
+    nans = (low != low).to(tl.int32)
+    for at in range(first, end, CHUNK):
+        index = at + tl.arange(0, CHUNK)
+        inside = index < end
+        row = rows + index * 9
+        n = tl.load(row, mask=inside, other=0.0)
+        means = tl.load(row + 1, mask=inside, other=0.0)
+        total = tl.sum(n, axis=0)
+        new = tl.sum(n / total * means, axis=0)
+        spread = tl.where(n == 0, 0.0, n * (means - new) * (means - new))
+        new_m2 = tl.sum(tl.load(row + 2, mask=inside, other=0.0) + spread, axis=0)
+        count, mean, m2 = _join(count, mean, m2, total, new, new_m2)
+        abs_sum += tl.sum(tl.load(row + 3, mask=inside, other=0.0), axis=0)
+        lows = tl.load(row + 4, mask=inside, other=float("inf"))
+        highs = tl.load(row + 5, mask=inside, other=float("-inf"))
+        nans += tl.sum((lows != lows).to(tl.int32), axis=0)
+        low = tl.minimum(low, tl.min(lows, axis=0))
+        high = tl.maximum(high, tl.max(highs, axis=0))
+        zeros += tl.sum(tl.load(row + 6, mask=inside, other=0.0), axis=0)
+        nonfinite += tl.sum(tl.load(row + 7, mask=inside, other=0.0), axis=0)
+        underflow += tl.sum(tl.load(row + 8, mask=inside, other=0.0), axis=0)
+    low = tl.where(nans > 0, float("nan"), low)
+    high = tl.where(nans > 0, float("nan"), high)
+    _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)
