@@ -20,7 +20,7 @@ _USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
 commands:
   fit     train: a LightningCLI in which the classes of lightning_hooks have short names
   match   print what each rule of the config matches in its model, without training
-  info    print the versions of what this package stands on, and which kernel measures tensors on the CPU
+  info    print the versions of what this package stands on, and which kernels measure tensors
 
 `lightning-hooks fit --help` lists the options of both.
 """
@@ -66,7 +66,8 @@ def _info(arguments: list[str]) -> None:
         raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
     facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
-    for name, value in {**facts, "CPU kernel": kernels.in_use()}.items():
+    facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
+    for name, value in facts.items():
         print(f"{name:<16}{value}")
 
 

@@ -371,10 +371,12 @@ def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
 def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     facts = {line[:16].strip(): line[16:] for line in capsys.readouterr().out.splitlines()}
-    assert list(facts) == ["lightning_hooks", "python", "torch", "lightning", "tensorboard", "triton", "CPU kernel"]
+    libraries = ["torch", "lightning", "tensorboard", "triton"]
+    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel"]
     assert facts["torch"] == importlib.metadata.version("torch")
     assert facts["CPU kernel"] == kernels.in_use()
     assert facts["CPU kernel"].split()[0] in ("native", "reference")
+    assert facts["CUDA kernel"] == kernels.in_use_on_cuda()
     assert main(["info", "--all"]) == 2
     assert "info takes no arguments, got '--all'" in capsys.readouterr().err
 
@@ -383,4 +385,5 @@ def test_info_says_why_the_reference_serves() -> None:
     env = {**os.environ, kernels.VARIABLE: "reference"}
     command = [sys.executable, "-c", "from lightning_hooks.cli import main; main(['info'])"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-    assert "CPU kernel      reference (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
+    for device in ("CPU", "CUDA"):
+        assert f"{device + ' kernel':<16}reference (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr

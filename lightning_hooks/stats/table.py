@@ -113,13 +113,14 @@ class Table(Metric):
             seen: what a user's statistics are given; the tensor of the measurement by default.
         """
         # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
-        self._write(row, look, merging=kernels.compiled is not None or row in self._touched, seen=seen)
+        writers = kernels.compiled is not None or self.state.is_cuda
+        self._write(row, look, merging=writers or row in self._touched, seen=seen)
 
     def writer(self, row: int) -> Callable[[Tensor], bool] | None:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
 
-        It returns False, with nothing done, for a tensor that the compiled kernel does not measure. None, where every tensor
-        of the row takes a measurement: no compiled kernel, or a user's statistic.
+        It returns False, with nothing done, for a tensor that the kernel does not measure. None, where every tensor of the row
+        takes a measurement: no kernel that writes in place, or a user's statistic.
 
         Example:
             >>> table = Table(1)
@@ -127,9 +128,12 @@ class Table(Metric):
             >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
             True
         """
+        first, device = row * MOMENTS, kernels.on_device(self.state)
+        if device is not None and row not in self._more_than_moments:
+            return lambda tensor: not device.measure_many_into(self.state, [first], [tensor], merging=True)
         if kernels.compiled is None or row in self._functions or row in self._metrics:
             return None
-        measure_into, first = kernels.compiled.measure_into, row * MOMENTS
+        measure_into = kernels.compiled.measure_into
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
 
         def write(tensor: Tensor) -> bool:
@@ -179,9 +183,10 @@ class Table(Metric):
         Returns:
             Which of them, counted from 0, are left for `put`, as `put_all` has it.
         """
-        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+        writer = kernels.on_device(self.state) or (kernels.compiled if self.state.is_cpu else None)
+        if writer is None or self._more_than_moments:
             return list(range(len(rows)))
-        left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
+        left: list[int] = writer.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
         return left
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:

@@ -1,7 +1,8 @@
 """The single-pass measurement of a tensor: the seam behind which the kernels stand.
 
-The compiled kernel serves where it was built and loads, the reference in plain torch otherwise; both give the same numbers.
-The environment variable LIGHTNING_HOOKS_KERNEL chooses one: `native` (an error where it is absent) or `reference`.
+In the memory of this machine the compiled kernel serves where it was built and loads, on a CUDA device Triton where it works,
+the reference in plain torch otherwise; all give the same numbers. The environment variable LIGHTNING_HOOKS_KERNEL chooses:
+`native` (an error where it is absent) or `reference`, which then serves everywhere.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import os
 from types import ModuleType
 
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.kernels import elsewhere
+from lightning_hooks.stats.kernels.elsewhere import VARIABLE, on_device
 
-__all__ = ["VARIABLE", "compiled", "in_use", "measure", "measure_many"]
-
-VARIABLE = "LIGHTNING_HOOKS_KERNEL"
+__all__ = ["VARIABLE", "compiled", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
 
 
 def _choose() -> tuple[ModuleType | None, str]:
@@ -37,8 +37,8 @@ def _choose() -> tuple[ModuleType | None, str]:
 
 compiled: ModuleType | None  # the module `native` where it serves
 compiled, _IN_USE = _choose()
-measure = reference.measure if compiled is None else compiled.measure
-measure_many = reference.measure_many if compiled is None else compiled.measure_many
+measure = elsewhere.measure if compiled is None else compiled.measure
+measure_many = elsewhere.measure_many if compiled is None else compiled.measure_many
 
 
 def in_use() -> str:
@@ -49,3 +49,13 @@ def in_use() -> str:
         True
     """
     return _IN_USE
+
+
+def in_use_on_cuda() -> str:
+    """Which kernel measures tensors on a CUDA device, and why not Triton where it does not.
+
+    Example:
+        >>> in_use_on_cuda().split()[0] in ("triton", "reference", "none")
+        True
+    """
+    return elsewhere.choose()[1]

@@ -16,18 +16,17 @@ import numpy as np
 import torch
 import triton
 from torch import Tensor, nn
+from triton import knobs
 
 from lightning_hooks.stats.kernels import reference, triton_code
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64
-from lightning_hooks.stats.moments import MOMENTS, merge
+from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["describe", "launches", "measure", "measure_many", "measure_many_into"]
+__all__ = ["attempt", "describe", "measure", "measure_many", "measure_many_into"]
 
 _CODES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
 _PROGRAMS = 4096  # keep a large device busy, and leave few rows to merge
 _ALIGNED = 16  # bytes, for wide loads
-
-launches = 0  # of kernels so far, for tests that count them
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -39,7 +38,7 @@ def measure(tensor: Tensor) -> Tensor:
     Returns:
         float64 [9] on the tensor's device.
     """
-    return measure_many([tensor])[0]
+    return measure_many([tensor])[0] if _measurable(tensor) else reference.measure(tensor)
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
@@ -48,8 +47,8 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         float64 [len(tensors), 9].
     """
-    if not tensors:
-        return torch.empty(0, MOMENTS, dtype=torch.float64)
+    if not any(_measurable(tensor) for tensor in tensors):
+        return reference.measure_many(tensors)
     out = torch.empty(len(tensors), MOMENTS, dtype=torch.float64, device=tensors[0].device)
     for position in measure_many_into(out, range(0, out.numel(), MOMENTS), tensors):
         out[position] = reference.measure(tensors[position])
@@ -80,17 +79,15 @@ def measure_many_into(out: Tensor, places: Sequence[int], tensors: Sequence[Tens
     return [position for position in range(len(tensors)) if position not in kept]
 
 
-def merge_into(out: Tensor, place: int, tensor: Tensor) -> None:
-    """Merge the raw moments of a tensor into a row where it is kept.
+def attempt(device: torch.device) -> None:
+    """Measure a tensor of one element, so that whatever does not work here is raised now.
 
     Args:
-        out: float64, contiguous, on a device.
-        place: which element of it the row begins with.
-        tensor: real and dense.
+        device: where.
     """
-    if measure_many_into(out, [place], [tensor], merging=True):
-        row = out.view(-1)[place : place + MOMENTS]
-        row.copy_(merge(row, reference.measure(tensor).to(out.device, non_blocking=True)))
+    if knobs.runtime.interpret:  # it reads the memory of this machine at the addresses it is given
+        raise RuntimeError("TRITON_INTERPRET is set, and the interpreter reads no memory of a device")
+    measure(torch.ones(1, device=device))
 
 
 def describe() -> str:
@@ -99,7 +96,6 @@ def describe() -> str:
 
 
 def _launch(out: Tensor, places: list[int], tensors: list[Tensor], merging: bool) -> None:
-    global launches
     sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
     blocks = -(-sizes // BLOCK)
     steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))
@@ -119,9 +115,7 @@ def _launch(out: Tensor, places: list[int], tensors: list[Tensor], merging: bool
     with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # Triton launches on the current device
         if total:
             triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, BLOCK=BLOCK)
-            launches += 1
         triton_code.merge_rows[(len(tensors),)](table, len(tensors), rows, out, MERGING=merging, CHUNK=CHUNK)
-        launches += 1
 
 
 def _to_device(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]], device: torch.device) -> Tensor:
@@ -138,6 +132,7 @@ def _measurable(tensor: Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.dtype in _CODES
         and not tensor._is_zerotensor()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 

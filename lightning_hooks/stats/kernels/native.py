@@ -1,7 +1,7 @@
 """The measurement in C++: one pass over a tensor in the memory of this machine, whatever its strides, without a copy.
 
 What it does not measure (another device, numbers that are not floating, a subclass of tensor, no memory behind it) it says
-so of, and the reference serves. Moments come out as 72 bytes: making a tensor of them takes longer than measuring a small
+so of, and `elsewhere` serves. Moments come out as 72 bytes: making a tensor of them takes longer than measuring a small
 one, and the table takes them as they are.
 
 Importing this module fails where the compiled part is absent or does not suit this torch; `kernels` says why.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_hooks.stats.kernels import _native, reference
+from lightning_hooks.stats.kernels import _native, elsewhere
 from lightning_hooks.stats.kernels._native import (
     crc32c,
     derive,
@@ -59,9 +59,9 @@ def measure(tensor: Tensor) -> Tensor:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
         [2.0, 2.0, 2.0]
     """
-    # A compiler traces the reference, whose operations it knows.
+    # A compiler traces plain torch, whose operations it knows.
     moments = None if torch.compiler.is_compiling() else read(tensor)
-    return reference.measure(tensor) if moments is None else as_tensor(moments)
+    return elsewhere.measure(tensor) if moments is None else as_tensor(moments)
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
@@ -74,6 +74,8 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     rows = [moments for moments in found if moments is not None]
     if len(rows) == len(tensors):
         return as_tensor(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64)
+    if not rows:
+        return elsewhere.measure_many(tensors)
     return torch.stack([measure(tensor) for tensor in tensors])
 
 

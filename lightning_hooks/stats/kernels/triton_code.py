@@ -32,6 +32,16 @@ def _magnitude_bits(x):
 
 
 @triton.jit
+def _widened(x):
+    if x.dtype == tl.float64:
+        return x
+    elif x.dtype == tl.bfloat16:  # by its bits: Triton's interpreter has no subnormals of it
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(tl.float32)
+
+
+@triton.jit
 def _towards_one(largest):
     """The power of two that brings a magnitude near 1; for zero and subnormals the greatest there is."""
     if largest.dtype == tl.float64:
@@ -85,7 +95,7 @@ def _block(pointer, at, size, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BL
     marks += (bits > INFINITE).to(tl.int64) << 48
     marks = tl.sum(tl.where(inside, marks, 0), axis=0)
     nonfinite = (marks >> 32) & 0xFFFF
-    wide = x if x.dtype == tl.float64 else x.to(tl.float32)
+    wide = _widened(x)
     low = tl.min(tl.where(inside, wide, float("inf")), axis=0)
     high = tl.max(tl.where(inside, wide, float("-inf")), axis=0)
     scale = _towards_one(tl.maximum(tl.maximum(-low, high), 0.0))
@@ -161,7 +171,7 @@ def _dispatch(address, size, start, steps, place, code, BLOCK: tl.constexpr):
         _span(p64, size, start, steps, place, 52, 0x7FF0000000000000, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tensors", "steps"])  # else one more compilation for 1 and for 16
 def measure_blocks(table, tensors, steps, rows, BLOCK: tl.constexpr):
     """One program per span of blocks, over the blocks of all tensors.
 
@@ -182,7 +192,7 @@ def measure_blocks(table, tensors, steps, rows, BLOCK: tl.constexpr):
     _dispatch(address, size, start, steps, rows + program * 9, code, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tensors"])  # else one more compilation for 1 and for 16
 def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.constexpr):
     """One program per tensor: its rows, and what its place holds where `MERGING`, become one.
 

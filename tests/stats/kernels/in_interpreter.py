@@ -1,0 +1,208 @@
+"""The checks of test_triton.py, run in a process of their own: Triton decides at its import whether it interprets kernels.
+
+TRITON_INTERPRET=1 python tests/stats/kernels/in_interpreter.py sizes offsets
+"""
+
+import sys
+from collections import Counter
+
+import numpy as np
+import torch
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.kernels import cuda, reference, triton_code
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS, merge, neutral
+from lightning_hooks.stats.table import Table
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
+BLOCK = triton_code.BLOCK
+NAN, INF = float("nan"), float("inf")
+
+
+def agrees(tensor, what=""):
+    got, want = cuda.measure(tensor), reference.measure(tensor)
+    same(got, want, f"{what} {tensor.dtype} {tuple(tensor.shape)}")
+
+
+def same(got, want, what):
+    torch.testing.assert_close(got[EXACT], want[EXACT], rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{what}: {m}")
+    near(got[MEAN], want[MEAN], 1e-6 * want[ABS_SUM] / max(want[COUNT], 1), what)
+    near(got[ABS_SUM], want[ABS_SUM], 1e-6 * want[ABS_SUM], what)
+    # As of the compiled kernel: 1e-6 of the standard deviation, and of the norm where the data hardly vary.
+    finest = 5e-324 * want[COUNT]
+    near(got[M2], want[M2], 2e-6 * want[M2] + 1e-24 * want[COUNT] * want[MEAN].square() + finest, what)
+
+
+def near(got, want, slack, what):
+    if torch.isfinite(want):
+        assert abs(got - want) <= slack, (what, got.item(), want.item(), float(slack))
+    else:
+        torch.testing.assert_close(got, want, equal_nan=True, msg=lambda m: f"{what}: {m}")
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def sizes():
+    for dtype in DTYPES:
+        for size in (0, 1, 2, 7, 8, 9, 100, *(k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)), 5 * BLOCK + 17):
+            agrees(normal(size, dtype=dtype))
+    agrees(normal((triton_code.CHUNK + 2) * BLOCK + 3), "more rows than are merged at once")
+
+
+def several_blocks_each():
+    """What a program does where there are more blocks than programs."""
+    cuda._PROGRAMS = 3
+    for dtype in DTYPES:
+        for size in (5, 3 * BLOCK, 7 * BLOCK - 1, 7 * BLOCK + 1, 10 * BLOCK):
+            agrees(normal(size, dtype=dtype) + 3)
+    holed = normal(9 * BLOCK)
+    for place in (0, 4 * BLOCK, 9 * BLOCK - 1):
+        agrees(holed.index_fill(0, torch.tensor([place]), NAN))
+        agrees(holed.index_fill(0, torch.tensor([place]), INF))
+    tensors = [normal(size, dtype=dtype) for size in (0, 3, 4 * BLOCK + 1) for dtype in DTYPES]
+    for got, tensor in zip(cuda.measure_many(tensors), tensors, strict=True):
+        same(got, reference.measure(tensor), "several")
+
+
+def magnitudes():
+    for dtype in DTYPES:
+        for magnitude in (1e-38, 1e-30, 1e-25, 1e-12, 1.0, 1e12, 1e20, 1e30, 1e37, 3e38):
+            data = torch.linspace(-1, 1, BLOCK + 905, dtype=torch.float64) * magnitude
+            for tensor in (data.to(dtype), data.abs().to(dtype), data[:7].to(dtype), data.flip(0).sin().to(dtype)):
+                agrees(tensor, magnitude)
+    for magnitude in (1e-320, 1e-300, 1e-160, 1e160, 1e300):
+        agrees(torch.linspace(-1, 1, 5001, dtype=torch.float64) * magnitude, magnitude)
+
+
+def offsets():
+    for dtype in DTYPES:
+        for mean, spread in ((1e4, 1e-2), (-1e4, 1e-2), (1e4, 10.0), (1.0, 1e-6), (3.0, 0.0), (1.1, 0.0)):
+            agrees((mean + spread * normal(3 * BLOCK + 77, dtype=torch.float64)).to(dtype), (mean, spread))
+        for value in (1.1, 3e16, 0.7):  # roundings that all go one way
+            for busy in (1, 100, 4000):
+                tensor = torch.zeros(2 * BLOCK, dtype=torch.float64)
+                tensor[:busy] = value
+                agrees(tensor.to(dtype), value)
+                agrees((tensor - value / 3).to(dtype), value)
+    agrees(normal(5 * BLOCK).sort().values)
+    agrees(torch.cat([torch.zeros(BLOCK), torch.full((BLOCK,), 1e4), 1e4 + 1e-2 * normal(9999)]))
+
+
+def odd():
+    for dtype in DTYPES:
+        for kind in ([NAN], [INF], [-INF], [INF, -INF], [NAN, INF, -INF], [-0.0, 0.0], [0.0]):
+            for size in (6, BLOCK + 40):
+                for place in (0, size - len(kind)):
+                    tensor = normal(size, dtype=dtype)
+                    tensor[place : place + len(kind)] = torch.tensor(kind, dtype=dtype)
+                    agrees(tensor, kind)
+            agrees(torch.tensor(kind * 9, dtype=dtype), kind)
+        tiny = torch.finfo(dtype).tiny
+        least = tiny * torch.finfo(dtype).eps
+        mixed = normal(BLOCK + 9, dtype=dtype)
+        mixed[::3], mixed[1::7], mixed[2::11] = tiny / 2, 0.0, -least
+        agrees(mixed, "subnormals")
+        agrees(torch.full((50,), least, dtype=dtype), "the least")
+        agrees(torch.tensor([tiny, -tiny, tiny / 2, 0.0] * 50, dtype=dtype), "around the least normal")
+    for dtype in (torch.float16, torch.bfloat16):
+        bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+        agrees(bits, "every pattern")
+        agrees(bits[torch.isfinite(bits)], "every number")
+
+
+def views():
+    x = normal(100, 300)
+    many = {
+        "transposed": x.t(),
+        "columns": x[:, ::2],
+        "a window": x[3:-5, 2:-3],
+        "permuted": x.view(5, 20, -1).permute(2, 0, 1),
+        "expanded": x[:, :1].expand(-1, 9),
+        "channels last": x.view(4, 5, 5, -1).contiguous(memory_format=torch.channels_last),
+        "overlapping": x.as_strided((50, 30), (1, 1)),
+        "a scalar": x[1, 1],
+        "an offset": x.flatten()[1:],
+        "negative": torch.complex(x, x).conj().imag,
+        "half, odd address": x.half().flatten()[3:],
+        "a parameter": torch.nn.Parameter(x),
+        "integers": torch.arange(9),
+        "nothing stored": torch._efficientzerotensor(5),
+    }
+    for name, tensor in many.items():
+        agrees(tensor, name)
+    same(torch.func.vmap(cuda.measure)(x[:2, :50])[1], reference.measure(x[1, :50]), "vmap")
+
+
+def fuzz():
+    pool = [0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 1e4, 1e4 + 0.01, 1.0, -1.0]
+    generator = np.random.default_rng(0)
+    for round in range(60):
+        few = generator.choice([*pool, NAN, INF] if round % 3 == 0 else pool, 20)
+        data = np.concatenate(
+            [np.tile(few, generator.integers(1, 200)), few[0] + generator.normal(size=generator.integers(5000))]
+        )
+        agrees(torch.from_numpy(data).to(DTYPES[round % 4])[:: 1 + round % 3], f"round {round}")
+
+
+class Counting:
+    def __init__(self, kernel, counts):
+        self.kernel, self.counts = kernel, counts
+
+    def __getitem__(self, grid):
+        self.counts[self.kernel.__name__] += 1
+        return self.kernel[grid]
+
+
+def lists():
+    tensors = [normal(n, dtype=dtype, seed=n) for n in (0, 1, 999, BLOCK, 3 * BLOCK + 5) for dtype in DTYPES]
+    counts = Counter()
+    plain = triton_code.measure_blocks, triton_code.merge_rows
+    triton_code.measure_blocks, triton_code.merge_rows = (Counting(kernel, counts) for kernel in plain)
+    found = cuda.measure_many(tensors)
+    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+    triton_code.measure_blocks, triton_code.merge_rows = plain
+    for got, tensor in zip(found, tensors, strict=True):
+        same(got, reference.measure(tensor), "of a list")
+        torch.testing.assert_close(got, cuda.measure(tensor), rtol=0, atol=0)
+    mixed = cuda.measure_many([*tensors[5:8], torch.arange(5), torch.ones(3)])
+    assert torch.equal(mixed[3], reference.measure(torch.arange(5))) and mixed[4, COUNT] == 3
+    assert cuda.measure_many([]).shape == (0, 9)
+    assert cuda.measure_many([torch.ones(0), torch.ones(0)]).equal(neutral(2))
+    out = neutral(4)
+    assert cuda.measure_many_into(out, [18, 0, 27], [tensors[8], torch.arange(3), tensors[9]]) == [1]
+    assert out[:2].equal(neutral(2)) and out[2].equal(cuda.measure(tensors[8])) and out[3].equal(cuda.measure(tensors[9]))
+
+
+def table():
+    """A table filled as on a device."""
+    seen = [normal(n, seed=n) + 2 for n in (30, BLOCK + 1, 5)]
+    want = Table(4, histogram_rows=(3,))
+    for tensor in seen:
+        want.add(0, Measurement(tensor))
+    want.put(1, Measurement(seen[2]))
+    kernels.on_device = lambda tensor: cuda
+    got = Table(4, histogram_rows=(3,))
+    write = got.writer(0)
+    assert all(write(tensor) for tensor in seen[:2]) and not write(torch.arange(3))
+    got.add(0, Measurement(seen[2]))
+    same(got.moments[0], want.moments[0], "three calls")
+    assert write(torch.tensor([NAN])) and got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all() and got.moments[0, NONFINITE] == 1
+    assert write(torch.ones(3)) and got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all()
+    alone = Table(2)
+    assert alone.measure_all([1, 0], [seen[2], torch.arange(4)]) == [1]
+    same(alone.moments[1], want.moments[1], "a parameter")
+    same(merge(neutral(1)[0], cuda.measure(seen[0])), reference.measure(seen[0]), "merged")
+    assert got.measure_all([1], [seen[2]]) == [0]  # a table with a histogram takes measurements
+
+
+CHECKS = {check.__name__: check for check in (sizes, several_blocks_each, magnitudes, offsets, odd, views, fuzz, lists, table)}
+
+if __name__ == "__main__":
+    np.seterr(invalid="ignore", over="ignore", divide="ignore")  # NaN and infinities are meant
+    for name in sys.argv[1:]:
+        CHECKS[name]()
+        print(f"{name} agrees")

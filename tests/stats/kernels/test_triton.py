@@ -1,0 +1,113 @@
+"""The kernels for CUDA devices: right in Triton's interpreter, compiled for devices not here, chosen where they work."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.kernels import elsewhere, reference
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+COMPILE = """
+import re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lightning_hooks.stats.kernels import triton_code
+
+def compiled(kernel, signature, **constants):
+    signature = {**signature, **dict.fromkeys(constants, "constexpr")}
+    places = {(list(signature).index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=places)
+    return triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
+
+table = {"table": "*i64", "tensors": "i32"}
+blocks = compiled(triton_code.measure_blocks, {**table, "steps": "i32", "rows": "*fp64"}, BLOCK=triton_code.BLOCK)
+assert re.search(r"ld.global\\S*.v4.b32", blocks["ptx"]), "no wide loads"
+assert ".local" not in blocks["ptx"], "values left the registers"
+assert ".ftz" not in blocks["ptx"], "subnormals are flushed"
+for merging in (True, False):
+    merge = compiled(
+        triton_code.merge_rows, {**table, "rows": "*fp64", "out": "*fp64"}, MERGING=merging, CHUNK=triton_code.CHUNK
+    )
+    assert merge["cubin"] and blocks["cubin"]
+print("compiled")
+"""
+WITHOUT = """
+import sys
+sys.modules["triton"] = None  # an import of it fails, as where it is not installed
+import torch
+torch.cuda.is_available = lambda: True
+from lightning_hooks.stats import kernels
+print(kernels.in_use_on_cuda())
+"""
+
+
+def run(*arguments, **env):
+    clean = {key: value for key, value in os.environ.items() if key not in (elsewhere.VARIABLE, "TRITON_INTERPRET")}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, env={**clean, **env})
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table"])
+def test_in_the_interpreter(checks, tmp_path):
+    script = str(Path(__file__).with_name("in_interpreter.py"))
+    done = run(script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
+    assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["75", "80", "90"])
+def test_for_devices_that_are_not_here(capability, tmp_path):
+    done = run("-c", COMPILE, capability, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.stdout.strip() == "compiled", done.stderr
+
+
+def test_without_triton_the_reference_serves_and_says_why():
+    done = run("-c", WITHOUT)
+    assert done.stdout.startswith("reference (no Triton: "), done.stderr
+    assert "triton" in done.stdout
+
+
+def test_the_reference_can_be_asked_for_everywhere():
+    done = run("-c", WITHOUT, LIGHTNING_HOOKS_KERNEL="reference")
+    assert done.stdout.strip() == "reference (LIGHTNING_HOOKS_KERNEL=reference)", done.stderr
+
+
+def test_tensors_of_this_machine_do_not_ask_for_triton():
+    done = run(
+        "-c",
+        "import sys, torch; from lightning_hooks.stats import kernels; from lightning_hooks.stats.kernels import elsewhere; "
+        "from lightning_hooks.stats.table import Table; t = Table(1); w = t.writer(0); t.measure_all([0], [torch.ones(3)]); "
+        "elsewhere.measure(torch.ones(3)); elsewhere.measure_many([torch.ones(3)]); kernels.measure(torch.ones(3)); "
+        "print('triton' in sys.modules)",
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+@needs_triton
+@needs_device
+def test_on_a_device_nothing_waits_for_it():
+    if not kernels.in_use_on_cuda().startswith("triton"):
+        pytest.skip(kernels.in_use_on_cuda())
+    tensors = [torch.randn(n, device="cuda").to(t) for n in (0, 5, 9_999_999) for t in (torch.float32, torch.bfloat16)]
+    tensors.append(torch.randn(30, 40, device="cuda").t())
+    kernels.measure_many(tensors)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = kernels.measure_many(tensors)
+        one = kernels.measure(tensors[2])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    want = torch.stack([reference.measure(tensor) for tensor in tensors])
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(one, found[2], rtol=0, atol=0)
