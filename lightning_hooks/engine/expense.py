@@ -59,7 +59,7 @@ class Expense:
         self._taken: dict[Hashable, int] = {}
         self._to_report = [0.0, 0.0]
         self._costs: list[tuple[float, float, bool]] = []
-        self._skip = 1  # the first step of a run prepares what the others reuse
+        self._skip = 1  # the first step prepares what the others reuse
 
     def begin(self, key: Hashable, clock: Clock) -> Sample | None:
         """A watched step begins.
@@ -126,7 +126,7 @@ class Expense:
 
     def begin_anew(self) -> None:
         """The intervals are others: what was counted before says nothing about them."""
-        self._costs = []
+        self._costs, self._skip = [], 1
 
 
 def _share(costs: list[tuple[float, float, bool]]) -> float:

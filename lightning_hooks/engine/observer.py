@@ -113,6 +113,8 @@ class Observer(Participant):
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
         if factor != self.factor:
             self.factor = factor
+            if self.expense is not None:
+                self.expense.begin_anew()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
 
     def exchange(self) -> Tensor:
