@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import perf_counter
 from types import TracebackType
 
 Clock = Callable[[], float]
@@ -21,7 +21,7 @@ class Meter:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or time.perf_counter
+        self.clock: Clock = clock or perf_counter
         self.common = Account(self)  # what training costs whoever takes part
         self.aside = Account(self)  # the same in other stages
         self._entered: list[Account] = []
@@ -39,7 +39,8 @@ class Meter:
     def interrupt(self) -> None:
         """Something that is no step of training begins, a validation for one: the step before ends here."""
         if self._began is not None:
-            self._began, self._stopped = None, self.clock() - self._began
+            self._stopped = self.clock() - self._began
+            self._began = None
 
     def _switch(self) -> None:
         now = self.clock()

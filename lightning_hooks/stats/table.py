@@ -24,9 +24,9 @@ _VOTES = _FACTOR, _STOP = [-2, -1]
 class Table(Metric):
     """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
 
-    The state is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of
-    this rank: how much longer intervals it wishes for, and whether to stop. Hooks fill the table with `add` and `put`, not through `update`, whose wrapper costs more than the bookkeeping
-    itself.
+    The state is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of this
+    rank: how much longer it wants intervals to be, and whether to stop. Hooks fill the table with `add` and `put`, not through
+    `update`, whose wrapper costs more than the bookkeeping itself.
 
     Args:
         rows: number of taps.
