@@ -113,7 +113,10 @@ CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
     "the clock": lambda: (
         Timed(adamw),
         StatsMonitor(
-            [Watch(params="body.0.weight", tensors="param", stats=["mean", "tests.conformance._ranks.takes_long"])],
+            [
+                Watch(params="body.0.weight", tensors="param", stats=["mean", "tests.conformance._ranks.takes_long"]),
+                Watch(modules="body.0", tensors="output", stats="mean"),
+            ],
             max_overhead=0.1,
         ),
         Memory(),
