@@ -109,7 +109,7 @@ def test_it_goes_further_where_that_was_not_enough_and_says_no_more(tmp_path, cl
 
     rule = Watch(params="body.0.weight", tensors="param", stats=["mean", growing])
     with pytest.warns(UserWarning, match="max_overhead") as caught:
-        memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule], max_overhead=0.1), data(130))
+        memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule], max_overhead=0.1), data(200))
     apart = [b - a for a, b in zip(memory.steps, memory.steps[1:], strict=False)]
     assert set(apart[-3:]) == {32}
     assert sum("max_overhead" in str(warning.message) for warning in caught) == 1

@@ -114,7 +114,7 @@ CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
         Timed(adamw),
         StatsMonitor(
             [
-                Watch(params="body.0.weight", tensors="param", stats=["mean", "tests.conformance._ranks.takes_long"]),
+                Watch(params="body.0.weight", tensors="param", stats=["mean", takes_long]),
                 Watch(modules="body.0", tensors="output", stats="mean"),
             ],
             max_overhead=0.1,
