@@ -59,13 +59,7 @@ def as_transform(item: Any, where: str) -> Any:
     if callable(item) and not isinstance(item, (type, Mapping)):
         return item
     if isinstance(item, Mapping):
-        fields = {str(key): value for key, value in item.items()}
-        path = fields.pop("class_path", None) or fields.pop("_target_", None)
-        if path is None:
-            raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
-        arguments = dict(fields.pop("init_args", {})) if "init_args" in fields else fields
-        if arguments is not fields and fields:
-            raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
+        path, arguments = _class_path(item, where)
     else:
         path, arguments = item, {}
     if not isinstance(path, str) and not isinstance(path, type):
@@ -94,20 +88,28 @@ def as_callable(item: Any, where: str) -> Any:
     if isinstance(item, str):
         found = import_object(item, where)
     elif isinstance(item, Mapping):
-        fields = {str(key): value for key, value in item.items()}
-        path = fields.pop("class_path", None) or fields.pop("_target_", None)
-        if not isinstance(path, str):
-            raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
-        arguments = dict(fields.pop("init_args", {})) if "init_args" in fields else fields
-        if arguments is not fields and fields:
-            raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
+        path, arguments = _class_path(item, where)
         try:
-            found = import_object(path, where)(**arguments)
+            found = import_object(str(path), where)(**arguments)
         except TypeError as error:
             raise RuleError(f"{where}: {error}") from error
     if isinstance(found, type) or not callable(found):
         raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
     return found
+
+
+def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:
+    """The class and the arguments that a mapping names, as jsonargparse (`class_path`) or Hydra (`_target_`) write it."""
+    fields = {str(key): value for key, value in item.items()}
+    path = fields.pop("class_path", None) or fields.pop("_target_", None)
+    if path is None:
+        raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
+    if "init_args" not in fields:
+        return path, fields
+    arguments = dict(fields.pop("init_args"))
+    if fields:
+        raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
+    return path, arguments
 
 
 def _transform_class(path: str, where: str) -> Any:

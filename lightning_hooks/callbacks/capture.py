@@ -209,18 +209,18 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
-        self._show(trainer, stage)
+        self._show(stage)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch of training."""
         super().on_train_epoch_end(trainer, pl_module)
-        self._show(trainer, "train")
+        self._show("train")
 
-    def _show(self, trainer: Trainer, stage: str) -> None:
+    def _show(self, stage: str) -> None:
         last = self._last.pop(stage, None)
         if self._outlet is not None and last:
-            self._outlet.write_capture(last, f"captures_{stage}", current_step(trainer))
+            self._outlet.write_capture(last, f"captures_{stage}", self._step)
 
     @override
     def _leave(self) -> None:

@@ -26,8 +26,7 @@ def appender(file_writer: Any) -> Callable[[bytes], None]:
     if not callable(getattr(queue, "write", None)):
         return lambda event: file_writer.add_event(Event.FromString(event))
     _quicken(getattr(queue, "_writer", None))
-    append: Callable[[bytes], None] = queue.write
-    return append
+    return lambda event: queue.write(event)  # looked up each time: it is the logger's, and may be replaced
 
 
 def _quicken(records: Any) -> None:

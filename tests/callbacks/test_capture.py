@@ -504,7 +504,7 @@ def test_the_last_batch_of_an_epoch_in_tensorboard(tmp_path: Path) -> None:
     events = shown(tmp_path / "run")
     assert events.Tags()["images"] == ["captures_train/conv"]
     images = events.Images("captures_train/conv")
-    assert [image.step for image in images] == [3, 6]  # after an epoch of three steps
+    assert [image.step for image in images] == [2, 5]  # after an epoch of three steps
     assert (images[0].height, images[0].width) == (2 * 4 + 1, 2 * 4 + 1)  # two samples, two channels of 3 by 3
     text = (tmp_path / "run/projector_config.pbtxt").read_text()
     assert 'tensor_name: "captures_train/pool"' in text and text.count("embeddings {") == 1

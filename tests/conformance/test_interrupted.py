@@ -17,7 +17,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from lightning_hooks import StatsMonitor
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
@@ -176,13 +175,13 @@ def no_space(*args: Any, **kwargs: Any) -> Any:
 
 
 def full_disk_in_the_writer(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
-    """The file writer itself refuses, as it does once its thread has met the error."""
-    monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer, "add_event", no_space)
+    """The queue of the file writer refuses, as it does once its thread has met the error."""
+    monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer, "write", no_space)
 
 
 def full_disk_in_its_thread(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """The thread that writes records meets the error, and the next event raises it."""
-    monkeypatch.setattr(RecordWriter, "write", no_space)
+    monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer._writer, "write", no_space)
 
 
 DISKS: dict[str, Callable[[pytest.MonkeyPatch, Any], None]] = {
