@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
@@ -52,6 +53,10 @@ class Observer(Participant):
         self.on_error = on_error
         self.failed = False
         self.gone = False
+        self.factor = 1
+        self.expense: Expense | None = None
+        self.sample: Sample | None = None
+        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         pairs = plan.pair_rows
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
@@ -77,15 +82,54 @@ class Observer(Participant):
         return self._due_at(step) or None
 
     def _due_at(self, step: int) -> Due:
-        due = tuple([schedule for schedule in self.plan.schedules if schedule.due(step)])
+        due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])
         return self._known_due.setdefault(due, frozenset(due))
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = self._due_at(step)
+        if self.expense is not None:
+            self.sample = self.expense.begin(self.schedules, self.account.meter.clock)
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
+
+    def lap(self, own: float, wall: float | None) -> None:
+        """Note what the step has cost."""
+        self.sample = None
+        if self.expense is not None:
+            self.expense.lap(own, wall)
+
+    def timed(self, work: Callable[[Any], None], seen: Any) -> None:
+        """Do what a slot does in a step in which that is timed."""
+        sample, self.sample = self.sample, None
+        assert sample is not None
+        try:
+            sample.time(work, seen)
+        finally:
+            self.sample = sample
+
+    def widen(self, factor: int) -> None:
+        """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
+        if factor != self.factor:
+            self.factor = factor
+            if self.expense is not None:
+                self.expense.begin_anew()
+            self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+
+    def exchange(self) -> Tensor:
+        """The table merged over ranks, on the CPU. All of them must ask together, and all then widen alike.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
+        """
+        wish = self.factor if self.expense is None else self.expense.wish(self.factor)
+        state = self.table.merged(stop=self.failed, factor=wish).cpu()
+        if self.table.stopped(state):
+            raise StoppedError("it failed on another rank")
+        if self.stage == "train":  # now, before anything can fail on this rank alone
+            self.widen(self.table.agreed_factor(state))
+        return state
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""

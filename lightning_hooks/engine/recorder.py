@@ -71,7 +71,8 @@ class Recorder:
             StoppedError: the monitor has failed on some rank.
         """
         layout = self._layout(self.observer.schedules)
-        readings = Readings(self.observer.plan, self.observer.table, scale, stop=self.observer.failed)
+        state = self.observer.exchange()
+        readings = Readings(self.observer.plan, self.observer.table, state, scale)
         moments = readings.moments
         self._average_noise(readings)
         filled = layout.fill(moments)

@@ -18,13 +18,15 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 
+_VOTES = _FACTOR, _STOP = [-2, -1]
+
 
 class Table(Metric):
     """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
 
-    The state is one flat tensor, so that the ranks exchange it in one collective; its last element is the vote of this rank
-    to stop. Hooks fill the table with `add` and `put`, not through `update`, whose wrapper costs more than the bookkeeping
-    itself.
+    The state is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of this
+    rank: how much longer it wants intervals to be, and whether to stop. Hooks fill the table with `add` and `put`, not through
+    `update`, whose wrapper costs more than the bookkeeping itself.
 
     Args:
         rows: number of taps.
@@ -73,7 +75,7 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
         self._cuts = tuple(itertools.accumulate(sizes))
-        blank = torch.zeros(self._cuts[-1] + 1, dtype=torch.float64)
+        blank = torch.zeros(self._cuts[-1] + len(_VOTES), dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
         self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
         self._touched: set[int] = set()
@@ -283,16 +285,18 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self, *, stop: bool = False) -> Tensor:
+    def merged(self, *, stop: bool = False, factor: int = 1) -> Tensor:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
 
         Args:
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
+            factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
 
         Returns:
             A flat copy of the state that later writes do not change.
         """
-        self.state[-1] = float(stop)
+        for place, vote in zip(_VOTES, (factor, stop), strict=True):
+            self.state[place] = float(vote)
         if world_size() == 1:
             return self.state.clone()
         with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
@@ -304,7 +308,15 @@ class Table(Metric):
         Args:
             state: what `merged` returned.
         """
-        return bool(state[-1])
+        return bool(state[_STOP])
+
+    def agreed_factor(self, state: Tensor) -> int:
+        """The greatest factor for which any rank has voted.
+
+        Args:
+            state: what `merged` returned.
+        """
+        return int(state[_FACTOR])
 
     def metric_values(self, counts: Tensor) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
@@ -354,7 +366,7 @@ class Table(Metric):
         once = counts[:, list(self.pair_rows), None] & (torch.arange(SUMS, device=counts.device) < SMALL)
         pairs = torch.where(once | (torch.arange(SUMS, device=counts.device) >= SMALL), pairs, 0.0)
         merged = (merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0))
-        return torch.cat([*(part.flatten() for part in merged), gathered[:, -1].amax(0, keepdim=True)])
+        return torch.cat([*(part.flatten() for part in merged), gathered[:, _VOTES].amax(0)])
 
     def _counted_once(self, count: Tensor) -> Tensor:
         """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""
