@@ -23,7 +23,8 @@ from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
-from lightning_hooks.stats.table import Table, world_size
+from lightning_hooks.stats.ranks import world_size
+from lightning_hooks.stats.table import Table
 
 Due = frozenset[EveryN]
 

@@ -15,8 +15,9 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
 from lightning_hooks.stats.histogram import BUCKETS, shift
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral, rescale
+from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
+from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
 _VOTES = _FACTOR, _STOP = [-2, -1]
 
@@ -56,7 +57,7 @@ class Table(Metric):
         pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(dist_sync_fn=_gather, sync_on_compute=False)
+        super().__init__(dist_sync_fn=gather, sync_on_compute=False)
         self.rows = rows
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
@@ -299,7 +300,7 @@ class Table(Metric):
             self.state[place] = float(vote)
         if world_size() == 1:
             return self.state.clone()
-        with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
+        with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
             return self.state.clone()
 
     def stopped(self, state: Tensor) -> bool:
@@ -357,32 +358,7 @@ class Table(Metric):
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
         moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
-        counts = self._counted_once(moments[..., COUNT])
-        moments = torch.where(counts[..., None], moments, neutral(self.rows, moments.device))
-        histograms = histograms * counts[:, list(self.histogram_rows), None]
-        # Not a product: a NaN of a rank that does not count must not count either.
-        sums = torch.where(counts[:, [row for row, _, _ in self.functions], None], sums, 0.0)
-        # Products with the gradient before are alike on all ranks; the micro-batches of each rank are parts of their own.
-        once = counts[:, list(self.pair_rows), None] & (torch.arange(SUMS, device=counts.device) < SMALL)
-        pairs = torch.where(once | (torch.arange(SUMS, device=counts.device) >= SMALL), pairs, 0.0)
-        merged = (merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0))
+        functions = [row for row, _, _ in self.functions]
+        parts = (moments, histograms, sums, pairs)
+        merged = merge_ranks(parts, self._replicated, self.histogram_rows, functions, self.pair_rows)
         return torch.cat([*(part.flatten() for part in merged), gathered[:, _VOTES].amax(0)])
-
-    def _counted_once(self, count: Tensor) -> Tensor:
-        """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""
-        ranks = torch.arange(len(count), device=count.device)[:, None]
-        first = (count > 0).to(torch.uint8).argmax(0)
-        return (ranks == first) | ~self._replicated.to(count.device)
-
-
-def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
-    world = torch.distributed.get_world_size(group)
-    out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
-    torch.distributed.all_gather_single(out, state.contiguous(), group=group)
-    return list(out.view(world, -1))
-
-
-def world_size() -> int:
-    """How many ranks there are."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
