@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "dlpack.hpp"
+#include "pool.hpp"
 
 namespace hooks {
 namespace {
@@ -18,12 +19,13 @@ constexpr std::int64_t kWorthRelease = 1 << 19;
 
 // How many threads torch would use: a DataLoader's worker, for one, has a single one.
 unsigned threads_for(std::int64_t elements) {
-  if (elements < kWorthThreads) return 1;
+  if (elements < kWorthTeam) return 1;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
   PyErr_Clear();
-  return known > 1 ? static_cast<unsigned>(known) : 1;
+  const unsigned threads = known > 1 ? static_cast<unsigned>(known) : 1;
+  return elements >= kWorthThreads || has_team(threads) ? threads : 1;
 }
 
 }  // namespace
