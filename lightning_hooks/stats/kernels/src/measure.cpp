@@ -30,7 +30,13 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
   Row out, part;
   while (begin < end) {
     const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
-    const void* const data = view.block(begin, n, scratch.buffer);
+    const void* data = scratch.buffer;
+    if (view.minus) {
+      const std::int64_t offset = begin * size_of(view.stored);
+      kernels.subtract(view.stored, view.data + offset, view.minus + offset, n, scratch.buffer);
+    } else {
+      data = view.block(begin, n, scratch.buffer);
+    }
     kernels.measure(view.kind, data, n, part);
     if (count) {
       kernels.count(view.kind, data, n, scratch.tables);

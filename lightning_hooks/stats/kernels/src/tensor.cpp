@@ -62,6 +62,27 @@ int look(PyObject* object, View& view, bool may_be_negated) {
   return 1;
 }
 
+int look_at_difference(PyObject* left, PyObject* right, View& view) {
+  View other;
+  int found = look(left, view);
+  if (found > 0) found = look(right, other);
+  if (found <= 0) return found;
+  DlTensor a, b;  // these point into the tensors, which are as they were a moment ago
+  if (exchange->tensor_from_object(left, &a) != 0 || exchange->tensor_from_object(right, &b) != 0) return -1;
+  bool same = view.kind == other.kind && view.gaps.empty() && other.gaps.empty() && view.copies == 1 && other.copies == 1 &&
+              a.ndim == b.ndim;
+  for (int d = 0; d < a.ndim && same; ++d) {
+    // Without strides it is contiguous, which is said the same way of both.
+    same = a.shape[d] == b.shape[d] && !a.strides == !b.strides;
+    same = same && (!a.strides || a.shape[d] == 1 || a.strides[d] == b.strides[d]);
+  }
+  if (!same) return 0;
+  view.minus = other.data;
+  view.stored = view.kind;
+  if (size_of(view.kind) == 2) view.kind = Kind::f32;
+  return 1;
+}
+
 bool measure_views(const View* views, std::size_t many, Row* rows, double* histograms) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
