@@ -17,6 +17,7 @@ from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Plan, Row
 from lightning_hooks.engine.slot import Slot
+from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -68,6 +69,7 @@ class Observer(Participant):
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
         self._serves = {param: update for update, param in plan.param_row_of.items()}
+        self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
@@ -140,6 +142,11 @@ class Observer(Participant):
         """Find rows by the parameters that there are now."""
         self._params = self._rows_by_parameter()
         self._due_params.clear()
+        self._snapshots.clear()
+
+    def left(self) -> None:
+        """Keep no copies of parameters."""
+        self._snapshots.clear()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A slot for every module tap that is due."""
@@ -173,11 +180,14 @@ class Observer(Participant):
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
         with torch.no_grad():
-            for parameter, _ in self._due_rows(optimizer, "update"):
-                if isinstance(parameter, UninitializedParameter):
-                    continue  # it has no value before its first step
-                if parameter.requires_grad and id(parameter) not in memo.before:
-                    memo.before[id(parameter)] = parameter.detach().clone()
+            wanted = {
+                id(parameter): parameter
+                for parameter, _ in self._due_rows(optimizer, "update")
+                # One that is not initialized has no value before its first step.
+                if parameter.requires_grad and not isinstance(parameter, UninitializedParameter)
+            }
+            missing = [parameter for key, parameter in wanted.items() if key not in memo.before]
+            memo.before.update(self._snapshots.take(id(optimizer), missing))
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `update`, value after the step less value before, and `state`; nothing where the step did not happen."""
@@ -192,7 +202,10 @@ class Observer(Participant):
             return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)) - before
 
         with torch.no_grad():
-            self._read(optimizer, "update", memo, change)
+            if memo.shared:
+                self._read(optimizer, "update", memo, change)
+            else:
+                self._read_changes(self._due_rows(optimizer, "update"), memo.before, change)
             try:
                 for tensor in self._state_tensors:
                     self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
@@ -311,9 +324,26 @@ class Observer(Participant):
                 if value is not None:
                     rows.append(row)
                     values.append(value)
+        self._set_alone(rows, values, lambda indices: self.table.measure_all(indices, values))
+
+    def _read_changes(self, due: Iterable[tuple[nn.Parameter, Row]], before: dict[int, Tensor], change: Any) -> None:
+        pairs = [(p, row, before[id(p)]) for p, row in due if p.requires_grad and id(p) in before]
+        values: list[Tensor] = [parameter for parameter, _, _ in pairs]
+        earlier = [copy for _, _, copy in pairs]
+        rows = [row for _, row, _ in pairs]
+        self._set_alone(rows, values, lambda indices: self.table.measure_differences(indices, values, earlier), change)
+
+    def _set_alone(
+        self,
+        rows: list[Row],
+        values: list[Tensor],
+        measure: Callable[[list[int]], list[int]],
+        value_of: Callable[[Any], Tensor | None] = lambda value: value,
+    ) -> None:
+        """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
         try:
-            left = [] if self.failed else self.table.measure_all([row.index for row in rows], values)
-            looks = measure_all([values[position] for position in left])
+            left = [] if self.failed else measure([row.index for row in rows])
+            looks = measure_all([value for position in left if (value := value_of(values[position])) is not None])
         except Exception as error:
             self.fail(error)
             return

@@ -187,6 +187,29 @@ class Table(Metric):
         left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
         return left
 
+    def measure_differences(self, rows: Sequence[int], after: list[Tensor], before: list[Tensor]) -> list[int]:
+        """Set rows to what tensors are more than others, in float32 at least, without making the differences.
+
+        Args:
+            rows: which.
+            after: tensors in the same order.
+            before: what is taken away from them.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`, as `put_all` has it.
+
+        Example:
+            >>> table = Table(1)
+            >>> left = table.measure_differences([0], [torch.tensor([3.0, 5.0])], [torch.tensor([1.0, 2.0])])
+            >>> left == [0] or table.moments[0, 1].item() == 2.5
+            True
+        """
+        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+            return list(range(len(rows)))
+        places = [row * MOMENTS for row in rows]
+        left: list[int] = kernels.compiled.measure_many_into(self.state, places, after, before)
+        return left
+
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
         in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
