@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning_hooks.errors import RuleError
@@ -44,6 +44,20 @@ class EveryN:
         if self.steps is not None:
             return step in self.__dict__["_chosen"]
         return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
+
+    def widened(self, factor: int) -> EveryN:
+        """The same with an interval so many times as long; of a list of steps every so manieth.
+
+        Args:
+            factor: at least 1.
+
+        Example:
+            >>> EveryN(every=10).widened(4), EveryN(steps=(1, 2, 3, 5)).widened(2).steps
+            (EveryN(every=40, first=0, last=None, steps=None), (2, 5))
+        """
+        if self.steps is not None:
+            return replace(self, steps=tuple(sorted(set(self.steps)))[factor - 1 :: factor] if factor > 1 else self.steps)
+        return replace(self, every=self.every * factor)
 
 
 def every_n(value: Any, where: str) -> EveryN:

@@ -142,6 +142,7 @@ class HooksCallback(EveryStage):
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._dispatcher is not None:
             self._dispatcher.suspend()  # training is not watched meanwhile
+            self._dispatcher.meter.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 

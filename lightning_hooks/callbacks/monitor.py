@@ -13,9 +13,11 @@ from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags
 from lightning_hooks.callbacks._trainer import current_step, loss_scale
+from lightning_hooks.callbacks._widening import Widening
 from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.custom import CustomParticipant
 from lightning_hooks.engine.dispatcher import Dispatcher
@@ -26,7 +28,7 @@ from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
@@ -52,6 +54,8 @@ class StatsMonitor(HooksCallback):
         max_scalars: how many scalars are written before rows are merged along the module tree; default 500.
         prefix: put before every tag; default none.
         on_error: `raise` (default), or `warn`: on an error of ours, stop watching, say so once and let training go on.
+        max_overhead: the greatest share of the time of a step that watching may take, 0.05 for example; where it takes more,
+            `every_n_steps` and the rules' own intervals grow for the rest of the run, with one warning. Default: no limit.
 
     Raises:
         RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
@@ -70,6 +74,7 @@ class StatsMonitor(HooksCallback):
         max_scalars: int = 500,
         prefix: str = "",
         on_error: str = "raise",
+        max_overhead: float | None = None,
     ) -> None:
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -80,19 +85,12 @@ class StatsMonitor(HooksCallback):
         self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
         check_stages(self.stages)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
-        for i, pattern in enumerate(self.scalars):
-            if not isinstance(pattern, str):
-                raise RuleError(f"scalars[{i}] must be a string, got {pattern!r}")
-        if isinstance(max_scalars, bool) or not isinstance(max_scalars, int) or max_scalars < 0:
-            raise RuleError(f"max_scalars must be an integer of at least 0, got {max_scalars!r}")
-        if not isinstance(prefix, str):
-            raise RuleError(f"prefix must be a string, got {prefix!r}")
-        if on_error not in ("raise", "warn"):
-            hint = did_you_mean(str(on_error), ["raise", "warn"], 1)
-            raise RuleError(f"on_error must be 'raise' or 'warn', got {on_error!r}{hint}")
+        check_options(self.scalars, max_scalars, prefix, on_error, max_overhead)
         self.max_scalars = max_scalars
         self.prefix = prefix
         self.on_error = on_error
+        self.max_overhead = max_overhead
+        self._widening = Widening(max_overhead, self.schedule)
         self._recorder: Recorder | None = None
         self._run_recorders: dict[str, Recorder] = {}
         self._records: dict[str, StepRecord] = {}
@@ -109,6 +107,7 @@ class StatsMonitor(HooksCallback):
             "max_scalars": 500,
             "prefix": "",
             "on_error": "raise",
+            "max_overhead": None,
         }
         shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
         return f"StatsMonitor({', '.join(shown)})"
@@ -119,13 +118,13 @@ class StatsMonitor(HooksCallback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called for a checkpoint: save what goes on from step to step, the averages behind the noise scale.
+        """Called for a checkpoint: save what goes on from step to step: averages, intervals that have grown.
 
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
-        state = self._saved if waits else self._recorder.state_dict()  # type: ignore[union-attr]
+        state = self._saved if waits else self._state_of(self._recorder)  # type: ignore[arg-type]
         if state:
             checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
@@ -136,8 +135,12 @@ class StatsMonitor(HooksCallback):
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
         if self._recorder is not None and self._dispatcher is not None:
             self._recorder.load_state_dict(state)
+            self._widening.load_state_dict(self._recorder.observer, state)
         else:
             self._saved = state
+
+    def _state_of(self, recorder: Recorder) -> dict[str, Any]:
+        return {**recorder.state_dict(), **self._widening.state_dict(recorder.observer)}
 
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
@@ -184,6 +187,7 @@ class StatsMonitor(HooksCallback):
             self._refuse_changed_sums(plan, dispatcher)
             self._recorder = self._recorder_of(observer, self.prefix, leads)
             self._recorder.load_state_dict(self._saved)
+            self._widening.start(observer, dispatcher, self._saved)
             self._saved = {}
             observers.append(observer)
         self._run_recorders = {}
@@ -234,10 +238,12 @@ class StatsMonitor(HooksCallback):
         observer = recorder.observer
         if observer.gone or not dispatcher.acts(observer):
             return
-        with Guard(observer):
+        with observer.account, Guard(observer):
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
-            record = self._records["train"] = recorder.record(step, dispatcher.take_reports(), scale)
+            reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
+            record = self._records["train"] = recorder.record(step, reports, scale)
             observer.warn_uncalled(dispatcher.called)
+            self._widening.say(observer)
             self._outlet.write(record)
 
     @override

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import CompiledTaps
+from lightning_hooks.engine.meter import Account, Meter
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Memo, Participant
 from lightning_hooks.engine.places import build_places
@@ -47,6 +48,7 @@ class Dispatcher:
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
         self.model = model
         self.gate = Gate()
+        self.meter = Meter()
         self.participants: list[Participant] = []
         self.stage = TRAIN
         self.extras = Handles()
@@ -94,6 +96,7 @@ class Dispatcher:
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
         self._installed = None
         _LIVE.add(self)
+        participant.account = Account(self.meter)
         participant.joined(self.gate)
         self.compiled.place(self.participants)
 
@@ -118,6 +121,19 @@ class Dispatcher:
         """
         if self._pauses:
             return
+        opened = self._open.get(stage)
+        fresh = opened is None or opened.step != step
+        if fresh and stage == TRAIN:
+            self._lap()
+        with self.meter.common if stage == TRAIN else self.meter.aside:
+            self._begin(step, stage, reporting)
+
+    def _lap(self) -> None:
+        wall, common = self.meter.lap(), self.meter.common.take()
+        for participant in self.participants:
+            participant.lap(participant.account.take() + common, wall)
+
+    def _begin(self, step: int, stage: str, reporting: bool) -> None:
         self.stage = stage
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
@@ -131,7 +147,8 @@ class Dispatcher:
                 self._memos.clear()
             reporting = stage == TRAIN and (reporting or any(p.reports for p, _ in opened.active))
             for participant, _ in opened.active:
-                participant.begin(step, stage, reporting)
+                with participant.account:
+                    participant.begin(step, stage, reporting)
         if opened.key != self._installed:
             self._install()
         for participant, _ in opened.active:
@@ -148,11 +165,12 @@ class Dispatcher:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.suspend()
         opened = self._open.pop(stage, None)
-        if stage == TRAIN:
-            self._memos.clear()
-            if opened is not None:
-                self.renewal.note(opened.key, opened.called)
-        self._step_handles.close()
+        with self.meter.common if stage == TRAIN else self.meter.aside:
+            if stage == TRAIN:
+                self._memos.clear()
+                if opened is not None:
+                    self.renewal.note(opened.key, opened.called)
+            self._step_handles.close()
 
     def off(self) -> None:
         """Take every hook off the model until the next step begins."""
@@ -198,7 +216,8 @@ class Dispatcher:
                 memo.looks.clear()
                 memo.skipped = False
             memo.readers.add(id(participant))
-            participant.before_step(optimizer, memo)
+            with participant.account:
+                participant.before_step(optimizer, memo)
 
     def moment(self, name: str, optimizer: HasParameters) -> None:
         """Let every active participant look at a moment: `at_final`, `before_update` or `after_update`."""
@@ -208,7 +227,8 @@ class Dispatcher:
             if name == "before_update":
                 memo.before.clear()
             for participant, _ in list(self.active):
-                getattr(participant, name)(optimizer, memo)
+                with participant.account:
+                    getattr(participant, name)(optimizer, memo)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
 
@@ -11,18 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Plan, Row
 from lightning_hooks.engine.slot import Slot
+from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
-from lightning_hooks.stats.table import Table, world_size
+from lightning_hooks.stats.ranks import world_size
+from lightning_hooks.stats.table import Table
 
 Due = frozenset[EveryN]
 
@@ -52,6 +55,10 @@ class Observer(Participant):
         self.on_error = on_error
         self.failed = False
         self.gone = False
+        self.factor = 1
+        self.expense: Expense | None = None
+        self.sample: Sample | None = None
+        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         pairs = plan.pair_rows
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
         self.pairs = PairWatch(plan, self.table) if pairs else None
@@ -62,6 +69,7 @@ class Observer(Participant):
         self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
         self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
         self._serves = {param: update for update, param in plan.param_row_of.items()}
+        self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
 
@@ -77,15 +85,54 @@ class Observer(Participant):
         return self._due_at(step) or None
 
     def _due_at(self, step: int) -> Due:
-        due = tuple([schedule for schedule in self.plan.schedules if schedule.due(step)])
+        due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])
         return self._known_due.setdefault(due, frozenset(due))
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = self._due_at(step)
+        if self.expense is not None:
+            self.sample = self.expense.begin(self.schedules, self.account.meter.clock)
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
+
+    def lap(self, own: float, wall: float | None) -> None:
+        """Note what the step has cost."""
+        self.sample = None
+        if self.expense is not None:
+            self.expense.lap(own, wall)
+
+    def timed(self, work: Callable[[Any], None], seen: Any) -> None:
+        """Do what a slot does in a step in which that is timed."""
+        sample, self.sample = self.sample, None
+        assert sample is not None
+        try:
+            sample.time(work, seen)
+        finally:
+            self.sample = sample
+
+    def widen(self, factor: int) -> None:
+        """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
+        if factor != self.factor:
+            self.factor = factor
+            if self.expense is not None:
+                self.expense.begin_anew()
+            self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+
+    def exchange(self) -> Tensor:
+        """The table merged over ranks, on the CPU. All of them must ask together, and all then widen alike.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
+        """
+        wish = self.factor if self.expense is None else self.expense.wish(self.factor)
+        state = self.table.merged(stop=self.failed, factor=wish).cpu()
+        if self.table.stopped(state):
+            raise StoppedError("it failed on another rank")
+        if self.stage == "train":  # now, before anything can fail on this rank alone
+            self.widen(self.table.agreed_factor(state))
+        return state
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""
@@ -95,6 +142,11 @@ class Observer(Participant):
         """Find rows by the parameters that there are now."""
         self._params = self._rows_by_parameter()
         self._due_params.clear()
+        self._snapshots.clear()
+
+    def left(self) -> None:
+        """Keep no copies of parameters."""
+        self._snapshots.clear()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A slot for every module tap that is due."""
@@ -128,11 +180,14 @@ class Observer(Participant):
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
         with torch.no_grad():
-            for parameter, _ in self._due_rows(optimizer, "update"):
-                if isinstance(parameter, UninitializedParameter):
-                    continue  # it has no value before its first step
-                if parameter.requires_grad and id(parameter) not in memo.before:
-                    memo.before[id(parameter)] = parameter.detach().clone()
+            wanted = {
+                id(parameter): parameter
+                for parameter, _ in self._due_rows(optimizer, "update")
+                # One that is not initialized has no value before its first step.
+                if parameter.requires_grad and not isinstance(parameter, UninitializedParameter)
+            }
+            missing = [parameter for key, parameter in wanted.items() if key not in memo.before]
+            memo.before.update(self._snapshots.take(id(optimizer), missing))
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `update`, value after the step less value before, and `state`; nothing where the step did not happen."""
@@ -147,7 +202,10 @@ class Observer(Participant):
             return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)) - before
 
         with torch.no_grad():
-            self._read(optimizer, "update", memo, change)
+            if memo.shared:
+                self._read(optimizer, "update", memo, change)
+            else:
+                self._read_changes(self._due_rows(optimizer, "update"), memo.before, change)
             try:
                 for tensor in self._state_tensors:
                     self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
@@ -266,9 +324,26 @@ class Observer(Participant):
                 if value is not None:
                     rows.append(row)
                     values.append(value)
+        self._set_alone(rows, values, lambda indices: self.table.measure_all(indices, values))
+
+    def _read_changes(self, due: Iterable[tuple[nn.Parameter, Row]], before: dict[int, Tensor], change: Any) -> None:
+        pairs = [(p, row, before[id(p)]) for p, row in due if p.requires_grad and id(p) in before]
+        values: list[Tensor] = [parameter for parameter, _, _ in pairs]
+        earlier = [copy for _, _, copy in pairs]
+        rows = [row for _, row, _ in pairs]
+        self._set_alone(rows, values, lambda indices: self.table.measure_differences(indices, values, earlier), change)
+
+    def _set_alone(
+        self,
+        rows: list[Row],
+        values: list[Tensor],
+        measure: Callable[[list[int]], list[int]],
+        value_of: Callable[[Any], Tensor | None] = lambda value: value,
+    ) -> None:
+        """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
         try:
-            left = [] if self.failed else self.table.measure_all([row.index for row in rows], values)
-            looks = measure_all([values[position] for position in left])
+            left = [] if self.failed else measure([row.index for row in rows])
+            looks = measure_all([value for position in left if (value := value_of(values[position])) is not None])
         except Exception as error:
             self.fail(error)
             return

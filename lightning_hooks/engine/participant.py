@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from lightning_hooks.engine.chain import Part
+from lightning_hooks.engine.meter import Account
 from lightning_hooks.select import Target
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import Call, Gate, Handles
@@ -50,6 +51,8 @@ class Participant:
     reports: bool = False
     ever: Hashable | None = None
     """The key of everything that it does at modules in any step, where it can act inside compiled code; else None."""
+    account: Account
+    """What its work costs; the dispatcher that takes it in opens it."""
     reads: bool = False  # whether it looks at parameters, so that two that do share a measurement
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -87,6 +90,14 @@ class Participant:
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Called when a step that is due begins."""
+
+    def lap(self, own: float, wall: float | None) -> None:
+        """Called when a step of training is over because the next begins, whether or not it was due.
+
+        Args:
+            own: seconds that it took, outside hooks of modules; what all participants have in common included.
+            wall: seconds of the step; None where they are not known.
+        """
 
     def batch(self) -> None:
         """Called when a batch of a step that is due begins."""

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.engine.plan import FLOWING, Plan
-from lightning_hooks.errors import StoppedError
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
@@ -23,17 +22,11 @@ class Readings:
     Args:
         plan: whose rows they are.
         table: which holds them; all ranks must ask together.
+        state: of the table, merged over ranks.
         scale: the loss scale by which gradients of module tensors are divided.
-        stop: whether this rank wants all of them to stop.
-
-    Raises:
-        StoppedError: some rank does. Raised on all, before anything else is exchanged.
     """
 
-    def __init__(self, plan: Plan, table: Table, scale: Tensor | None = None, *, stop: bool = False) -> None:
-        state = table.merged(stop=stop).cpu()
-        if table.stopped(state):
-            raise StoppedError("it failed on another rank")
+    def __init__(self, plan: Plan, table: Table, state: Tensor, scale: Tensor | None = None) -> None:
         moments, histograms, sums, pairs = table.split(state)
         self._slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
         self._groups = {group.index: group.members for group in plan.groups}

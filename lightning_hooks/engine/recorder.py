@@ -17,9 +17,9 @@ from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
+from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.stats.scalars import quantile_of
-from lightning_hooks.stats.table import world_size
 
 Array = NDArray[np.float64]
 _OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}
@@ -71,7 +71,8 @@ class Recorder:
             StoppedError: the monitor has failed on some rank.
         """
         layout = self._layout(self.observer.schedules)
-        readings = Readings(self.observer.plan, self.observer.table, scale, stop=self.observer.failed)
+        state = self.observer.exchange()
+        readings = Readings(self.observer.plan, self.observer.table, state, scale)
         moments = readings.moments
         self._average_noise(readings)
         filled = layout.fill(moments)

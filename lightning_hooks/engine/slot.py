@@ -30,6 +30,9 @@ class Slot:
 
     def see(self, tensor: Tensor) -> None:
         """Merge a tensor into the row."""
+        if self.observer.sample is not None:
+            self.observer.timed(self.see, tensor)
+            return
         try:
             if self._write is not None and not self.observer.failed and self._write(tensor):
                 return
@@ -39,4 +42,7 @@ class Slot:
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
+        if self.observer.sample is not None:
+            self.observer.timed(self.look, look)
+            return
         self.observer.take(self.row, look, last=False)

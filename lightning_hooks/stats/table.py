@@ -15,16 +15,19 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
 from lightning_hooks.stats.histogram import BUCKETS, shift
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, merge_groups, neutral, rescale
+from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
+from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
+
+_VOTES = _FACTOR, _STOP = [-2, -1]
 
 
 class Table(Metric):
     """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
 
-    The state is one flat tensor, so that the ranks exchange it in one collective; its last element is the vote of this rank
-    to stop. Hooks fill the table with `add` and `put`, not through `update`, whose wrapper costs more than the bookkeeping
-    itself.
+    The state is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of this
+    rank: how much longer it wants intervals to be, and whether to stop. Hooks fill the table with `add` and `put`, not through
+    `update`, whose wrapper costs more than the bookkeeping itself.
 
     Args:
         rows: number of taps.
@@ -54,7 +57,7 @@ class Table(Metric):
         pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(dist_sync_fn=_gather, sync_on_compute=False)
+        super().__init__(dist_sync_fn=gather, sync_on_compute=False)
         self.rows = rows
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
@@ -73,7 +76,7 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
         self._cuts = tuple(itertools.accumulate(sizes))
-        blank = torch.zeros(self._cuts[-1] + 1, dtype=torch.float64)
+        blank = torch.zeros(self._cuts[-1] + len(_VOTES), dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
         self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
         self._touched: set[int] = set()
@@ -189,6 +192,29 @@ class Table(Metric):
         left: list[int] = writer.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
         return left
 
+    def measure_differences(self, rows: Sequence[int], after: list[Tensor], before: list[Tensor]) -> list[int]:
+        """Set rows to what tensors are more than others, in float32 at least, without making the differences.
+
+        Args:
+            rows: which.
+            after: tensors in the same order.
+            before: what is taken away from them.
+
+        Returns:
+            Which of them, counted from 0, are left for `put`, as `put_all` has it.
+
+        Example:
+            >>> table = Table(1)
+            >>> left = table.measure_differences([0], [torch.tensor([3.0, 5.0])], [torch.tensor([1.0, 2.0])])
+            >>> left == [0] or table.moments[0, 1].item() == 2.5
+            True
+        """
+        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+            return list(range(len(rows)))
+        places = [row * MOMENTS for row in rows]
+        left: list[int] = kernels.compiled.measure_many_into(self.state, places, after, before)
+        return left
+
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
         in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
@@ -288,19 +314,21 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self, *, stop: bool = False) -> Tensor:
+    def merged(self, *, stop: bool = False, factor: int = 1) -> Tensor:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
 
         Args:
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
+            factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
 
         Returns:
             A flat copy of the state that later writes do not change.
         """
-        self.state[-1] = float(stop)
+        for place, vote in zip(_VOTES, (factor, stop), strict=True):
+            self.state[place] = float(vote)
         if world_size() == 1:
             return self.state.clone()
-        with self.sync_context(dist_sync_fn=_gather, should_sync=True, should_unsync=True):
+        with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
             return self.state.clone()
 
     def stopped(self, state: Tensor) -> bool:
@@ -309,7 +337,15 @@ class Table(Metric):
         Args:
             state: what `merged` returned.
         """
-        return bool(state[-1])
+        return bool(state[_STOP])
+
+    def agreed_factor(self, state: Tensor) -> int:
+        """The greatest factor for which any rank has voted.
+
+        Args:
+            state: what `merged` returned.
+        """
+        return int(state[_FACTOR])
 
     def metric_values(self, counts: Tensor) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
@@ -350,32 +386,7 @@ class Table(Metric):
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
         moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
-        counts = self._counted_once(moments[..., COUNT])
-        moments = torch.where(counts[..., None], moments, neutral(self.rows, moments.device))
-        histograms = histograms * counts[:, list(self.histogram_rows), None]
-        # Not a product: a NaN of a rank that does not count must not count either.
-        sums = torch.where(counts[:, [row for row, _, _ in self.functions], None], sums, 0.0)
-        # Products with the gradient before are alike on all ranks; the micro-batches of each rank are parts of their own.
-        once = counts[:, list(self.pair_rows), None] & (torch.arange(SUMS, device=counts.device) < SMALL)
-        pairs = torch.where(once | (torch.arange(SUMS, device=counts.device) >= SMALL), pairs, 0.0)
-        merged = (merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0))
-        return torch.cat([*(part.flatten() for part in merged), gathered[:, -1].amax(0, keepdim=True)])
-
-    def _counted_once(self, count: Tensor) -> Tensor:
-        """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all."""
-        ranks = torch.arange(len(count), device=count.device)[:, None]
-        first = (count > 0).to(torch.uint8).argmax(0)
-        return (ranks == first) | ~self._replicated.to(count.device)
-
-
-def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
-    world = torch.distributed.get_world_size(group)
-    out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
-    torch.distributed.all_gather_single(out, state.contiguous(), group=group)
-    return list(out.view(world, -1))
-
-
-def world_size() -> int:
-    """How many ranks there are."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
+        functions = [row for row, _, _ in self.functions]
+        parts = (moments, histograms, sums, pairs)
+        merged = merge_ranks(parts, self._replicated, self.histogram_rows, functions, self.pair_rows)
+        return torch.cat([*(part.flatten() for part in merged), gathered[:, _VOTES].amax(0)])

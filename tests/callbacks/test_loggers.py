@@ -126,11 +126,11 @@ def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
     assert run.scalars["loss"][0].tolist() == list(range(6))
     for tag, value in monitor.latest.items():
         steps, values = run.scalars[tag]
-        assert steps.tolist() == list(range(6)), tag
+        assert steps.tolist() == list(range(1 if tag == "hooks/overhead" else 0, 6)), tag
         assert values[-1] == pytest.approx(value, rel=1e-6, nan_ok=True)
     assert any(tag.startswith("transform_norm_before/0_Scale") for tag in monitor.latest)
     # No event of a scalar alone: all of ours is in these six, and the text and the layout in one before them.
-    ours = set(monitor.latest) | set(run.histograms)
+    ours = (set(monitor.latest) | set(run.histograms)) - {"hooks/overhead"}  # which the first step does not have
     seen = Counter(tag for _, tags in events for tag in tags if tag in ours)
     assert set(seen.values()) == {6} and len(seen) == len(ours)
     accumulator = EventAccumulator(logger.log_dir, size_guidance={"scalars": 0, "tensors": 0, "histograms": 0})

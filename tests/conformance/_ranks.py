@@ -21,6 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lightning_hooks import StatsMonitor, Watch
+from lightning_hooks.engine import meter
 from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
@@ -33,6 +34,33 @@ def fails_once(tensor: Tensor) -> Tensor:
     if RANK == int(os.environ["FAILS_ON"]) and _CALLS["statistic"] == 3:
         raise ValueError("on this rank only")
     return tensor.mean()
+
+
+def takes_long(tensor: Tensor) -> Tensor:
+    """A statistic that takes a quarter of the time of a step, on one rank."""
+    if RANK == int(os.environ["FAILS_ON"]):
+        CLOCK.now += 0.25
+    return tensor.mean()
+
+
+class Clock:
+    """Goes on only where a test says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class Timed(Net):
+    """A step takes a second."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        CLOCK.now += 1.0
+        return super().training_step(batch, batch_idx)
 
 
 class Loses(Memory):
@@ -82,11 +110,26 @@ CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
         StatsMonitor([Watch(modules="extra", tensors="output", stats=["mean", "torchmetrics.MeanMetric"])]),
         Memory(),
     ),
+    "the clock": lambda: (
+        Timed(adamw),
+        StatsMonitor(
+            [
+                Watch(params="body.0.weight", tensors="param", stats=["mean", takes_long]),
+                Watch(modules="body.0", tensors="output", stats="mean"),
+            ],
+            max_overhead=0.1,
+        ),
+        Memory(),
+    ),
 }
 
 
 def main(case: str, folder: str) -> None:
-    """Train 8 steps."""
+    """Train 8 steps, or by the clock 24."""
+    meter.perf_counter = CLOCK if case == "the clock" else meter.perf_counter  # type: ignore[assignment]
+    gathered = []
+    gather = torch.distributed.all_gather_single
+    torch.distributed.all_gather_single = lambda *a, **k: gathered.append(1) or gather(*a, **k)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, monitor, memory = CASES[case]()
@@ -103,14 +146,15 @@ def main(case: str, folder: str) -> None:
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(model, data(8), *([data(2)] if isinstance(model, ValNet) else []))
+        trainer.fit(model, data(24 if case == "the clock" else 8), *([data(2)] if isinstance(model, ValNet) else []))
     assert_clean(model)
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-    said = [str(w.message) for w in caught if "stopped watching" in str(w.message)]
+    said = [str(w.message) for w in caught if "stopped watching" in str(w.message) or "max_overhead" in str(w.message)]
     ours = {
         "hooked": notes.hooked,
         "steps": memory.steps,
         "warnings": said,
+        "collectives": len(gathered),
         "weights": digest,
         "latest": {tag: value for tag, value in monitor.latest.items() if "extra" in tag},
     }

@@ -285,7 +285,8 @@ class Book(Callback):
     def on_train_batch_end(self, *args: Any) -> None:
         record = self.monitor._records.get("train")
         if record is not None and record.step not in self.rows:
-            self.rows[record.step] = record.latest
+            # How long something took is all that differs between two runs that do the same.
+            self.rows[record.step] = {tag: value for tag, value in record.latest.items() if tag != "hooks/overhead"}
             self.histograms[record.step] = dict(record.histograms)
 
     def values(self, tag: str) -> list[float]:

@@ -97,6 +97,18 @@ def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(tmp_path
     assert same_weights(ranks)
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_step(tmp_path: Path, slow: int) -> None:
+    ranks = run(tmp_path, "the clock", slow)
+    watched = [*range(10), 11, 15, 19, 23]
+    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in ranks] == [watched] * 2
+    assert ranks[0]["steps"] == watched and ranks[1]["steps"] == []
+    assert [rank["collectives"] for rank in ranks] == [len(watched)] * 2
+    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
+    assert "from 1 to 4" in ranks[0]["warnings"][0]
+    assert same_weights(ranks)
+
+
 def test_a_metric_of_a_module_that_one_rank_alone_calls(tmp_path: Path) -> None:
     ranks = run(tmp_path, "a metric of a module that one rank calls")
     (mean, metric) = (ranks[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))

@@ -111,10 +111,10 @@ std::vector<Blocks> supported() {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count});
-  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count});
+  if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract});
+  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract});
 #endif
-  out.push_back({"baseline", baseline::measure, baseline::count});
+  out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract});
   return out;
 }
 

@@ -14,11 +14,13 @@ constexpr int kTables = 8, kFewTables = 2;
 constexpr int tables_for(int n) { return n < 2048 ? kFewTables : kTables; }
 
 // What one instruction set offers. `measure` writes the row of a block; `count` adds its elements to
-// the first `tables_for(n)` tables of keys.
+// the first `tables_for(n)` tables of keys; `subtract` writes the differences of two blocks, those of sixteen-bit
+// floats as float32.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, Row& out);
   void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
+  void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
 };
 
 // The best of them that this processor runs, unless another was chosen.

@@ -30,7 +30,13 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
   Row out, part;
   while (begin < end) {
     const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
-    const void* const data = view.block(begin, n, scratch.buffer);
+    const void* data = scratch.buffer;
+    if (view.minus) {
+      const std::int64_t offset = begin * size_of(view.stored);
+      kernels.subtract(view.stored, view.data + offset, view.minus + offset, n, scratch.buffer);
+    } else {
+      data = view.block(begin, n, scratch.buffer);
+    }
     kernels.measure(view.kind, data, n, part);
     if (count) {
       kernels.count(view.kind, data, n, scratch.tables);
@@ -83,9 +89,11 @@ struct Job {
   std::vector<Row> rows;
   double* histograms;
   std::mutex adding;
-  std::atomic<std::size_t> next{0};
+  unsigned threads;
+  std::unique_ptr<std::atomic<bool>[]> taken;
 
-  void work() {
+  // Begins where torch would have this thread begin, whose cache may hold it; then helps the others.
+  void work(unsigned thread) {
     Scratch& scratch = scratch_of_thread();
     std::size_t counted = tasks.size();  // the task whose view is in the tables
     const auto settle = [&] {
@@ -94,7 +102,10 @@ struct Job {
         empty(scratch, histograms + tasks[counted].view * kBuckets);
       }
     };
-    for (std::size_t i = next++; i < tasks.size(); i = next++) {
+    const std::size_t first = tasks.size() * (thread % threads) / threads;
+    for (std::size_t step = 0; step < tasks.size(); ++step) {
+      const std::size_t i = first + step < tasks.size() ? first + step : first + step - tasks.size();
+      if (taken[i].load(std::memory_order_relaxed) || taken[i].exchange(true)) continue;
       const Task& task = tasks[i];
       if (counted < tasks.size() && tasks[counted].view != task.view) settle();
       rows[i] = measure_range(kernels, views[task.view], task.begin, task.end, scratch, histograms != nullptr);
@@ -102,9 +113,9 @@ struct Job {
     }
     settle();
   }
-  static void body(void* job) {
+  static void body(void* job, unsigned thread) {
     try {
-      static_cast<Job*>(job)->work();
+      static_cast<Job*>(job)->work(thread);
     } catch (const std::bad_alloc&) {
       // No room for its scratch, so it took nothing; the calling thread has its own already.
     }
@@ -129,13 +140,14 @@ void measure(const View* views, std::size_t many, Row* rows, double* histograms,
       if (histograms) empty(scratch, histograms + i * kBuckets);
     }
   } else {
-    Job job{kernels, views, {}, {}, histograms, {}, {}};
+    Job job{kernels, views, {}, {}, histograms, {}, threads, {}};
     for (std::size_t i = 0; i < many; ++i) {
       for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
         job.tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
       }
     }
     job.rows.resize(job.tasks.size());
+    job.taken.reset(new std::atomic<bool>[job.tasks.size()]());
     run_parallel(Job::body, &job, threads);
     std::fill_n(rows, many, Row());
     for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);

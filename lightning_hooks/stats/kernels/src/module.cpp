@@ -101,7 +101,7 @@ PyMethodDef methods[] = {
     {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_into)), METH_FASTCALL,
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
-     "Measure tensors into rows of a state, in the place of what is there; the positions of those not measured here."},
+     "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
     {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "dlpack.hpp"
+#include "pool.hpp"
 
 namespace hooks {
 namespace {
@@ -18,12 +19,13 @@ constexpr std::int64_t kWorthRelease = 1 << 19;
 
 // How many threads torch would use: a DataLoader's worker, for one, has a single one.
 unsigned threads_for(std::int64_t elements) {
-  if (elements < kWorthThreads) return 1;
+  if (elements < kWorthTeam) return 1;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
   PyErr_Clear();
-  return known > 1 ? static_cast<unsigned>(known) : 1;
+  const unsigned threads = known > 1 ? static_cast<unsigned>(known) : 1;
+  return elements >= kWorthThreads || has_team(threads) ? threads : 1;
 }
 
 }  // namespace
@@ -57,6 +59,27 @@ int look(PyObject* object, View& view, bool may_be_negated) {
   view.lay_out(found.shape, found.strides, found.ndim);
   if (!found.data && view.numel != 0) return 0;  // zeros of autograd that were never written anywhere
   view.data = static_cast<const char*>(found.data) + found.byte_offset;
+  return 1;
+}
+
+int look_at_difference(PyObject* left, PyObject* right, View& view) {
+  View other;
+  int found = look(left, view);
+  if (found > 0) found = look(right, other);
+  if (found <= 0) return found;
+  DlTensor a, b;  // these point into the tensors, which are as they were a moment ago
+  if (exchange->tensor_from_object(left, &a) != 0 || exchange->tensor_from_object(right, &b) != 0) return -1;
+  bool same = view.kind == other.kind && view.gaps.empty() && other.gaps.empty() && view.copies == 1 && other.copies == 1 &&
+              a.ndim == b.ndim;
+  for (int d = 0; d < a.ndim && same; ++d) {
+    // Without strides it is contiguous, which is said the same way of both.
+    same = a.shape[d] == b.shape[d] && !a.strides == !b.strides;
+    same = same && (!a.strides || a.shape[d] == 1 || a.strides[d] == b.strides[d]);
+  }
+  if (!same) return 0;
+  view.minus = other.data;
+  view.stored = view.kind;
+  if (size_of(view.kind) == 2) view.kind = Kind::f32;
   return 1;
 }
 

@@ -17,6 +17,10 @@ struct View {
   Kind kind = Kind::f32;
   std::int64_t numel = 0;   // elements to read
   double copies = 1;        // how often each of them stands in the tensor: an expanded tensor repeats itself
+  // What is taken away from each element before it is looked at, laid out as `data` is: both without gaps, of the kind
+  // `stored`. The differences of sixteen-bit floats are float32, which `kind` then says. Null where nothing is.
+  const char* minus = nullptr;
+  Kind stored = Kind::f32;
   std::vector<Dim> gaps;    // empty where the elements lie side by side; else the dimensions, innermost first
 
   // Reads sizes and strides in elements, as torch gives them.

@@ -99,15 +99,11 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   Py_RETURN_TRUE;
 }
 
-// Arguments: state, a list of places, a list of as many tensors. Gives the positions of those that are not measured here.
-PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  const Py_ssize_t many = given == 3 ? PyList_Size(args[1]) : -1;
-  PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);  // holds them while the lock is released
-  if (!kept || PyTuple_Size(kept) != many) {
-    Py_XDECREF(kept);
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected the state and two lists of one length");
-    return nullptr;
-  }
+namespace {
+
+// Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
+// released, and the second may be null.
+PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away) {
   View state;
   int found = look(args[0], state, false);
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
@@ -116,7 +112,8 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
   std::vector<double*> places;
   for (Py_ssize_t i = 0; i < many && left; ++i) {
     View view;
-    found = look(PyTuple_GetItem(kept, i), view);
+    PyObject* const tensor = PyTuple_GetItem(kept, i);
+    found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
     double* const numbers = found > 0 ? numbers_of(state, PyList_GetItem(args[1], i), kMoments) : nullptr;
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
     if (numbers) {
@@ -134,8 +131,26 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
     left = nullptr;
   }
   for (std::size_t i = 0; i < rows.size() && left; ++i) std::memcpy(places[i], &rows[i], sizeof(Row));
-  Py_DECREF(kept);
   return left;
+}
+
+}  // namespace
+
+// Arguments: state, a list of places, a list of as many tensors, and to measure differences another of what is taken away from
+// them. Gives the positions of those that are not measured here.
+PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  const Py_ssize_t many = given == 3 || given == 4 ? PyList_Size(args[1]) : -1;
+  PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);
+  PyObject* const taken_away = kept && given == 4 ? PySequence_Tuple(args[3]) : nullptr;
+  PyObject* out = nullptr;
+  if (kept && PyTuple_Size(kept) == many && (given == 3 || (taken_away && PyTuple_Size(taken_away) == many))) {
+    out = measure_lists(args, many, kept, taken_away);
+  } else if (!PyErr_Occurred()) {
+    PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
+  }
+  Py_XDECREF(kept);
+  Py_XDECREF(taken_away);
+  return out;
 }
 
 PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {

@@ -1,0 +1,66 @@
+"""A monitor that keeps its cost below a limit: what goes into checkpoints, and what it says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.expense import Expense
+from lightning_hooks.engine.hook_cost import hook_cost
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.schedule import EveryN
+
+
+class Widening:
+    """The side of `max_overhead` that the user sees.
+
+    Args:
+        limit: the greatest share of the time of a step; None for none.
+        schedule: of the monitor, as the user wrote it.
+    """
+
+    def __init__(self, limit: float | None, schedule: EveryN) -> None:
+        self.limit = limit
+        self._schedule = schedule
+        self._factor = 1
+        self._said = False
+
+    def start(self, observer: Observer, dispatcher: Dispatcher, state: Mapping[str, Any]) -> None:
+        """A fit begins.
+
+        Args:
+            observer: of the steps of training.
+            dispatcher: of the model.
+            state: of a checkpoint.
+        """
+        observer.expense = Expense(self.limit, hook_cost(dispatcher.meter.clock))
+        self._factor, self._said = 1, False
+        self.load_state_dict(observer, state)
+
+    def say(self, observer: Observer) -> None:
+        """Say it, once, where the last exchange of the ranks has made intervals longer."""
+        before, self._factor = self._factor, observer.factor
+        if self._factor == before or self._said:
+            return
+        self._said = True
+        old, new = self._schedule.widened(before), self._schedule.widened(self._factor)
+        own = f"every_n_steps goes from {old.every} to {new.every}"
+        if old.steps is not None:
+            own = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
+        warnings.warn(
+            f"watching takes more of the time of a step than max_overhead={self.limit:g} (`hooks/overhead`): {own}, intervals "
+            "of single rules become longer alike; where that is not enough they do so again, without another word",
+            stacklevel=2,
+        )
+
+    def state_dict(self, observer: Observer) -> dict[str, Any]:
+        """What a resumed run keeps."""
+        return {"factor": observer.factor} if observer.factor > 1 else {}
+
+    def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> None:
+        """Keep the intervals of a checkpoint, unless there is no limit any more."""
+        if self.limit is not None:
+            observer.widen(int(state.get("factor", 1)))
+            self._factor = observer.factor

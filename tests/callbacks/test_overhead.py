@@ -1,0 +1,146 @@
+"""`hooks/overhead` and `max_overhead` in a fit, with a clock that goes on only where a test says so."""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_hooks import RuleError, StatsMonitor, Watch
+from lightning_hooks.engine import meter
+from lightning_hooks.engine.hook_cost import hook_cost
+from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(meter, "perf_counter", made)
+    return made
+
+
+def timed(kind, clock, seconds=1.0):
+    """A model whose step takes so long."""
+
+    class Timed(kind):
+        def training_step(self, batch, batch_idx):
+            clock.now += seconds
+            return super().training_step(batch, batch_idx)
+
+    return Timed()
+
+
+def costly(clock, seconds):
+    def mean_of(tensor):
+        clock.now += seconds
+        return tensor.mean()
+
+    return mean_of
+
+
+def param(clock, seconds, **options):
+    return Watch(params="body.0.weight", tensors="param", stats=["mean", costly(clock, seconds)], **options)
+
+
+def test_the_share_of_known_times_with_the_next_watched_step(tmp_path, clock):
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 0.25)]))
+    assert memory.steps_of("hooks/overhead") == [1, 2, 3, 4, 5]
+    assert memory.values("hooks/overhead") == [0.2] * 5
+
+
+def test_what_a_slot_does_is_counted_also_where_it_is_not_timed(tmp_path, clock):
+    rule = Watch(modules="body.0", tensors=["output", "output_grad"], stats=["mean", costly(clock, 0.125)])
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
+    assert memory.values("hooks/overhead") == [0.2] * 5
+
+
+def test_unwatched_steps_count(tmp_path, clock):
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 1.0)], every_n_steps=3))
+    assert memory.steps == [2, 5] and memory.values("hooks/overhead") == [0.0, 0.25]
+
+
+def test_a_validation_is_no_part_of_a_step(tmp_path, clock):
+    class Validates(ValNet):
+        def validation_step(self, batch, batch_idx):
+            clock.now += 100.0
+            super().validation_step(batch, batch_idx)
+
+    monitor = StatsMonitor([param(clock, 0.25)])
+    model = timed(Validates, clock)
+    trainer = trainer_of(tmp_path, monitor, val_check_interval=2)
+    trainer.fit(model, data(6), data(1))
+    assert monitor.latest["hooks/overhead"] == 0.2
+
+
+def test_two_monitors_pay_for_their_own(tmp_path, clock):
+    cheap, dear = StatsMonitor([Watch(params="*")], prefix="a/"), StatsMonitor([param(clock, 1.0)], prefix="b/")
+    trainer_of(tmp_path, cheap, dear).fit(timed(Net, clock), data(6))
+    assert (cheap.latest["a/hooks/overhead"], dear.latest["b/hooks/overhead"]) == (0.0, 0.5)
+
+
+def test_intervals_widen_until_the_limit_is_kept(tmp_path, clock):
+    rules = [param(clock, 0.25), Watch(params="body.3.bias", tensors="param", stats="max", every_n_steps=5)]
+    with pytest.warns(UserWarning, match="max_overhead") as caught:
+        memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor(rules, max_overhead=0.1), data(80))
+    (said,) = [str(warning.message) for warning in caught if "max_overhead" in str(warning.message)]
+    assert "max_overhead=0.1" in said and "every_n_steps goes from 1 to 4" in said
+    after = range(10, 80)
+    assert memory.steps_of("param_mean/body.0.weight") == [*range(10), *(s for s in after if (s + 1) % 4 == 0)]
+    assert memory.steps_of("param_max/body.3.bias") == [4, 9, *(s for s in after if (s + 1) % 20 == 0)]
+    assert memory.values("hooks/overhead")[-1] == pytest.approx(0.25 / 4.25)
+
+
+def test_without_a_limit_nothing_widens(tmp_path, clock):
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 5.0)]), data(20))
+    assert memory.steps == list(range(20))
+
+
+def test_it_goes_further_where_that_was_not_enough_and_says_no_more(tmp_path, clock):
+    costs = iter([0.25] * 10 + [2.0] * 200)
+
+    def growing(tensor):
+        clock.now += next(costs)
+        return tensor.mean()
+
+    rule = Watch(params="body.0.weight", tensors="param", stats=["mean", growing])
+    with pytest.warns(UserWarning, match="max_overhead") as caught:
+        memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule], max_overhead=0.1), data(200))
+    apart = [b - a for a, b in zip(memory.steps, memory.steps[1:], strict=False)]
+    assert set(apart[-3:]) == {32}
+    assert sum("max_overhead" in str(warning.message) for warning in caught) == 1
+
+
+@pytest.mark.parametrize("limit", [0.1, None])
+def test_a_run_resumed_keeps_its_intervals_while_there_is_a_limit(tmp_path, clock, limit):
+    def saver():
+        return ModelCheckpoint(tmp_path, filename="end", every_n_train_steps=12, enable_version_counter=False)
+
+    first, again = (StatsMonitor([param(clock, 0.25)], max_overhead=each) for each in (0.1, limit))
+    with pytest.warns(UserWarning, match="from 1 to 4"):
+        trainer_of(tmp_path, first, saver(), enable_checkpointing=True).fit(timed(Net, clock), data(12))
+    memory = Memory()
+    trainer = trainer_of(tmp_path, again, saver(), enable_checkpointing=True, logger=memory, max_epochs=2)
+    trainer.fit(timed(Net, clock), data(12), ckpt_path=tmp_path / "end.ckpt")
+    assert memory.steps == ([15, 19, 23] if limit else list(range(12, 24)))
+
+
+@pytest.mark.parametrize("value", [0, 1, -0.1, 5, "5%", True, float("nan")])
+def test_a_limit_that_cannot_be_meant(value):
+    with pytest.raises(RuleError, match="max_overhead must be a share above 0 and below 1, or None, got"):
+        StatsMonitor(max_overhead=value)
+
+
+def test_repr():
+    assert repr(StatsMonitor(max_overhead=0.05)) == "StatsMonitor(max_overhead=0.05)"
+
+
+def test_measuring_the_cost_of_hooks_draws_no_random_numbers():
+    torch.manual_seed(3)
+    expected = torch.random.get_rng_state()
+    hook_cost(Clock())
+    assert torch.equal(torch.random.get_rng_state(), expected)
