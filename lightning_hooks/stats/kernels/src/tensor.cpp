@@ -19,13 +19,12 @@ constexpr std::int64_t kWorthRelease = 1 << 19;
 
 // How many threads torch would use: a DataLoader's worker, for one, has a single one.
 unsigned threads_for(std::int64_t elements) {
-  if (elements < kWorthTeam) return 1;
+  if (elements < kWorthThreads) return 1;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
   PyErr_Clear();
-  const unsigned threads = known > 1 ? static_cast<unsigned>(known) : 1;
-  return elements >= kWorthThreads || has_team(threads) ? threads : 1;
+  return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
 }  // namespace
