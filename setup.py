@@ -15,7 +15,7 @@ kernel = Extension(
     "lightning_hooks.stats.kernels._native",
     sources=[
         str(FOLDER / f"{name}.cpp")
-        for name in ("blocks", "careful", "crc", "derive", "measure", "module", "pool", "tensor", "view", "writing")
+        for name in ("blocks", "careful", "crc", "derive", "measure", "module", "pool", "team", "tensor", "view", "writing")
     ],
     depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in FOLDER.glob(pattern)),
     include_dirs=[str(FOLDER)],

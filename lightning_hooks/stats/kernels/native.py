@@ -10,6 +10,7 @@ Importing this module fails where the compiled part is absent or does not suit t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -94,4 +95,10 @@ def _exchange() -> object:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table") from None
 
 
-_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads)
+def _openmp() -> str | None:
+    """The OpenMP library that this torch brought along and computes with, if it is GNU's."""
+    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+    return str(found[0]) if len(found) == 1 else None
+
+
+_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())

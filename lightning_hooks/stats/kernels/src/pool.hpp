@@ -1,7 +1,6 @@
-// Threads of our own to share work with. A second OpenMP runtime beside torch's would fight it for the processors; the team of
-// torch's own is awake and would be quicker, but the end of its work is a barrier, and where another process has a processor
-// (as a DataLoader's workers do) each call then waits for the scheduler: measured at milliseconds a call. Of ours, one that
-// comes late finds nothing left and is not waited for. No thread survives a fork: they are started anew in the child.
+// Threads of our own to share work with, where torch's are not to be had (team.hpp). A second OpenMP runtime beside torch's
+// would fight it for the processors. Of ours, one that comes late finds nothing left and is not waited for. No thread survives
+// a fork: they are started anew in the child.
 #pragma once
 
 namespace hooks {
