@@ -58,6 +58,7 @@ class Observer(Participant):
         self.factor = 1
         self.expense: Expense | None = None
         self.sample: Sample | None = None
+        self.direct = True  # tensors are written into the table without asking: neither timed nor, after a failure, left out
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         pairs = plan.pair_rows
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
@@ -92,25 +93,30 @@ class Observer(Participant):
         """Start with an empty table."""
         self.schedules = self._due_at(step)
         if self.expense is not None:
-            self.sample = self.expense.begin(self.schedules, self.account.meter.clock)
+            self._time_with(self.expense.begin(self.schedules, self.account.meter.clock))
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
 
     def lap(self, own: float, wall: float | None) -> None:
         """Note what the step has cost."""
-        self.sample = None
+        self._time_with(None)
         if self.expense is not None:
             self.expense.lap(own, wall)
 
+    def _time_with(self, sample: Sample | None) -> None:
+        self.sample = sample
+        self.direct = sample is None and not self.failed
+
     def timed(self, work: Callable[[Any], None], seen: Any) -> None:
         """Do what a slot does in a step in which that is timed."""
-        sample, self.sample = self.sample, None
+        sample = self.sample
         assert sample is not None
+        self._time_with(None)
         try:
             sample.time(work, seen)
         finally:
-            self.sample = sample
+            self._time_with(sample)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
@@ -252,6 +258,7 @@ class Observer(Participant):
         self.gone = world_size() == 1 or isinstance(error, StoppedError)
         if not self.failed:
             self.failed = True
+            self.direct = False
             warnings.warn(
                 f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
             )

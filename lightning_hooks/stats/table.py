@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,14 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
 _VOTES = _FACTOR, _STOP = [-2, -1]
+
+
+class HasDirect(Protocol):
+    """Who may want to see tensors itself before they are written."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether they are to be written without it."""
 
 
 class Table(Metric):
@@ -118,26 +126,29 @@ class Table(Metric):
         # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
         self._write(row, look, merging=kernels.compiled is not None or row in self._touched, seen=seen)
 
-    def writer(self, row: int) -> Callable[[Tensor], bool] | None:
+    def writer(self, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
 
-        It returns False, with nothing done, for a tensor that the compiled kernel does not measure. None, where every tensor
-        of the row takes a measurement: no compiled kernel, or a user's statistic.
+        Args:
+            row: which.
+            owner: asked at every call whether tensors may be written so.
+            otherwise: called with a tensor in place of that: where they may not, where the compiled kernel does not measure
+                it, and where anything goes wrong. The whole function, where every tensor of the row takes a measurement: no
+                compiled kernel, or a user's statistic.
 
         Example:
+            >>> class Owner:
+            ...     direct = True
             >>> table = Table(1)
-            >>> write = table.writer(0)
-            >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
-            True
+            >>> write = table.writer(0, Owner(), lambda tensor: table.add(0, Measurement(tensor)))
+            >>> write(torch.tensor([1.0, 3.0]))
+            >>> table.moments[0, 1].item()
+            2.0
         """
         if kernels.compiled is None or row in self._functions or row in self._metrics:
-            return None
-        measure_into, first = kernels.compiled.measure_into, row * MOMENTS
+            return otherwise
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
-
-        def write(tensor: Tensor) -> bool:
-            return measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return, unused-ignore]
-
+        write: Callable[[Tensor], None] = kernels.compiled.writer(self, row * MOMENTS, counts, owner, otherwise)
         return write
 
     def put(self, row: int, look: Measurement) -> None:

@@ -1,32 +1,28 @@
 """The single-pass measurement of a tensor: the seam behind which the kernels stand.
 
 The compiled kernel serves where it was built and loads, the reference in plain torch otherwise; both give the same numbers.
-The environment variable LIGHTNING_HOOKS_KERNEL chooses one: `native` (an error where it is absent) or `reference`.
+The environment variable LIGHTNING_HOOKS_KERNEL chooses one, see `lightning_hooks._build`.
 """
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 
-from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks._build import VARIABLE, wanted
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats.kernels import reference
 
 __all__ = ["VARIABLE", "compiled", "in_use", "measure", "measure_many"]
 
-VARIABLE = "LIGHTNING_HOOKS_KERNEL"
-
 
 def _choose() -> tuple[ModuleType | None, str]:
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted not in ("", "native", "reference"):
-        raise RuleError(f"{VARIABLE}={wanted!r}: there are 'native' and 'reference'; leave it unset to take what is there")
-    if wanted == "reference":
+    choice = wanted()
+    if choice == "reference":
         return None, f"reference ({VARIABLE}=reference)"
     try:
         from lightning_hooks.stats.kernels import native
     except ImportError as error:
-        if wanted == "native":
+        if choice == "native":
             raise UnsupportedError(
                 f"{VARIABLE}=native, but the compiled kernel is not there: {error}. It is built when the package is installed "
                 "where a C++ compiler is found; unset the variable to go on with the reference kernel"

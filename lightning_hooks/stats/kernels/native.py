@@ -24,6 +24,7 @@ from lightning_hooks.stats.kernels._native import (
     put_histogram,
     put_many,
     put_moments,
+    writer,
 )
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
@@ -44,6 +45,7 @@ __all__ = [
     "read",
     "read_histogram",
     "read_many",
+    "writer",
 ]
 
 
