@@ -80,12 +80,16 @@ class Layout:
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
         self._place = {stat: i for i, stat in enumerate(self._stats)}
-        self._place = {stat: i for i, stat in enumerate(self._stats)}
         # One look-up for the counts and all the statistics that follow from moments; the others are put in afterwards.
         width = self._rows + len(self._unions)
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
+        self._merged_flat = np.array(
+            [self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)],
+            dtype=np.intp,
+        )
+        self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(self._stats)}
         self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
         self._flat_rows = _joined([column.rows for column in every_column])
@@ -171,13 +175,14 @@ class Filled:
         layout = self._layout
         if layout.rollup is None:
             return None
-        rows, stats = layout._merged_rows, layout._merged_stats
-        places = [layout._place.get(stat, 0) for stat in stats]
-        values = self._values[places, rows].tolist()
-        there = self.measured.take(rows).tolist()
-        for i in [i for i, stat in enumerate(stats) if stat == "ratio"]:
+        rows = layout._merged_rows
+        values = self._values.ravel().take(layout._merged_flat).tolist()
+        for i in layout._merged_ratios:
             values[i] = float(self.ratio([rows[i]], [layout._merged_below[i]])[0])
-        out = {tag: value for tag, value, is_there in zip(layout._merged_tags, values, there, strict=True) if is_there}
+        out = dict(zip(layout._merged_tags, values, strict=True))
+        if not self.measured.all():
+            there = self.measured.take(rows).tolist()
+            out = {tag: value for (tag, value), is_there in zip(out.items(), there, strict=True) if is_there}
         for number, kept, tags in layout._pinned:
             series = columns[number]
             found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)

@@ -127,18 +127,18 @@ class Observer(Participant):
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
 
     def exchange(self) -> Tensor:
-        """The table merged over ranks, on the CPU. All of them must ask together, and all then widen alike.
+        """The table merged over ranks, on the CPU, until the next write. All must ask together, and all then widen alike.
 
         Raises:
             StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
         """
         wish = self.factor if self.expense is None else self.expense.wish(self.factor)
-        state = self.table.merged(stop=self.failed, factor=wish).cpu()
-        if self.table.stopped(state):
+        merged = self.table.merged(stop=self.failed, factor=wish)
+        if merged.stop:
             raise StoppedError("it failed on another rank")
         if self.stage == "train":  # now, before anything can fail on this rank alone
-            self.widen(self.table.agreed_factor(state))
-        return state
+            self.widen(merged.factor)
+        return merged.state
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -19,6 +21,7 @@ from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutr
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
+Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
 _VOTES = _FACTOR, _STOP = [-2, -1]
 
 
@@ -28,6 +31,20 @@ class HasDirect(Protocol):
     @property
     def direct(self) -> bool:
         """Whether they are to be written without it."""
+
+
+class Merged(NamedTuple):
+    """What all ranks have.
+
+    Args:
+        state: flat, on the CPU; of a single rank its own, which the next write changes.
+        stop: whether any rank has voted to stop.
+        factor: the greatest for which any rank has voted.
+    """
+
+    state: Tensor
+    stop: bool
+    factor: int
 
 
 class Table(Metric):
@@ -100,6 +117,11 @@ class Table(Metric):
     def histogram_rows(self) -> tuple[int, ...]:
         """The rows that keep a histogram, in the order of the histograms."""
         return tuple(self._slot_of)
+
+    @property
+    def histogram_slots(self) -> Mapping[int, int]:
+        """Which of the histograms is that of a row."""
+        return self._slot_of
 
     @property
     def pair_rows(self) -> tuple[int, ...]:
@@ -320,55 +342,42 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self, *, stop: bool = False, factor: int = 1) -> Tensor:
+    def merged(self, *, stop: bool = False, factor: int = 1) -> Merged:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
 
         Args:
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
             factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
-
-        Returns:
-            A flat copy of the state that later writes do not change.
         """
+        if world_size() == 1:
+            return Merged(self.state.cpu(), stop, factor)
         for place, vote in zip(_VOTES, (factor, stop), strict=True):
             self.state[place] = float(vote)
-        if world_size() == 1:
-            return self.state.clone()
         with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
-            return self.state.clone()
+            state = self.state.to("cpu", copy=True)
+        return Merged(state, bool(state[_STOP]), int(state[_FACTOR]))
 
-    def stopped(self, state: Tensor) -> bool:
-        """Whether any rank has voted to stop.
+    @property
+    def has_metrics(self) -> bool:
+        """Whether any row keeps a user's metric."""
+        return bool(self._metrics)
 
-        Args:
-            state: what `merged` returned.
-        """
-        return bool(state[_STOP])
-
-    def agreed_factor(self, state: Tensor) -> int:
-        """The greatest factor for which any rank has voted.
-
-        Args:
-            state: what `merged` returned.
-        """
-        return int(state[_FACTOR])
-
-    def metric_values(self, counts: Tensor) -> dict[tuple[int, str], float]:
+    def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
 
         Args:
-            counts: elements of every row, merged over ranks, so that all of them ask the same metrics.
+            counts: elements of every row, a vector, merged over ranks, so that all of them ask the same metrics.
         """
         filled = [row for row in self._metrics if counts[row] > 0 and (row in self._touched or not self._replicated[row])]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
             return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
 
-    def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
         """The four parts of a flat state, as views.
 
         Args:
-            state: `self.state` or what `merged` returned.
+            state: `self.state` or what `merged` returned, of torch or of NumPy.
 
         Returns:
             Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
@@ -376,10 +385,10 @@ class Table(Metric):
         """
         first, second, third, fourth = self._cuts
         return (
-            state[:first].view(self.rows, MOMENTS),
-            state[first:second].view(-1, BUCKETS),
-            state[second:third].view(-1, 2),
-            state[third:fourth].view(-1, SUMS),
+            state[:first].reshape(self.rows, MOMENTS),
+            state[first:second].reshape(-1, BUCKETS),
+            state[second:third].reshape(-1, 2),
+            state[third:fourth].reshape(-1, SUMS),
         )
 
     def update(self, row: int, tensor: Tensor) -> None:

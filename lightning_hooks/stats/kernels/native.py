@@ -19,6 +19,7 @@ from lightning_hooks.stats.kernels import _native, reference
 from lightning_hooks.stats.kernels._native import (
     crc32c,
     derive,
+    fill_floats,
     measure_into,
     measure_many_into,
     put_histogram,
@@ -35,6 +36,7 @@ __all__ = [
     "crc32c",
     "derive",
     "describe",
+    "fill_floats",
     "measure",
     "measure_into",
     "measure_many",

@@ -8,6 +8,7 @@
 #include "blocks.hpp"
 #include "crc.hpp"
 #include "derive.hpp"
+#include "filling.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -112,6 +113,8 @@ PyMethodDef methods[] = {
     {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
     {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
      "Statistics of rows and of unions of rows."},
+    {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
+     "Write numbers into the float slots of a buffer."},
     {nullptr, nullptr, 0, nullptr},
 };
 
