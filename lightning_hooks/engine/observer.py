@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
 
 Due = frozenset[EveryN]
+_GRAD = attrgetter("grad")
 
 
 class Observer(Participant):
@@ -171,8 +173,8 @@ class Observer(Participant):
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
-        self._read(optimizer, "param", memo, lambda p: p)
-        self._read(optimizer, "grad", memo, lambda p: p.grad, memo.scale)
+        self._read(optimizer, "param", memo, _itself)
+        self._read(optimizer, "grad", memo, _GRAD, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in self._due_rows(optimizer, "grad"):
@@ -181,7 +183,7 @@ class Observer(Participant):
 
     def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `final_grad`."""
-        self._read(optimizer, "final_grad", memo, lambda p: p.grad, memo.scale)
+        self._read(optimizer, "final_grad", memo, _GRAD, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
@@ -362,8 +364,9 @@ class Observer(Participant):
             rows = self._params.get(tensor, {})
             self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
         due = self._due_params[tensor, self.schedules]
-        pairs = [(p, due.get(id(p))) for group in optimizer.param_groups for p in group["params"]] if due else []
-        return [(parameter, row) for parameter, row in pairs if row is not None]
+        if not due:
+            return []
+        return [(p, due[id(p)]) for group in optimizer.param_groups for p in group["params"] if id(p) in due]
 
     def _is_due(self, row: Row) -> bool:
         if row.due(self.schedules):
@@ -377,3 +380,7 @@ class Observer(Participant):
             if row.kind not in MODULE_TENSORS:
                 out.setdefault(row.tensor, {})[id(row.target.value)] = row
         return out
+
+
+def _itself(parameter: nn.Parameter) -> Tensor:
+    return parameter

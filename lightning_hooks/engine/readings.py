@@ -14,6 +14,7 @@ from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
 from lightning_hooks.stats.table import Table
 
 Array = NDArray[np.float64]
+_NONE: Array = np.empty((0, 0))
 
 
 class Readings:
@@ -33,16 +34,22 @@ class Readings:
             state = state.clone()
             moments, histograms, _, pairs = table.split(state)
             self._unscale(plan, moments, histograms, pairs, float(scale))
-        # Most tables hold moments only, and of NumPy a view costs a tenth of what it costs of torch.
-        self.moments, self.histograms, sums, sums_of_pairs = table.split(state.numpy())
-        self.pairs: Array = np.zeros((len(plan.rows) + len(plan.groups) if len(sums_of_pairs) else 0, SUMS))
-        if len(sums_of_pairs):
-            self.pairs[list(table.pair_rows)] = sums_of_pairs
-        self.users = table.metric_values(self.moments[:, COUNT]) if table.has_metrics else {}
-        if len(sums):
-            self._read_functions(table, sums)
+        self.users: dict[tuple[int, str], float] = {}
+        self.pairs: Array = _NONE
+        if table.only_moments:
+            self.moments, self.histograms = table.moments_of(state.numpy()), _NONE
+        else:
+            self._read_more(plan, table, state.numpy())
         if plan.groups:
             self._merge_groups(plan)
+
+    def _read_more(self, plan: Plan, table: Table, state: Array) -> None:
+        self.moments, self.histograms, sums, pairs = table.split(state)
+        if len(pairs):
+            self.pairs = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
+            self.pairs[list(table.pair_rows)] = pairs
+        self.users = table.metric_values(self.moments[:, COUNT])
+        self._read_functions(table, sums)
 
     def _merge_groups(self, plan: Plan) -> None:
         members = [i for group in plan.groups for i in group.members]

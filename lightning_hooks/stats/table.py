@@ -111,7 +111,7 @@ class Table(Metric):
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
-        return self.split(self.state)[0]
+        return self.moments_of(self.state)
 
     @property
     def histogram_rows(self) -> tuple[int, ...]:
@@ -357,11 +357,6 @@ class Table(Metric):
             state = self.state.to("cpu", copy=True)
         return Merged(state, bool(state[_STOP]), int(state[_FACTOR]))
 
-    @property
-    def has_metrics(self) -> bool:
-        """Whether any row keeps a user's metric."""
-        return bool(self._metrics)
-
     def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
 
@@ -372,6 +367,15 @@ class Table(Metric):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
             return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
+
+    @property
+    def only_moments(self) -> bool:
+        """Whether no row keeps more than moments."""
+        return not (self._more_than_moments or self._pair_slots)
+
+    def moments_of(self, state: Flat) -> Flat:
+        """The first part of what `split` gives: raw moments [rows, 9]."""
+        return state[: self._cuts[0]].reshape(self.rows, MOMENTS)
 
     def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
         """The four parts of a flat state, as views.
@@ -385,7 +389,7 @@ class Table(Metric):
         """
         first, second, third, fourth = self._cuts
         return (
-            state[:first].reshape(self.rows, MOMENTS),
+            self.moments_of(state),
             state[first:second].reshape(-1, BUCKETS),
             state[second:third].reshape(-1, 2),
             state[third:fourth].reshape(-1, SUMS),
