@@ -1,7 +1,7 @@
-"""Builds the compiled kernel, where there is a compiler for it; everything else about the package is in pyproject.toml.
+"""Builds the compiled parts, where there is a compiler for them; everything else about the package is in pyproject.toml.
 
-The extension is optional: without it the installation succeeds and the reference kernel serves. It is written for GCC and
-Clang, knows no torch, and uses the stable interface of Python, so that one binary serves every Python from 3.11 on.
+They are optional: without them the installation succeeds, and plain torch and Python serve. They are written for GCC and
+Clang, know no torch, and use the stable interface of Python, so that one binary serves every Python from 3.11 on.
 """
 
 import sys
@@ -9,23 +9,28 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-FOLDER = Path("lightning_hooks/stats/kernels/src")  # setuptools wants it relative to this file
 
-kernel = Extension(
-    "lightning_hooks.stats.kernels._native",
-    sources=[
-        str(FOLDER / f"{name}.cpp")
-        for name in ("blocks", "careful", "crc", "derive", "measure", "module", "pool", "tensor", "view", "writing")
-    ],
-    depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in FOLDER.glob(pattern)),
-    include_dirs=[str(FOLDER)],
-    language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wno-psabi"],
-    py_limited_api=True,
-    optional=True,
-)
+def extension(name: str, folder: str) -> Extension:
+    """A module from all the C++ files of a folder; paths are relative to this file, as setuptools wants them."""
+    files = Path(folder)
+    return Extension(
+        name,
+        sources=sorted(str(path) for path in files.glob("*.cpp")),
+        depends=sorted(str(path) for pattern in ("*.hpp", "*.inc") for path in files.glob(pattern)),
+        include_dirs=[folder],
+        language="c++",
+        extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wno-psabi"],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
+PARTS = [
+    extension("lightning_hooks.stats.kernels._native", "lightning_hooks/stats/kernels/src"),
+    extension("lightning_hooks.taps._hooks", "lightning_hooks/taps/src"),
+]
 
 setup(
-    ext_modules=[] if sys.platform == "win32" else [kernel],
+    ext_modules=[] if sys.platform == "win32" else PARTS,
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

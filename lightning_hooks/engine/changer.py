@@ -190,8 +190,7 @@ class Changer(Participant):
         alone = bool(getattr(link.transform, "elementwise", False))
         seen = parts_of(grads) if alone else wholes_of(grads)
         params = [target.value.detach() for target in targets]
-        before = [tensor.clone() for tensor in seen]
-        link.context.names = names
+        before = [tensor.clone() for tensor in seen] if self.reporting else []
         results = link.run(seen, names, list(parts_of(params) if alone else wholes_of(params)), self.step, owned=True)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if is_sharded(grad) and not alone:

@@ -125,8 +125,25 @@ class Dispatcher:
         fresh = opened is None or opened.step != step
         if fresh and stage == TRAIN:
             self._lap()
+        if stage == TRAIN and self._rests(step, fresh):
+            return
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
+
+    def _rests(self, step: int, fresh: bool) -> bool:
+        """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do.
+
+        Where only some steps are watched, most are such ones, and they should cost nothing that can be measured.
+        """
+        if self._installed != () or self.renewal.wanted:
+            return False
+        if not fresh:
+            return not self._open[TRAIN].active
+        if any(participant.due(step, TRAIN) is not None for participant in self.participants):
+            return False
+        self.stage = TRAIN
+        self._open[TRAIN] = _Open(step, [])
+        return True
 
     def _lap(self) -> None:
         wall, common = self.meter.lap(), self.meter.common.take()
@@ -165,6 +182,9 @@ class Dispatcher:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.suspend()
         opened = self._open.pop(stage, None)
+        if opened is not None and not opened.active:
+            self._memos.clear()
+            return
         with self.meter.common if stage == TRAIN else self.meter.aside:
             if stage == TRAIN:
                 self._memos.clear()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.engine.observer import Due
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.stats.merging import Merges, statistics
+from lightning_hooks.stats.merging import Merges, Statistics
 from lightning_hooks.stats.record import Columns, Head
 from lightning_hooks.stats.rollup import RollUp, TapLabel
 from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
@@ -76,17 +76,22 @@ class Layout:
             for tensor in totals
             if any(row.tensor == tensor for row in plan.rows)
         }
-        self._merges = Merges(self._unions)
+        merges = Merges(self._unions)
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
-        self._stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
-        self._place = {stat: i for i, stat in enumerate(self._stats)}
-        self._place = {stat: i for i, stat in enumerate(self._stats)}
+        stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
+        self._statistics = Statistics(stats, self._rows, merges)
+        self._place = {stat: i for i, stat in enumerate(stats)}
         # One look-up for the counts and all the statistics that follow from moments; the others are put in afterwards.
         width = self._rows + len(self._unions)
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
-        places = {**self._place, "count": len(self._stats)}
+        self._merged_flat = np.array(
+            [self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)],
+            dtype=np.intp,
+        )
+        self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
+        places = {**self._place, "count": len(stats)}
         self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
         self._flat_rows = _joined([column.rows for column in every_column])
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
@@ -129,11 +134,11 @@ class Layout:
         Args:
             moments: float64 [rows and groups, 9].
         """
-        return Filled(self, statistics(self._stats, moments, self._merges))
+        return Filled(self, self._statistics(moments))
 
 
 class Filled:
-    """The statistics of one step.
+    """The statistics of one step, until those of the next are computed.
 
     Args:
         layout: of what.
@@ -171,13 +176,14 @@ class Filled:
         layout = self._layout
         if layout.rollup is None:
             return None
-        rows, stats = layout._merged_rows, layout._merged_stats
-        places = [layout._place.get(stat, 0) for stat in stats]
-        values = self._values[places, rows].tolist()
-        there = self.measured.take(rows).tolist()
-        for i in [i for i, stat in enumerate(stats) if stat == "ratio"]:
+        rows = layout._merged_rows
+        values = self._values.ravel().take(layout._merged_flat).tolist()
+        for i in layout._merged_ratios:
             values[i] = float(self.ratio([rows[i]], [layout._merged_below[i]])[0])
-        out = {tag: value for tag, value, is_there in zip(layout._merged_tags, values, there, strict=True) if is_there}
+        out = dict(zip(layout._merged_tags, values, strict=True))
+        if not self.measured.all():
+            there = self.measured.take(rows).tolist()
+            out = {tag: value for (tag, value), is_there in zip(out.items(), there, strict=True) if is_there}
         for number, kept, tags in layout._pinned:
             series = columns[number]
             found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
 
 Due = frozenset[EveryN]
+_GRAD = attrgetter("grad")
 
 
 class Observer(Participant):
@@ -58,6 +60,7 @@ class Observer(Participant):
         self.factor = 1
         self.expense: Expense | None = None
         self.sample: Sample | None = None
+        self.direct = True  # tensors are written into the table without asking: neither timed nor, after a failure, left out
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         pairs = plan.pair_rows
         self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
@@ -92,25 +95,30 @@ class Observer(Participant):
         """Start with an empty table."""
         self.schedules = self._due_at(step)
         if self.expense is not None:
-            self.sample = self.expense.begin(self.schedules, self.account.meter.clock)
+            self._time_with(self.expense.begin(self.schedules, self.account.meter.clock))
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
 
     def lap(self, own: float, wall: float | None) -> None:
         """Note what the step has cost."""
-        self.sample = None
+        self._time_with(None)
         if self.expense is not None:
             self.expense.lap(own, wall)
 
+    def _time_with(self, sample: Sample | None) -> None:
+        self.sample = sample
+        self.direct = sample is None and not self.failed
+
     def timed(self, work: Callable[[Any], None], seen: Any) -> None:
         """Do what a slot does in a step in which that is timed."""
-        sample, self.sample = self.sample, None
+        sample = self.sample
         assert sample is not None
+        self._time_with(None)
         try:
             sample.time(work, seen)
         finally:
-            self.sample = sample
+            self._time_with(sample)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
@@ -121,18 +129,18 @@ class Observer(Participant):
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
 
     def exchange(self) -> Tensor:
-        """The table merged over ranks, on the CPU. All of them must ask together, and all then widen alike.
+        """The table merged over ranks, on the CPU, until the next write. All must ask together, and all then widen alike.
 
         Raises:
             StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
         """
         wish = self.factor if self.expense is None else self.expense.wish(self.factor)
-        state = self.table.merged(stop=self.failed, factor=wish).cpu()
-        if self.table.stopped(state):
+        merged = self.table.merged(stop=self.failed, factor=wish)
+        if merged.stop:
             raise StoppedError("it failed on another rank")
         if self.stage == "train":  # now, before anything can fail on this rank alone
-            self.widen(self.table.agreed_factor(state))
-        return state
+            self.widen(merged.factor)
+        return merged.state
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""
@@ -165,8 +173,8 @@ class Observer(Participant):
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
-        self._read(optimizer, "param", memo, lambda p: p)
-        self._read(optimizer, "grad", memo, lambda p: p.grad, memo.scale)
+        self._read(optimizer, "param", memo, _itself)
+        self._read(optimizer, "grad", memo, _GRAD, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in self._due_rows(optimizer, "grad"):
@@ -175,7 +183,7 @@ class Observer(Participant):
 
     def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `final_grad`."""
-        self._read(optimizer, "final_grad", memo, lambda p: p.grad, memo.scale)
+        self._read(optimizer, "final_grad", memo, _GRAD, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
@@ -252,6 +260,7 @@ class Observer(Participant):
         self.gone = world_size() == 1 or isinstance(error, StoppedError)
         if not self.failed:
             self.failed = True
+            self.direct = False
             warnings.warn(
                 f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
             )
@@ -355,8 +364,9 @@ class Observer(Participant):
             rows = self._params.get(tensor, {})
             self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
         due = self._due_params[tensor, self.schedules]
-        pairs = [(p, due.get(id(p))) for group in optimizer.param_groups for p in group["params"]] if due else []
-        return [(parameter, row) for parameter, row in pairs if row is not None]
+        if not due:
+            return []
+        return [(p, due[id(p)]) for group in optimizer.param_groups for p in group["params"] if id(p) in due]
 
     def _is_due(self, row: Row) -> bool:
         if row.due(self.schedules):
@@ -370,3 +380,7 @@ class Observer(Participant):
             if row.kind not in MODULE_TENSORS:
                 out.setdefault(row.tensor, {})[id(row.target.value)] = row
         return out
+
+
+def _itself(parameter: nn.Parameter) -> Tensor:
+    return parameter

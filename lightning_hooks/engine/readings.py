@@ -14,10 +14,11 @@ from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
 from lightning_hooks.stats.table import Table
 
 Array = NDArray[np.float64]
+_NONE: Array = np.empty((0, 0))
 
 
 class Readings:
-    """The merged table of a step, on the CPU.
+    """The merged table of a step, on the CPU, until the next write into it.
 
     Args:
         plan: whose rows they are.
@@ -27,26 +28,38 @@ class Readings:
     """
 
     def __init__(self, plan: Plan, table: Table, state: Tensor, scale: Tensor | None = None) -> None:
-        moments, histograms, sums, pairs = table.split(state)
-        self._slots = {row: slot for slot, row in enumerate(table.histogram_rows)}
-        self._groups = {group.index: group.members for group in plan.groups}
+        self._slots = table.histogram_slots
+        self._groups = {group.index: group.members for group in plan.groups} if plan.groups else {}
         if scale is not None and float(scale) != 1.0:
+            state = state.clone()
+            moments, histograms, _, pairs = table.split(state)
             self._unscale(plan, moments, histograms, pairs, float(scale))
-        self.histograms: Array = histograms.numpy()
-        self.pairs: Array = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
-        if len(pairs):
-            self.pairs[list(table.pair_rows)] = pairs.numpy()
-        self.users = table.metric_values(moments[:, COUNT])
-        self._read_functions(table, sums)
+        self.users: dict[tuple[int, str], float] = {}
+        self.pairs: Array = _NONE
+        if table.only_moments:
+            self.moments, self.histograms = table.moments_of(state.numpy()), _NONE
+        else:
+            self._read_more(plan, table, state.numpy())
         if plan.groups:
-            members = [i for group in plan.groups for i in group.members]
-            place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
-            index = torch.tensor(place)
-            moments = torch.cat([moments, merge_by_index(moments[members], index, len(plan.groups))])
+            self._merge_groups(plan)
+
+    def _read_more(self, plan: Plan, table: Table, state: Array) -> None:
+        self.moments, self.histograms, sums, pairs = table.split(state)
+        if len(pairs):
+            self.pairs = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
+            self.pairs[list(table.pair_rows)] = pairs
+        self.users = table.metric_values(self.moments[:, COUNT])
+        self._read_functions(table, sums)
+
+    def _merge_groups(self, plan: Plan) -> None:
+        members = [i for group in plan.groups for i in group.members]
+        place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
+        merged = merge_by_index(torch.from_numpy(self.moments[members]), torch.tensor(place), len(plan.groups))
+        self.moments = np.concatenate([self.moments, merged.numpy()])
+        if len(self.pairs):
             np.add.at(self.pairs, np.array(place) + len(plan.rows), self.pairs[members])
             for group in plan.groups:  # the number of parts is that of each member, not their sum
                 self.pairs[group.index, PARTS] = self.pairs[list(group.members), PARTS].max(initial=0.0)
-        self.moments: Array = moments.numpy()
 
     @property
     def squares(self) -> Array:
@@ -65,7 +78,7 @@ class Readings:
         if index in self._groups:
             merged: Array = self.histograms[[self._slots[i] for i in self._groups[index]]].sum(0)
             return merged
-        one: Array = self.histograms[self._slots[index]]
+        one: Array = self.histograms[self._slots[index]].copy()
         return one
 
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
@@ -77,7 +90,7 @@ class Readings:
                 # A loss scale is a power of two unless somebody chose another: whole buckets move.
                 histograms[self._slots[row]] = shift(histograms[self._slots[row]], -round(float(np.log2(scale))))
 
-    def _read_functions(self, table: Table, sums: Tensor) -> None:
+    def _read_functions(self, table: Table, sums: Array) -> None:
         named = {(row, name): sums[place] for row, place, name in table.functions}
         for key, pair in named.items():
             if pair[1] > 0:
@@ -86,7 +99,7 @@ class Readings:
         for group, members in self._groups.items():
             for name in names:
                 kept = [named[(i, name)] for i in members if (i, name) in named]
-                total = torch.stack(kept).sum(0) if kept else None
+                total = np.sum(kept, axis=0) if kept else None
                 if total is not None and total[1] > 0:
                     self.users[(group, name)] = float(total[0] / total[1])
 

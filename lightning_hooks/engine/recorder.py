@@ -57,6 +57,7 @@ class Recorder:
         plan = observer.plan
         self._noise = NoiseAverage(len(plan.rows))
         of_groups = {i for group in plan.groups if "noise_scale" in group.stats for i in group.members}
+        self._noisy = any("noise_scale" in each.stats for each in (*plan.groups, *plan.rows))
         self._noise_rows = np.array([row.index in of_groups or "noise_scale" in row.stats for row in plan.rows], dtype=bool)
 
     def record(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> StepRecord:
@@ -74,7 +75,8 @@ class Recorder:
         state = self.observer.exchange()
         readings = Readings(self.observer.plan, self.observer.table, state, scale)
         moments = readings.moments
-        self._average_noise(readings)
+        if self._noisy:
+            self._average_noise(readings)
         filled = layout.fill(moments)
         columns = filled.columns()
         for column, head in layout.others:
@@ -133,10 +135,9 @@ class Recorder:
 
     def _average_noise(self, readings: Readings) -> None:
         rows = self._noise_rows
-        if rows.any():
-            estimates = noise_estimates(readings.pairs, self._summed(readings))[: len(rows)]
-            measured = readings.moments[: len(rows), COUNT] > 0
-            self._noise.take(np.where((rows & measured)[:, None], estimates, np.nan))
+        estimates = noise_estimates(readings.pairs, self._summed(readings))[: len(rows)]
+        measured = readings.moments[: len(rows), COUNT] > 0
+        self._noise.take(np.where((rows & measured)[:, None], estimates, np.nan))
 
     def _summed(self, readings: Readings) -> Array:
         """Squared norm of the sum of all micro-batches' gradients; what the step has is averaged over ranks."""
@@ -159,7 +160,7 @@ class Recorder:
         update, param = filled.total_norm("update"), filled.total_norm("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
-        if self._noise_rows.any():
+        if self._noisy:
             scale = self._noise.scale()
             if not np.isnan(scale):
                 out["hooks/noise_scale"] = scale

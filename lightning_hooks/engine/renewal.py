@@ -23,14 +23,14 @@ class Renewal:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._wanted = False
+        self.wanted = False  # a look when the next step begins
         self._called: dict[Hashable, set[int]] = {}
         self._idle: set[int] = set()
         self._gone: set[str] = set()
 
     def want(self) -> None:
         """Ask for a look when the next step begins."""
-        self._wanted = True
+        self.wanted = True
         self._idle.clear()
 
     def note(self, key: Hashable, called: set[int]) -> None:
@@ -47,7 +47,7 @@ class Renewal:
         missing = before - called - self._idle
         if missing:  # each is suspected once: a layer that is dropped at random is still there
             self._idle |= missing
-            self._wanted = True
+            self.wanted = True
 
     def renew(self, targets: Iterable[Target[Any]]) -> bool:
         """Look once more where that was asked for; say whether anything was replaced.
@@ -57,9 +57,9 @@ class Renewal:
         Args:
             targets: of all rules; those that were replaced hold the new object afterwards.
         """
-        if not self._wanted:
+        if not self.wanted:
             return False
-        self._wanted = False
+        self.wanted = False
         there: dict[tuple[bool, str], Target[Any]] = {}
         for module in named_modules(self._model):
             there.update({(False, alias): module for alias in module.aliases})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 class Slot:
     """The place of one row in a chain.
 
+    `see` merges a tensor into the row. Most tensors are written into the table without a call of this object.
+
     Args:
         observer: whose table.
         row: the tap.
@@ -26,19 +29,17 @@ class Slot:
     def __init__(self, observer: Observer, row: Row) -> None:
         self.observer = observer
         self.row = row
-        self._write = observer.table.writer(row.index)
+        self._write = observer.table.writer(row.index, _ALWAYS, self._measure)
+        self.see: Callable[[Tensor], None] = observer.table.writer(row.index, observer, self._see)
 
-    def see(self, tensor: Tensor) -> None:
-        """Merge a tensor into the row."""
-        if self.observer.sample is not None:
-            self.observer.timed(self.see, tensor)
-            return
-        try:
-            if self._write is not None and not self.observer.failed and self._write(tensor):
-                return
-        except Exception:  # the long way meets it again, and tells the observer
-            pass
-        self.look(Measurement(tensor))
+    def _see(self, tensor: Tensor) -> None:
+        if self.observer.sample is not None and not self.observer.failed:
+            self.observer.timed(self._write, tensor)
+        else:
+            self._measure(tensor)
+
+    def _measure(self, tensor: Tensor) -> None:
+        self.observer.take(self.row, Measurement(tensor), last=False)
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
@@ -46,3 +47,10 @@ class Slot:
             self.observer.timed(self.look, look)
             return
         self.observer.take(self.row, look, last=False)
+
+
+class _Always:
+    direct = True
+
+
+_ALWAYS = _Always()

@@ -63,20 +63,33 @@ class Merges:
         return out
 
 
-def statistics(stats: Sequence[str], moments: Array, merges: Merges) -> Array:
+class Statistics:
     """Several statistics of rows and of unions of rows, and how many elements each holds.
 
     Args:
         stats: keys of `STATISTICS`.
-        moments: float64 [rows, 9].
+        rows: how many.
         merges: the unions.
-
-    Returns:
-        float64 [len(stats) + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts.
     """
-    if kernels.compiled is not None:
-        out = np.empty((len(stats) + 1, len(moments) + len(merges)))
-        kernels.compiled.derive(np.ascontiguousarray(moments), merges.rows, merges.starts, letters(tuple(stats)), out)
-        return out
-    every = np.concatenate([moments, merges(moments)])
-    return np.concatenate([compute_all(stats, every), every[None, :, COUNT]])
+
+    def __init__(self, stats: Sequence[str], rows: int, merges: Merges) -> None:
+        self._stats = tuple(stats)
+        self._letters = letters(self._stats)
+        self._merges = merges
+        self._out = np.empty((len(stats) + 1, rows + len(merges)))  # one for all steps: it is large, and soon read out
+
+    def __call__(self, moments: Array) -> Array:
+        """The statistics of a step, until the next call.
+
+        Args:
+            moments: float64 [rows, 9].
+
+        Returns:
+            float64 [len(stats) + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts.
+        """
+        merges = self._merges
+        if kernels.compiled is not None:
+            kernels.compiled.derive(np.ascontiguousarray(moments), merges.rows, merges.starts, self._letters, self._out)
+            return self._out
+        every = np.concatenate([moments, merges(moments)])
+        return np.concatenate([compute_all(self._stats, every), every[None, :, COUNT]])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -19,7 +23,30 @@ from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutr
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
+Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
 _VOTES = _FACTOR, _STOP = [-2, -1]
+
+
+class HasDirect(Protocol):
+    """Who may want to see tensors itself before they are written."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether they are to be written without it."""
+
+
+class Merged(NamedTuple):
+    """What all ranks have.
+
+    Args:
+        state: flat, on the CPU; of a single rank its own, which the next write changes.
+        stop: whether any rank has voted to stop.
+        factor: the greatest for which any rank has voted.
+    """
+
+    state: Tensor
+    stop: bool
+    factor: int
 
 
 class Table(Metric):
@@ -86,12 +113,17 @@ class Table(Metric):
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
-        return self.split(self.state)[0]
+        return self.moments_of(self.state)
 
     @property
     def histogram_rows(self) -> tuple[int, ...]:
         """The rows that keep a histogram, in the order of the histograms."""
         return tuple(self._slot_of)
+
+    @property
+    def histogram_slots(self) -> Mapping[int, int]:
+        """Which of the histograms is that of a row."""
+        return self._slot_of
 
     @property
     def pair_rows(self) -> tuple[int, ...]:
@@ -119,28 +151,46 @@ class Table(Metric):
         writers = kernels.compiled is not None or self.state.is_cuda
         self._write(row, look, merging=writers or row in self._touched, seen=seen)
 
-    def writer(self, row: int) -> Callable[[Tensor], bool] | None:
+    def writer(self, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
 
-        It returns False, with nothing done, for a tensor that the kernel does not measure. None, where every tensor of the row
-        takes a measurement: no kernel that writes in place, or a user's statistic.
+        Args:
+            row: which.
+            owner: asked at every call whether tensors may be written so.
+            otherwise: called with a tensor in place of that: where they may not, where the kernel does not measure it, and
+                where anything goes wrong. The whole function, where every tensor of the row takes a measurement: no kernel
+                that writes in place, or a user's statistic.
 
         Example:
+            >>> class Owner:
+            ...     direct = True
             >>> table = Table(1)
-            >>> write = table.writer(0)
-            >>> write is None or (write(torch.tensor([1.0, 3.0])) and table.moments[0, 1].item() == 2.0)
-            True
+            >>> write = table.writer(0, Owner(), lambda tensor: table.add(0, Measurement(tensor)))
+            >>> write(torch.tensor([1.0, 3.0]))
+            >>> table.moments[0, 1].item()
+            2.0
         """
-        first, device = row * MOMENTS, kernels.on_device(self.state)
+        device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
-            return lambda tensor: not device.measure_many_into(self.state, [first], [tensor], merging=True)
+            return self._device_writer(device, row, owner, otherwise)
         if kernels.compiled is None or row in self._functions or row in self._metrics:
-            return None
-        measure_into = kernels.compiled.measure_into
+            return otherwise
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
+        write: Callable[[Tensor], None] = kernels.compiled.writer(self, row * MOMENTS, counts, owner, otherwise)
+        return write
 
-        def write(tensor: Tensor) -> bool:
-            return measure_into(self.state, first, counts, tensor, True)  # type: ignore[no-any-return, unused-ignore]
+    def _device_writer(
+        self, device: ModuleType, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]
+    ) -> Callable[[Tensor], None]:
+        places = [row * MOMENTS]
+
+        def write(tensor: Tensor) -> None:
+            written = False
+            if owner.direct:
+                with suppress(Exception):  # `otherwise` meets the same error, and says of what it is
+                    written = not device.measure_many_into(self.state, places, [tensor], merging=True)
+            if not written:
+                otherwise(tensor)
 
         return write
 
@@ -314,55 +364,46 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self, *, stop: bool = False, factor: int = 1) -> Tensor:
+    def merged(self, *, stop: bool = False, factor: int = 1) -> Merged:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
 
         Args:
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
             factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
-
-        Returns:
-            A flat copy of the state that later writes do not change.
         """
+        if world_size() == 1:
+            return Merged(self.state.cpu(), stop, factor)
         for place, vote in zip(_VOTES, (factor, stop), strict=True):
             self.state[place] = float(vote)
-        if world_size() == 1:
-            return self.state.clone()
         with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
-            return self.state.clone()
+            state = self.state.to("cpu", copy=True)
+        return Merged(state, bool(state[_STOP]), int(state[_FACTOR]))
 
-    def stopped(self, state: Tensor) -> bool:
-        """Whether any rank has voted to stop.
-
-        Args:
-            state: what `merged` returned.
-        """
-        return bool(state[_STOP])
-
-    def agreed_factor(self, state: Tensor) -> int:
-        """The greatest factor for which any rank has voted.
-
-        Args:
-            state: what `merged` returned.
-        """
-        return int(state[_FACTOR])
-
-    def metric_values(self, counts: Tensor) -> dict[tuple[int, str], float]:
+    def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
 
         Args:
-            counts: elements of every row, merged over ranks, so that all of them ask the same metrics.
+            counts: elements of every row, a vector, merged over ranks, so that all of them ask the same metrics.
         """
         filled = [row for row in self._metrics if counts[row] > 0 and (row in self._touched or not self._replicated[row])]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
             return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
 
-    def split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    @property
+    def only_moments(self) -> bool:
+        """Whether no row keeps more than moments."""
+        return not (self._more_than_moments or self._pair_slots)
+
+    def moments_of(self, state: Flat) -> Flat:
+        """The first part of what `split` gives: raw moments [rows, 9]."""
+        return state[: self._cuts[0]].reshape(self.rows, MOMENTS)
+
+    def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
         """The four parts of a flat state, as views.
 
         Args:
-            state: `self.state` or what `merged` returned.
+            state: `self.state` or what `merged` returned, of torch or of NumPy.
 
         Returns:
             Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
@@ -370,10 +411,10 @@ class Table(Metric):
         """
         first, second, third, fourth = self._cuts
         return (
-            state[:first].view(self.rows, MOMENTS),
-            state[first:second].view(-1, BUCKETS),
-            state[second:third].view(-1, 2),
-            state[third:fourth].view(-1, SUMS),
+            self.moments_of(state),
+            state[first:second].reshape(-1, BUCKETS),
+            state[second:third].reshape(-1, 2),
+            state[third:fourth].reshape(-1, SUMS),
         )
 
     def update(self, row: int, tensor: Tensor) -> None:

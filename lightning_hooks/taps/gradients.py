@@ -40,24 +40,6 @@ class GradHook(OurHook):
         return grad if changed else None
 
 
-class LookHook(OurHook):
-    """A tensor hook for one visitor that only looks.
-
-    Args:
-        see: sees the gradient.
-        gate: closed, the gradient passes unseen.
-    """
-
-    def __init__(self, see: Visitor, gate: Gate) -> None:
-        self.see = see
-        self.gate = gate
-
-    def __call__(self, grad: Tensor | None) -> None:
-        """Called by autograd; the gradient is None where a consumer's backward returned none."""
-        if grad is not None and self.gate.open:
-            self.see(grad)
-
-
 class Contribution:
     """A module's own contribution to the gradient of one of its inputs.
 

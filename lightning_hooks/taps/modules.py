@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.gradients import Contribution, GradHook, LookHook, Visitor, connect, contributions, sequence_number
+from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
 from lightning_hooks.taps.handles import Handles, OurHook
+from lightning_hooks.taps.looking import LookHook, PlainHook
 from lightning_hooks.taps.place import Call, Line, Place
-from lightning_hooks.taps.plain import PlainHook
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 
 
@@ -42,7 +42,7 @@ def _plain(place: Place, gate: Gate, otherwise: Callable[..., Any]) -> PlainHook
     see = next((line.visit for line in place.after if isinstance(line, Line)), None)
     grad: GradHook | LookHook | None = None
     for line in place.output_grad:
-        grad = GradHook([line.visit], gate) if line.changes else LookHook(line.visit, gate)
+        grad = GradHook([line.visit], gate) if line.changes else LookHook(gate, line.visit)
     return PlainHook(gate, place.called, see, grad, otherwise)
 
 

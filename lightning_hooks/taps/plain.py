@@ -1,7 +1,7 @@
-"""The hook of a module that is only looked at: its result, the gradient of it, or both.
+"""The hooks of what is only looked at: the result of a module, the gradient of it, or both.
 
 Most hooks are of this kind and most results are one tensor, so this case takes one call and leaves the others to the hook that
-can do everything.
+can do everything. These are the ones in Python; `quick` has the compiled ones.
 """
 
 from __future__ import annotations
@@ -13,10 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.gradients import GradHook, LookHook, Visitor
+from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import OurHook
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
+
+
+class LookHook(OurHook):
+    """A tensor hook for one visitor that only looks.
+
+    Args:
+        gate: closed, the gradient passes unseen.
+        see: sees the gradient.
+    """
+
+    def __init__(self, gate: Gate, see: Visitor) -> None:
+        self.gate = gate
+        self.see = see
+
+    def __call__(self, grad: Tensor | None) -> None:
+        """Called by autograd; the gradient is None where a consumer's backward returned none."""
+        if grad is not None and self.gate.open:
+            self.see(grad)
 
 
 class PlainHook(OurHook):

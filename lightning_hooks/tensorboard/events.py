@@ -39,7 +39,7 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
         self._explained: set[str] = set()
-        self._templates: dict[tuple[Any, ...], tuple[Template, NDArray[np.intp], Any]] = {}
+        self._templates: dict[tuple[Any, ...], tuple[Template, Any]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -64,10 +64,10 @@ class EventBuilder:
             summary: bytes = self.summary(record).SerializeToString()
             self._templates[key] = self._template(record, columns)
             return summary
-        template, places, _ = known
         numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
-        with np.errstate(over="ignore"):
-            filled = template.fill(np.concatenate([columns.values, columns.values.take(places), numbers]).astype("<f4"))
+        filled = known[0].fill(columns.values, numbers)
+        if not record.histograms:
+            return filled
         drawn = [(tag, counts) for tag, counts in record.histograms if counts.any()]
         empty = Summary()  # where nothing finite was measured
         for tag, counts in record.histograms:
@@ -82,14 +82,14 @@ class EventBuilder:
         rows: Any = columns.measured.tobytes() if record.rolled_up is None else tuple(record.rolled_up)
         return record.prefix, id(columns.heads), rows, tuple(record.summaries)
 
-    def _template(self, record: Record, columns: Columns) -> tuple[Template, NDArray[np.intp], Any]:
-        """A template, the places of the values that stand in the scalar form too, and what the key holds the identity of."""
+    def _template(self, record: Record, columns: Columns) -> tuple[Template, Any]:
+        """A template, and what the key holds the identity of."""
         vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
         there = columns.measured.copy()
         for head in columns.heads:
             if head.stat == "count" or record.rolled_up is not None:
                 there[head.place] = False
-        return Template(vectors, list(record.scalars)), np.flatnonzero(there), columns.heads
+        return Template(vectors, list(record.scalars), np.flatnonzero(there).tolist()), columns.heads
 
     def _vector_tag(self, record: Record, series: Series) -> str:
         return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"

@@ -24,16 +24,15 @@ class Template:
     Args:
         vectors: tag and length of each.
         numbers: tags.
+        places: of the first of these numbers, those that stand in a vector too: where, counted over all vectors.
 
     Example:
-        >>> filled = Template([("v", 2)], ["a"]).fill(np.array([1.0, 2.0, 3.0], dtype="<f4"))
-        >>> Summary.FromString(filled).value[1]
-        tag: "a"
-        simple_value: 3
-        <BLANKLINE>
+        >>> filled = Template([("v", 2)], ["a", "b"], [1]).fill(np.array([1.0, 2.0]), np.array([3.0]))
+        >>> [(value.tag, value.simple_value) for value in Summary.FromString(filled).value[1:]]
+        [('a', 2.0), ('b', 3.0)]
     """
 
-    def __init__(self, vectors: Sequence[tuple[str, int]], numbers: Sequence[str]) -> None:
+    def __init__(self, vectors: Sequence[tuple[str, int]], numbers: Sequence[str], places: Sequence[int] = ()) -> None:
         parts: list[bytes] = []
         ends: list[int] = []
         size = 0
@@ -43,29 +42,52 @@ class Template:
             parts.append(part)
             ends.append(size)
         self._buffer = bytearray(b"".join(parts))
-        self._bytes = memoryview(self._buffer)
-        self._slots: list[tuple[slice, slice]] = []
+        slots: list[tuple[int, int, int]] = []
         taken = 0
         for (_, length), end in zip(vectors, ends, strict=False):
-            self._slots.append((slice(end - 4 * length, end), slice(taken, taken + 4 * length)))
-            taken += 4 * length
-        self._taken = taken
-        starts = np.array(ends[len(vectors) :], dtype=np.intp) - 4
-        self._numbers = (starts[:, None] + np.arange(4)).ravel()
-        self._array = np.frombuffer(self._buffer, dtype=np.uint8)
+            slots.append((end - 4 * length, taken, length))
+            taken += length
+        starts = [end - 4 for end in ends[len(vectors) :]]
+        slots += [(start, place, 1) for start, place in zip(starts, places, strict=False)]
+        self._of_vectors = _Slots(slots)
+        self._of_numbers = _Slots([(start, i, 1) for i, start in enumerate(starts[len(places) :])])
 
-    def fill(self, floats: NDArray[np.float32]) -> bytes:
-        """The summary with these numbers: those of the vectors, one after the other, then the others.
+    def fill(self, values: NDArray[np.float64], numbers: NDArray[np.float64]) -> bytes:
+        """The summary with these numbers.
 
         Args:
-            floats: little-endian float32.
+            values: those of the vectors, one after the other.
+            numbers: those of the tags that have no place in a vector.
         """
-        raw = floats.view(np.uint8)
-        content = memoryview(raw.data)
-        for slot, source in self._slots:
-            self._bytes[slot] = content[source]
-        self._array[self._numbers] = raw[self._taken :]
+        self._of_vectors.fill(self._buffer, values)
+        self._of_numbers.fill(self._buffer, numbers)
         return bytes(self._buffer)
+
+
+class _Slots:
+    """Runs of float slots in a buffer.
+
+    Args:
+        runs: for each the first byte, the first of the numbers, and how many of them.
+    """
+
+    def __init__(self, runs: Sequence[tuple[int, int, int]]) -> None:
+        from lightning_hooks.stats import kernels  # here, so that reading a run does not load torch
+
+        self._compiled = kernels.compiled
+        self._runs = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        starts = [start + 4 * i for start, _, many in runs for i in range(many)]
+        self._bytes = (np.array(starts, dtype=np.intp)[:, None] + np.arange(4)).ravel()
+        self._numbers = np.array([first + i for _, first, many in runs for i in range(many)], dtype=np.intp)
+
+    def fill(self, buffer: bytearray, numbers: NDArray[np.float64]) -> None:
+        """Put numbers into their slots, as little-endian float32."""
+        if self._compiled is not None:
+            self._compiled.fill_floats(buffer, self._runs, np.ascontiguousarray(numbers))
+            return
+        with np.errstate(over="ignore"):
+            floats = numbers.take(self._numbers).astype("<f4")
+        np.frombuffer(buffer, dtype=np.uint8)[self._bytes] = floats.view(np.uint8)
 
 
 def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:

@@ -7,7 +7,7 @@ from lightning_hooks import Watch, instrument
 from lightning_hooks.engine.layout import Layout
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.taps.plain import PlainHook
+from lightning_hooks.taps.looking import PlainHook
 
 RULES = [
     Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),

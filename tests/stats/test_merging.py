@@ -6,7 +6,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels.reference import measure
-from lightning_hooks.stats.merging import Merges, statistics
+from lightning_hooks.stats.merging import Merges, Statistics
 from lightning_hooks.stats.moments import merge_groups
 from lightning_hooks.stats.scalars import STATISTICS, compute
 
@@ -20,6 +20,10 @@ def rows():
 
 
 UNIONS = [[0], [0, 1], [5, 6, 7], [11, 3], [13, 13, 0], list(range(14, 40))]
+
+
+def statistics(stats, rows, merges):
+    return Statistics(stats, len(rows), merges)(rows)
 
 
 def test_unions_are_those_of_merge_groups(rows):

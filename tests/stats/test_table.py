@@ -30,32 +30,55 @@ def test_a_row_is_the_union_of_what_was_added():
     assert kept.moments[3, 0] == 0
 
 
+class Owner:
+    direct = True
+
+
 @needs_native
 def test_writers_write_what_adding_writes():
-    added, written = table(), table()
-    writers = [written.writer(row) for row in range(4)]
-    assert [writer is None for writer in writers] == [False, False, True, False]
+    added, written, left = table(), table(), []
+    writers = [written.writer(row, Owner(), left.append) for row in range(4)]
+    assert [writer == left.append for writer in writers] == [False, False, True, False]
     for tensor in TENSORS:
         for row in (0, 1):
             added.add(row, Measurement(tensor))
-            assert writers[row](tensor)
+            assert writers[row](tensor) is None
     torch.testing.assert_close(written.state, added.state, rtol=0, atol=0, equal_nan=True)
     written.clear()
-    assert writers[0](TENSORS[0])
-    assert written.moments[0, 1] == 2.0
+    writers[0](TENSORS[0])
+    assert written.moments[0, 1] == 2.0 and not left
 
 
 @needs_native
 def test_a_writer_leaves_alone_what_the_kernel_does_not_measure():
-    kept = table()
-    write = kept.writer(0)
+    kept, left = table(), []
+    write = kept.writer(0, Owner(), left.append)
     before = kept.state.clone()
-    for odd in (torch.ones(3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
-        assert not write(odd)
-    assert torch.equal(kept.state, before)
-    assert write(torch.tensor([5.0]))
+    odd = [torch.ones(3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.ones(2, device="meta")]
+    for tensor in odd:
+        write(tensor)
+    assert torch.equal(kept.state, before) and [id(tensor) for tensor in left] == [id(tensor) for tensor in odd]
+    write(torch.tensor([5.0]))
     kept.add(0, Measurement(torch.eye(2).to_sparse()))
     assert kept.moments[0, :2].tolist() == [5.0, 1.4]
+
+
+@needs_native
+def test_a_writer_asks_its_owner_and_hands_errors_on():
+    kept, owner, left = table(), Owner(), []
+    write = kept.writer(0, owner, left.append)
+    owner.direct = False
+    write(TENSORS[0])
+    owner.direct = True
+    kept.state = kept.state.float()  # cannot be written
+    write(TENSORS[0])
+    assert len(left) == 2 and not kept.state[0]
+
+    def fails(tensor):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        kept.writer(0, owner, fails)(TENSORS[0])
 
 
 @needs_native

@@ -4,16 +4,14 @@ import os
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_crc32c
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.record import Columns, StepRecord
-from lightning_hooks.tensorboard import RunWriter, checksum, events, histograms
+from lightning_hooks.tensorboard import checksum, events, histograms
 from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
 from lightning_hooks.tensorboard.template import event_bytes, varint
 
@@ -76,39 +74,6 @@ def test_checksums_agree(size):
     data = os.urandom(size)
     assert checksum.crc32c(data) == checksum.find()(data) == slow_crc32c(data)
     assert checksum.masked(checksum.crc32c(data)) == masked_crc32c(data)
-
-
-def test_one_write_to_the_file_and_one_to_the_queue_a_step(tmp_path, monkeypatch):
-    summary_writer = SummaryWriter(tmp_path)
-    writer = RunWriter(summary_writer)
-    queue = summary_writer._get_file_writer().event_writer._async_writer
-    queued, written, put = [], [], queue.write
-    monkeypatch.setattr(queue, "write", lambda data: queued.append(data) or put(data))
-    file = queue._writer._writer
-    write = file.write
-    monkeypatch.setattr(file, "write", lambda data: written.append(data) or write(data))
-    for step in steady(5):
-        writer.write(step)
-    summary_writer.add_scalar("loss", 1.0, 0)  # the logger's own events go the same way
-    summary_writer.close()
-    assert len(queued) == len(written) == 5 + 1
-    (path,) = tmp_path.glob("*tfevents*")
-    assert [event.step for event in LegacyEventFileLoader(str(path)).Load() if event.HasField("summary")] == [0, 1, 2, 3, 4, 0]
-
-
-def test_without_the_private_queue_events_go_the_public_way(tmp_path):
-    class Public:
-        def __init__(self):
-            self.events = []
-
-        def add_event(self, event, step=None, walltime=None):
-            self.events.append(event)
-
-    from lightning_hooks.tensorboard.appending import appender
-
-    public = Public()
-    appender(public)(event_bytes(1.0, 7, b""))
-    assert [event.step for event in public.events] == [7]
 
 
 def test_values_beyond_float32_are_infinite_in_a_template_too():

@@ -1,32 +1,30 @@
 """The single-pass measurement of a tensor: the seam behind which the kernels stand.
 
 In the memory of this machine the compiled kernel serves where it was built and loads, on a CUDA device Triton where it works,
-the reference in plain torch otherwise; all give the same numbers. The environment variable LIGHTNING_HOOKS_KERNEL chooses:
-`native` (an error where it is absent) or `reference`, which then serves everywhere.
+the reference in plain torch otherwise; all give the same numbers. The environment variable LIGHTNING_HOOKS_KERNEL chooses one,
+see `lightning_hooks._build`; `reference` then serves everywhere.
 """
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 
-from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks._build import VARIABLE, wanted
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats.kernels import elsewhere
-from lightning_hooks.stats.kernels.elsewhere import VARIABLE, on_device
+from lightning_hooks.stats.kernels.elsewhere import on_device
 
 __all__ = ["VARIABLE", "compiled", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
 
 
 def _choose() -> tuple[ModuleType | None, str]:
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted not in ("", "native", "reference"):
-        raise RuleError(f"{VARIABLE}={wanted!r}: there are 'native' and 'reference'; leave it unset to take what is there")
-    if wanted == "reference":
+    choice = wanted()
+    if choice == "reference":
         return None, f"reference ({VARIABLE}=reference)"
     try:
         from lightning_hooks.stats.kernels import native
     except ImportError as error:
-        if wanted == "native":
+        if choice == "native":
             raise UnsupportedError(
                 f"{VARIABLE}=native, but the compiled kernel is not there: {error}. It is built when the package is installed "
                 "where a C++ compiler is found; unset the variable to go on with the reference kernel"

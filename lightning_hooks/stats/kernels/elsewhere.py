@@ -5,7 +5,6 @@ Triton is imported when the first tensor on such a device is seen: a run without
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -13,9 +12,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from lightning_hooks._build import VARIABLE, wanted
 from lightning_hooks.stats.kernels import reference
-
-VARIABLE = "LIGHTNING_HOOKS_KERNEL"
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -52,7 +50,7 @@ def on_device(tensor: Tensor) -> ModuleType | None:
 @cache
 def choose() -> tuple[ModuleType | None, str]:
     """What measures on a CUDA device, and a few words on it, with the reason where it is the reference."""
-    if os.environ.get(VARIABLE) == "reference":
+    if wanted() == "reference":
         return None, f"reference ({VARIABLE}=reference)"
     if not torch.cuda.is_available():
         return None, "none (torch sees no CUDA device)"

@@ -10,6 +10,7 @@ Importing this module fails where the compiled part is absent or does not suit t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,11 +19,13 @@ from lightning_hooks.stats.kernels import _native, elsewhere
 from lightning_hooks.stats.kernels._native import (
     crc32c,
     derive,
+    fill_floats,
     measure_into,
     measure_many_into,
     put_histogram,
     put_many,
     put_moments,
+    writer,
 )
 from lightning_hooks.stats.kernels._native import measure as read
 from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
@@ -33,6 +36,7 @@ __all__ = [
     "crc32c",
     "derive",
     "describe",
+    "fill_floats",
     "measure",
     "measure_into",
     "measure_many",
@@ -43,6 +47,7 @@ __all__ = [
     "read",
     "read_histogram",
     "read_many",
+    "writer",
 ]
 
 
@@ -96,4 +101,10 @@ def _exchange() -> object:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table") from None
 
 
-_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads)
+def _openmp() -> str | None:
+    """The OpenMP library that this torch brought along and computes with, if it is GNU's."""
+    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+    return str(found[0]) if len(found) == 1 else None
+
+
+_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())

@@ -177,6 +177,10 @@ def lists():
     assert out[:2].equal(neutral(2)) and out[2].equal(cuda.measure(tensors[8])) and out[3].equal(cuda.measure(tensors[9]))
 
 
+class Owner:
+    direct = True
+
+
 def table():
     """A table filled as on a device."""
     seen = [normal(n, seed=n) + 2 for n in (30, BLOCK + 1, 5)]
@@ -186,12 +190,20 @@ def table():
     want.put(1, Measurement(seen[2]))
     kernels.on_device = lambda tensor: cuda
     got = Table(4, histogram_rows=(3,))
-    write = got.writer(0)
-    assert all(write(tensor) for tensor in seen[:2]) and not write(torch.arange(3))
+    owner, left = Owner(), []
+    write = got.writer(0, owner, left.append)
+    for tensor in (*seen[:2], torch.arange(3)):
+        write(tensor)
+    owner.direct = False
+    write(seen[0])
+    assert [tensor.numel() for tensor in left] == [3, 30] and got.writer(3, owner, left.append)
+    owner.direct = True
     got.add(0, Measurement(seen[2]))
     same(got.moments[0], want.moments[0], "three calls")
-    assert write(torch.tensor([NAN])) and got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all() and got.moments[0, NONFINITE] == 1
-    assert write(torch.ones(3)) and got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all()
+    write(torch.tensor([NAN]))
+    assert got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all() and got.moments[0, NONFINITE] == 1
+    write(torch.ones(3))
+    assert got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all()
     alone = Table(2)
     assert alone.measure_all([1, 0], [seen[2], torch.arange(4)]) == [1]
     same(alone.moments[1], want.moments[1], "a parameter")

@@ -20,7 +20,7 @@ from lightning_hooks.stats.table import Table
 table = Table(2, histogram_rows=(1,))
 table.add(0, Measurement(torch.tensor([1.0, 3.0])))
 table.add(1, Measurement(torch.tensor([1.0, 3.0])))
-assert table.writer(0) is None and table.put_all([0], measure_all([torch.ones(2)])) == [0]
+assert table.writer(0, None, print) is print and table.put_all([0], measure_all([torch.ones(2)])) == [0]
 assert table.moments[:, 1].tolist() == [2.0, 2.0]
 assert torch.equal(kernels.measure_many([torch.ones(2)])[0], kernels.measure(torch.ones(2)))
 print(kernels.in_use())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import elsewhere, reference
+from lightning_hooks.stats.kernels import reference
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -51,7 +51,7 @@ print(kernels.in_use_on_cuda())
 
 
 def run(*arguments, **env):
-    clean = {key: value for key, value in os.environ.items() if key not in (elsewhere.VARIABLE, "TRITON_INTERPRET")}
+    clean = {key: value for key, value in os.environ.items() if key not in (kernels.VARIABLE, "TRITON_INTERPRET")}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, env={**clean, **env})
 
 
@@ -87,7 +87,8 @@ def test_tensors_of_this_machine_do_not_ask_for_triton():
     done = run(
         "-c",
         "import sys, torch; from lightning_hooks.stats import kernels; from lightning_hooks.stats.kernels import elsewhere; "
-        "from lightning_hooks.stats.table import Table; t = Table(1); w = t.writer(0); t.measure_all([0], [torch.ones(3)]); "
+        "from lightning_hooks.stats.table import Table; t = Table(1); t.writer(0, t, print); "
+        "t.measure_all([0], [torch.ones(3)]); "
         "elsewhere.measure(torch.ones(3)); elsewhere.measure_many([torch.ones(3)]); kernels.measure(torch.ones(3)); "
         "print('triton' in sys.modules)",
     )

@@ -4,31 +4,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "buffer.hpp"
 #include "row.hpp"
 
 namespace hooks {
 namespace {
-
-// A contiguous buffer of numbers of eight bytes, given back at the end.
-class Buffer {
- public:
-  Buffer(PyObject* owner, int flags) : held_(PyObject_GetBuffer(owner, &buffer_, flags | PyBUF_C_CONTIGUOUS) == 0) {}
-  ~Buffer() {
-    if (held_) PyBuffer_Release(&buffer_);
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  bool held() const { return held_; }
-  template <class T>
-  T* data() const {
-    return static_cast<T*>(buffer_.buf);
-  }
-  std::size_t size() const { return static_cast<std::size_t>(buffer_.len) / 8; }
-
- private:
-  Py_buffer buffer_;
-  bool held_;
-};
 
 // The row of a union, by the rule of `Merges` in lightning_hooks/stats/merging.py.
 Row unite(const Row* rows, const std::int64_t* members, std::size_t many) {
@@ -97,14 +77,14 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (!starts.held()) return nullptr;
   const Buffer result(args[4], PyBUF_WRITABLE);
   if (!result.held()) return nullptr;
-  const std::size_t rows = moments.size() / kMoments, unions = starts.size(), width = rows + unions;
+  const std::size_t rows = moments.size(8) / kMoments, unions = starts.size(8), width = rows + unions;
   const auto* const member = members.data<std::int64_t>();
   const auto* const start = starts.data<std::int64_t>();
-  bool fits = result.size() == (static_cast<std::size_t>(many) + 1) * width;
-  for (std::size_t i = 0; i < members.size(); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
+  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width;
+  for (std::size_t i = 0; i < members.size(8); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
   for (std::size_t i = 0; i < unions; ++i) {
-    const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size());
-    fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size());
+    const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size(8));
+    fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size(8));
   }
   if (!fits) {
     PyErr_SetString(PyExc_ValueError, "sizes or places that do not belong together");
@@ -116,7 +96,7 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
     Row united;
     if (i >= rows) {
       const std::size_t number = i - rows;
-      const std::int64_t end = number + 1 < unions ? start[number + 1] : static_cast<std::int64_t>(members.size());
+      const std::int64_t end = number + 1 < unions ? start[number + 1] : static_cast<std::int64_t>(members.size(8));
       united = unite(row, member + start[number], static_cast<std::size_t>(end - start[number]));
     }
     const Row& seen = i < rows ? row[i] : united;

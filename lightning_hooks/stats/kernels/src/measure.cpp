@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -9,6 +10,7 @@
 
 #include "blocks.hpp"
 #include "pool.hpp"
+#include "team.hpp"
 
 namespace hooks {
 namespace {
@@ -122,35 +124,60 @@ struct Job {
   }
 };
 
+// On the calling thread, in the same pieces as several threads would take, so that the rounding is the same.
+void measure_alone(const View* views, std::size_t many, Row* rows, double* histograms) {
+  const Blocks& kernels = blocks();
+  Scratch& scratch = scratch_of_thread();
+  for (std::size_t i = 0; i < many; ++i) {
+    const View& view = views[i];
+    rows[i] = Row();
+    for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
+      const std::int64_t end = std::min(view.numel, begin + kChunk);
+      merge(rows[i], measure_range(kernels, view, begin, end, scratch, histograms != nullptr));
+    }
+    if (histograms) empty(scratch, histograms + i * kBuckets);
+  }
+}
+
+void measure_together(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads, bool in_team) {
+  static_cast<void>(scratch_of_thread());  // an error now, not among the others
+  Job job{blocks(), views, {}, {}, histograms, {}, threads, {}};
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < many; ++i) {
+    for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
+      job.tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
+    }
+    bytes += views[i].numel * size_of(views[i].kind);
+  }
+  job.rows.resize(job.tasks.size());
+  job.taken.reset(new std::atomic<bool>[job.tasks.size()]());
+  if (in_team) {
+    run_in_team(Job::body, &job, bytes);
+  } else {
+    run_parallel(Job::body, &job, threads);
+  }
+  std::fill_n(rows, many, Row());
+  for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);
+}
+
 }  // namespace
 
 void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads) {
-  const Blocks& kernels = blocks();
   if (histograms) std::fill_n(histograms, many * kBuckets, 0.0);
-  Scratch& scratch = scratch_of_thread();
-  if (threads <= 1) {
-    for (std::size_t i = 0; i < many; ++i) {
-      const View& view = views[i];
-      // In the same pieces as several threads would take, so that the rounding is the same.
-      rows[i] = Row();
-      for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
-        const std::int64_t end = std::min(view.numel, begin + kChunk);
-        merge(rows[i], measure_range(kernels, view, begin, end, scratch, histograms != nullptr));
-      }
-      if (histograms) empty(scratch, histograms + i * kBuckets);
-    }
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
+  if (threads <= 1 || elements < kWorthTeam) {
+    measure_alone(views, many, rows, histograms);
+  } else if (team_pays(threads)) {
+    measure_together(views, many, rows, histograms, threads, true);
   } else {
-    Job job{kernels, views, {}, {}, histograms, {}, threads, {}};
-    for (std::size_t i = 0; i < many; ++i) {
-      for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
-        job.tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
-      }
+    const auto begin = std::chrono::steady_clock::now();
+    if (elements >= kWorthThreads) {
+      measure_together(views, many, rows, histograms, threads, false);
+    } else {
+      measure_alone(views, many, rows, histograms);
     }
-    job.rows.resize(job.tasks.size());
-    job.taken.reset(new std::atomic<bool>[job.tasks.size()]());
-    run_parallel(Job::body, &job, threads);
-    std::fill_n(rows, many, Row());
-    for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);
+    note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   }
   for (std::size_t i = 0; i < many; ++i) {
     const double copies = views[i].copies;

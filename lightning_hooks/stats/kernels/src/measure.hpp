@@ -10,9 +10,8 @@ namespace hooks {
 
 constexpr int kBuckets = 509;
 
-// Fewer elements than this are measured on the calling thread: waking another takes longer than it saves. Those of torch are
-// awake.
-constexpr std::int64_t kWorthThreads = 1 << 17, kWorthTeam = 1 << 15;
+// Fewer elements than this are not worth waking a thread of our own: that takes longer than it saves.
+constexpr std::int64_t kWorthThreads = 1 << 17;
 
 // Rows of `many` views, and their histograms where `histograms` is not null ([many, kBuckets]).
 void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads);

@@ -8,6 +8,7 @@
 #include "blocks.hpp"
 #include "crc.hpp"
 #include "derive.hpp"
+#include "filling.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -102,6 +103,7 @@ PyMethodDef methods[] = {
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
      "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
+    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table while its owner lets it."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
     {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,
@@ -111,6 +113,8 @@ PyMethodDef methods[] = {
     {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
     {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
      "Statistics of rows and of unions of rows."},
+    {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
+     "Write numbers into the float slots of a buffer."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -7,7 +7,6 @@
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #endif
@@ -85,45 +84,6 @@ class Pool {
   unsigned started_ = 0, wanted_ = 0, busy_ = 0;
 };
 
-#if defined(__unix__) || defined(__APPLE__)
-// The team of threads that torch computes with, where its OpenMP is GNU's. Between the operations of a step they are awake, and
-// what they computed lies in their caches. Looked up in the process: nothing of OpenMP is linked in, so there is one runtime.
-struct Team {
-  void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags) = nullptr;
-  int (*index)() = nullptr;
-  int (*size)() = nullptr;
-  int (*inside)() = nullptr;
-
-  Team() {
-    find(parallel, "GOMP_parallel");
-    find(index, "omp_get_thread_num");
-    find(size, "omp_get_max_threads");
-    find(inside, "omp_in_parallel");
-  }
-  bool found() const { return parallel && index && size && inside; }
-
- private:
-  template <class Function>
-  static void find(Function& out, const char* name) {
-    out = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
-  }
-};
-const Team& team() {
-  static const Team found;
-  return found;
-}
-std::atomic<bool> forked{false};  // the child of a fork has none of the team's threads, and must not wait for them
-
-struct Work {
-  void (*body)(void*, unsigned);
-  void* argument;
-};
-void take_part(void* work) {
-  const Work& mine = *static_cast<const Work*>(work);
-  mine.body(mine.argument, static_cast<unsigned>(team().index()));
-}
-#endif
-
 // Never destroyed: at the end of the process its threads still wait in it.
 std::atomic<Pool*> pool{nullptr};
 
@@ -131,7 +91,6 @@ std::atomic<Pool*> pool{nullptr};
 // A forked child has none of the threads: it leaves the pool alone, whatever state it was in, and makes another at need.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
   pool.store(nullptr);
-  forked.store(true);
 });
 #endif
 
@@ -146,23 +105,7 @@ Pool& pool_of_process() {
 
 }  // namespace
 
-bool has_team(unsigned threads) {
-#if defined(__unix__) || defined(__APPLE__)
-  // A team of another size would end some of torch's threads, or start more.
-  return !forked.load(std::memory_order_relaxed) && team().found() && team().size() == static_cast<int>(threads) &&
-         !team().inside();
-#else
-  return static_cast<void>(threads), false;
-#endif
-}
-
 void run_parallel(void (*body)(void*, unsigned), void* argument, unsigned threads) {
-#if defined(__unix__) || defined(__APPLE__)
-  if (has_team(threads)) {
-    Work work{body, argument};
-    return team().parallel(take_part, &work, 0, 0);
-  }
-#endif
   pool_of_process().run(body, argument, threads);
 }
 

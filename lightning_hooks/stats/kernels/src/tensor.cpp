@@ -3,7 +3,7 @@
 #include <exception>
 
 #include "dlpack.hpp"
-#include "pool.hpp"
+#include "team.hpp"
 
 namespace hooks {
 namespace {
@@ -24,8 +24,7 @@ unsigned threads_for(std::int64_t elements) {
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
   PyErr_Clear();
-  const unsigned threads = known > 1 ? static_cast<unsigned>(known) : 1;
-  return elements >= kWorthThreads || has_team(threads) ? threads : 1;
+  return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
 }  // namespace
@@ -101,7 +100,8 @@ bool measure_views(const View* views, std::size_t many, Row* rows, double* histo
 
 PyObject* py_setup(PyObject*, PyObject* args) {
   PyObject *tensor, *parameter, *negated, *capsule, *number;
-  if (!PyArg_ParseTuple(args, "OOOOO:setup", &tensor, &parameter, &negated, &capsule, &number)) return nullptr;
+  const char* openmp = nullptr;
+  if (!PyArg_ParseTuple(args, "OOOOOz:setup", &tensor, &parameter, &negated, &capsule, &number, &openmp)) return nullptr;
   auto* table = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, kDlCapsule));
   if (!table) return nullptr;
   while (table && table->version.major != kDlMajor) table = table->older;
@@ -115,6 +115,7 @@ PyObject* py_setup(PyObject*, PyObject* args) {
   is_negated = negated;
   thread_number = number;
   exchange = table;
+  if (openmp) find_team(openmp);
   Py_RETURN_NONE;
 }
 

@@ -71,24 +71,21 @@ PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, void 
 
 }  // namespace
 
-// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place.
-PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  if (given != 5) {
-    PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
-    return nullptr;
-  }
+namespace {
+
+// Measures a tensor into a row and, where `histogram` is not None, a histogram of a state. 1: done. 0: the tensor is not
+// measured here. -1: a Python error is set.
+int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject* tensor, bool merging) {
   View state, view;
-  int found = look(args[0], state, false);
-  if (found > 0) found = look(args[3], view);
-  if (found < 0) return nullptr;
-  if (found == 0) Py_RETURN_FALSE;
-  double* const numbers = numbers_of(state, args[1], kMoments);
-  double* const counts = numbers && args[2] != Py_None ? numbers_of(state, args[2], kBuckets) : nullptr;
-  if (!numbers || (args[2] != Py_None && !counts)) return nullptr;
+  int found = look(into, state, false);
+  if (found > 0) found = look(tensor, view);
+  if (found <= 0) return found;
+  double* const numbers = numbers_of(state, first, kMoments);
+  double* const counts = numbers && histogram != Py_None ? numbers_of(state, histogram, kBuckets) : nullptr;
+  if (!numbers || (histogram != Py_None && !counts)) return -1;
   Row row;
   double buckets[kBuckets];
-  if (!measure_views(&view, 1, &row, counts ? buckets : nullptr)) return nullptr;
-  const bool merging = args[4] == Py_True;
+  if (!measure_views(&view, 1, &row, counts ? buckets : nullptr)) return -1;
   if (merging) {
     join_moments(numbers, &row);
     if (counts) join_counts(counts, buckets);
@@ -96,7 +93,59 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
     std::memcpy(numbers, &row, sizeof row);
     if (counts) std::memcpy(counts, buckets, sizeof buckets);
   }
-  Py_RETURN_TRUE;
+  return 1;
+}
+
+// What a writer holds, in this order.
+enum Held { kTable, kFirst, kHistogram, kOwner, kOtherwise, kAll };
+
+// 1 where the owner lets tensors be written and this one was; 0 where not; -1 with a Python error set.
+int write_directly(PyObject* held, PyObject* tensor) {
+  static PyObject* const direct = PyUnicode_InternFromString("direct");
+  static PyObject* const state = PyUnicode_InternFromString("state");
+  PyObject* const open = PyObject_GetAttr(PyTuple_GetItem(held, kOwner), direct);
+  if (!open) return -1;
+  Py_DECREF(open);
+  if (open != Py_True) return 0;
+  PyObject* const into = PyObject_GetAttr(PyTuple_GetItem(held, kTable), state);
+  if (!into) return -1;
+  const int done = measure_into(into, PyTuple_GetItem(held, kFirst), PyTuple_GetItem(held, kHistogram), tensor, true);
+  Py_DECREF(into);
+  return done;
+}
+
+PyObject* write_tensor(PyObject* held, PyObject* tensor) {
+  const int done = write_directly(held, tensor);
+  if (done > 0) Py_RETURN_NONE;
+  if (done < 0) PyErr_Clear();  // the long way meets it again, and tells the owner
+  PyObject* const result = PyObject_CallFunctionObjArgs(PyTuple_GetItem(held, kOtherwise), tensor, nullptr);
+  Py_XDECREF(result);
+  if (!result) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef write_method = {"write", write_tensor, METH_O, "Merge a tensor into a row."};
+
+}  // namespace
+
+// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place.
+PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  if (given != 5) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
+    return nullptr;
+  }
+  const int done = measure_into(args[0], args[1], args[2], args[3], args[4] == Py_True);
+  if (done < 0) return nullptr;
+  return PyBool_FromLong(done);
+}
+
+// Arguments: what has the `state`, place of the row, place of its histogram or None, what has `direct`, what else to call.
+PyObject* py_writer(PyObject*, PyObject* args) {
+  if (PyTuple_Size(args) != kAll) {
+    PyErr_SetString(PyExc_TypeError, "expected a table, two places in it, an owner, and what to call otherwise");
+    return nullptr;
+  }
+  return PyCFunction_NewEx(&write_method, args, nullptr);
 }
 
 namespace {

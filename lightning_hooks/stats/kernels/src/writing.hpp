@@ -7,6 +7,7 @@ namespace hooks {
 
 // What each takes is said where it is written.
 PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given);
+PyObject* py_writer(PyObject*, PyObject* args);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given);

@@ -1,0 +1,30 @@
+// A contiguous buffer that a Python object lends, given back at the end.
+#pragma once
+
+#include "tensor.hpp"
+
+namespace hooks {
+
+class Buffer {
+ public:
+  // Check `held` before anything else: false with a Python error set.
+  Buffer(PyObject* owner, int flags) : held_(PyObject_GetBuffer(owner, &buffer_, flags | PyBUF_C_CONTIGUOUS) == 0) {}
+  ~Buffer() {
+    if (held_) PyBuffer_Release(&buffer_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  bool held() const { return held_; }
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(buffer_.buf);
+  }
+  // How many of so many bytes there are.
+  std::size_t size(std::size_t bytes) const { return static_cast<std::size_t>(buffer_.len) / bytes; }
+
+ private:
+  Py_buffer buffer_;
+  bool held_;
+};
+
+}  // namespace hooks

@@ -1,0 +1,82 @@
+#include "team.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <dlfcn.h>
+#include <pthread.h>
+#endif
+
+namespace hooks {
+namespace {
+
+struct Runtime {
+  void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags) = nullptr;
+  int (*index)() = nullptr;
+  int (*size)() = nullptr;
+  int (*inside)() = nullptr;
+};
+Runtime runtime;
+std::atomic<bool> found{false};
+
+#if defined(__unix__) || defined(__APPLE__)
+// The child of a fork has none of the team's threads, and must not wait for them.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { found.store(false); });
+
+template <class Function>
+bool look_up(void* library, const char* name, Function& out) {
+  out = reinterpret_cast<Function>(dlsym(library, name));
+  return out != nullptr;
+}
+#endif
+
+// Nanoseconds. What working together gained, less what waiting lost; below zero it does not pay.
+constexpr std::int64_t kMostGain = 5'000'000;  // so that old gains do not excuse long waiting
+constexpr std::int64_t kPatience = 50'000;     // and a quarter of a nanosecond a byte: more than that was waiting
+constexpr std::int64_t kForgive = 64;          // of the time that is spent alone this part is forgiven
+std::atomic<std::int64_t> gain{kMostGain};
+
+struct Work {
+  void (*body)(void*, unsigned);
+  void* argument;
+};
+void take_part(void* work) {
+  const Work& mine = *static_cast<const Work*>(work);
+  mine.body(mine.argument, static_cast<unsigned>(runtime.index()));
+}
+
+}  // namespace
+
+bool find_team([[maybe_unused]] const char* library) {
+#if defined(__unix__) || defined(__APPLE__)
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);  // never a second one
+  if (!loaded) return false;
+  found = look_up(loaded, "GOMP_parallel", runtime.parallel) && look_up(loaded, "omp_get_thread_num", runtime.index) &&
+          look_up(loaded, "omp_get_max_threads", runtime.size) && look_up(loaded, "omp_in_parallel", runtime.inside);
+#endif
+  return found;
+}
+
+bool team_pays(unsigned threads) {
+  // A team of another size would end some of torch's threads, or start more.
+  return found.load(std::memory_order_relaxed) && gain.load(std::memory_order_relaxed) >= 0 &&
+         runtime.size() == static_cast<int>(threads) && !runtime.inside();
+}
+
+void run_in_team(void (*body)(void*, unsigned), void* argument, std::int64_t bytes) {
+  Work work{body, argument};
+  const auto begin = std::chrono::steady_clock::now();
+  runtime.parallel(take_part, &work, 0, 0);
+  const std::int64_t took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+  const bool waited = took > kPatience + bytes / 4;
+  // With two threads it took half of what one takes, so the gain is as long as the work.
+  gain = std::min(gain.load(std::memory_order_relaxed) + (waited ? -took : took), kMostGain);
+}
+
+void note_alone(std::int64_t nanoseconds) {
+  if (gain.load(std::memory_order_relaxed) < 0) gain += nanoseconds / kForgive;
+}
+
+}  // namespace hooks

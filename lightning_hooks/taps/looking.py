@@ -1,0 +1,17 @@
+"""The hooks of what is only looked at: the compiled ones where they were built, those in Python otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hooks._build import wanted
+
+__all__ = ["LookHook", "PlainHook"]
+
+if TYPE_CHECKING or wanted() == "reference":
+    from lightning_hooks.taps.plain import LookHook, PlainHook
+else:
+    try:
+        from lightning_hooks.taps.quick import LookHook, PlainHook
+    except ImportError:
+        from lightning_hooks.taps.plain import LookHook, PlainHook

@@ -1,0 +1,251 @@
+// The two hooks that most taps are made of, as types of Python written in C++: called once or twice for every module at every
+// step, and between two of these calls a model fills the caches with its tensors, so what counts is how little memory a call
+// touches. They do what their twins in plain.py do, in the same order.
+//
+// Only the stable interface of Python is used, so one binary serves every Python from 3.11 on.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+#include <structmember.h>
+
+#include <cstddef>
+#include <initializer_list>
+
+namespace {
+
+// What `setup` was told. Strong references, kept as long as the process.
+PyObject* tensor_type = nullptr;
+PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
+PyObject* hooks_type = nullptr;   // of the dictionary in which a tensor keeps its hooks
+PyObject* minus_one = nullptr;    // also a key that no handle of torch has: they count from 0
+PyObject *open_name, *is_floating, *is_leaf, *requires_grad, *hooks_name, *grad_fn, *register_dict, *register_hook;
+
+// 1 where an attribute is True, 0 where it is anything else, -1 with a Python error set.
+int is_true(PyObject* owner, PyObject* name) {
+  PyObject* const value = PyObject_GetAttr(owner, name);
+  if (!value) return -1;
+  Py_DECREF(value);  // True itself stays
+  return value == Py_True;
+}
+
+bool call(PyObject* callee, PyObject* argument) {
+  PyObject* const result = PyObject_CallFunctionObjArgs(callee, argument, nullptr);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+// A hook of a gradient for one visitor that only looks.
+struct Look {
+  PyObject_HEAD
+  PyObject *gate, *see;
+};
+// A forward hook of a module that is only looked at.
+struct Plain {
+  PyObject_HEAD
+  PyObject *gate, *called, *see, *grad, *otherwise;
+};
+
+template <class Type>
+constexpr std::size_t kFields = (sizeof(Type) - sizeof(PyObject)) / sizeof(PyObject*);
+
+template <class Type>
+PyObject** fields_of(PyObject* self) {
+  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + sizeof(PyObject));
+}
+template <class Type>
+int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
+  if ((kwargs && PyDict_Size(kwargs) != 0) || static_cast<std::size_t>(PyTuple_Size(args)) != kFields<Type>) {
+    PyErr_Format(PyExc_TypeError, "expected %zu arguments, none by name", kFields<Type>);
+    return -1;
+  }
+  for (std::size_t i = 0; i < kFields<Type>; ++i) {
+    PyObject* const value = PyTuple_GetItem(args, static_cast<Py_ssize_t>(i));
+    Py_INCREF(value);
+    PyObject* const before = fields_of<Type>(self)[i];
+    fields_of<Type>(self)[i] = value;
+    Py_XDECREF(before);
+  }
+  return 0;
+}
+template <class Type>
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  for (std::size_t i = 0; i < kFields<Type>; ++i) Py_VISIT(fields_of<Type>(self)[i]);
+  return 0;
+}
+template <class Type>
+int clear(PyObject* self) {
+  for (std::size_t i = 0; i < kFields<Type>; ++i) Py_CLEAR(fields_of<Type>(self)[i]);
+  return 0;
+}
+template <class Type>
+void destroy(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  clear<Type>(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
+  const Look* const hook = reinterpret_cast<Look*>(self);
+  PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
+  if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
+  if (grad == Py_None) Py_RETURN_NONE;  // a consumer's backward returned none
+  const int open = is_true(hook->gate, open_name);
+  if (open < 0 || (open && !call(hook->see, grad))) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// What Tensor.register_hook does for the first hook of a tensor, without a handle: nothing takes this hook away before the
+// graph goes.
+bool hook_first(PyObject* output, PyObject* hook) {
+  PyObject* const kept = PyObject_CallNoArgs(hooks_type);
+  bool done = kept && PyObject_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
+  Py_XDECREF(kept);
+  PyObject* const node = done ? PyObject_GetAttr(output, grad_fn) : nullptr;
+  PyObject* const result = node ? PyObject_CallMethodObjArgs(node, register_dict, output, nullptr) : nullptr;
+  done = result != nullptr;
+  Py_XDECREF(result);
+  Py_XDECREF(node);
+  return done;
+}
+
+bool hook_gradient(PyObject* output, PyObject* hook) {
+  PyObject* const hooks = PyObject_GetAttr(output, hooks_name);
+  if (!hooks) return false;
+  Py_DECREF(hooks);
+  if (hooks == Py_None && register_dict) return hook_first(output, hook);
+  PyObject* const handle = PyObject_CallMethodObjArgs(output, register_hook, hook, nullptr);
+  Py_XDECREF(handle);
+  return handle != nullptr;
+}
+
+// -1 with a Python error set.
+int in_backward() {
+  PyObject* const task = PyObject_CallNoArgs(graph_task);
+  const int inside = task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;
+  Py_XDECREF(task);
+  return inside;
+}
+
+// A result that is not one tensor of numbers which lives no longer than the step.
+PyObject* pass_on(const Plain* hook, PyObject* module, PyObject* args, PyObject* output) {
+  PyObject* const none = PyDict_New();
+  PyObject* const result = none ? PyObject_CallFunctionObjArgs(hook->otherwise, module, args, none, output, nullptr) : nullptr;
+  Py_XDECREF(none);
+  return result;
+}
+
+// 1 for a plain tensor of floating numbers that is no leaf of the graph.
+int is_plain(PyObject* output) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(output)) != tensor_type) return 0;
+  PyObject* const floating = PyObject_CallMethodObjArgs(output, is_floating, nullptr);
+  Py_XDECREF(floating);
+  if (!floating) return -1;
+  const int leaf = floating == Py_True ? is_true(output, is_leaf) : 1;
+  return leaf < 0 ? -1 : !leaf;
+}
+
+// Arguments: the module, its arguments, its result.
+PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
+  const Plain* const hook = reinterpret_cast<Plain*>(self);
+  if (given != 3) return PyErr_Format(PyExc_TypeError, "expected the module, its arguments and its result");
+  const int open = is_true(hook->gate, open_name);
+  if (open < 0) return nullptr;
+  if (!open) Py_RETURN_NONE;
+  PyObject* const output = args[2];
+  const int plain = is_plain(output);
+  if (plain <= 0) return plain < 0 ? nullptr : pass_on(hook, args[0], args[1], output);
+  PyObject* const key = PyLong_FromVoidPtr(args[0]);  // id(module)
+  const bool noted = key && PySet_Add(hook->called, key) == 0;
+  Py_XDECREF(key);
+  if (!noted) return nullptr;
+  if (hook->see != Py_None) {
+    const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
+    if (inside < 0 || (!inside && !call(hook->see, output))) return nullptr;
+  }
+  if (hook->grad != Py_None) {
+    const int wanted = is_true(output, requires_grad);
+    if (wanted < 0 || (wanted && !hook_gradient(output, hook->grad))) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+// Arguments: the type of tensors, what tells the number of the running backward, the type of a dictionary of hooks, and
+// whether a node of the graph takes such a dictionary.
+PyObject* py_setup(PyObject*, PyObject* args) {
+  PyObject *tensor, *task, *hooks;
+  int direct;
+  if (!PyArg_ParseTuple(args, "OOOp:setup", &tensor, &task, &hooks, &direct)) return nullptr;
+  for (PyObject* kept : {tensor, task, hooks}) Py_INCREF(kept);
+  tensor_type = tensor;
+  graph_task = task;
+  hooks_type = hooks;
+  register_dict = direct ? PyUnicode_InternFromString("_register_hook_dict") : nullptr;
+  Py_RETURN_NONE;
+}
+
+#define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
+PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
+                               FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
+#undef FIELD
+PyMethodDef plain_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "What torch calls after the module."},
+    {nullptr, nullptr, 0, nullptr}};
+
+template <class Function>
+void* slot_of(Function function) {
+  return reinterpret_cast<void*>(function);
+}
+PyType_Slot look_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                            {Py_tp_init, slot_of(initialize<Look>)},
+                            {Py_tp_call, slot_of(look_call)},
+                            {Py_tp_traverse, slot_of(traverse<Look>)},
+                            {Py_tp_clear, slot_of(clear<Look>)},
+                            {Py_tp_dealloc, slot_of(destroy<Look>)},
+                            {Py_tp_members, look_members},
+                            {0, nullptr}};
+PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                             {Py_tp_init, slot_of(initialize<Plain>)},
+                             {Py_tp_traverse, slot_of(traverse<Plain>)},
+                             {Py_tp_clear, slot_of(clear<Plain>)},
+                             {Py_tp_dealloc, slot_of(destroy<Plain>)},
+                             {Py_tp_members, plain_members},
+                             {Py_tp_methods, plain_methods},
+                             {0, nullptr}};
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
+PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kFlags, look_slots};
+PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kFlags, plain_slots};
+
+PyMethodDef functions[] = {
+    {"setup", py_setup, METH_VARARGS, "Tensor type, number of the running backward, type of hook dictionaries, whether nodes take them."},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look.", -1, functions, nullptr, nullptr, nullptr, nullptr};
+
+bool add_type(PyObject* module, const char* name, PyType_Spec& spec) {
+  PyObject* const type = PyType_FromSpec(&spec);
+  const bool added = type && PyModule_AddObjectRef(module, name, type) == 0;
+  Py_XDECREF(type);
+  return added;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__hooks() {
+  const struct {
+    PyObject** name;
+    const char* text;
+  } names[] = {{&open_name, "open"},        {&is_floating, "is_floating_point"}, {&is_leaf, "is_leaf"},
+               {&requires_grad, "requires_grad"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
+               {&register_hook, "register_hook"}};
+  for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
+  minus_one = PyLong_FromLong(-1);
+  PyObject* const module = PyModule_Create(&definition);
+  if (module && (!add_type(module, "Look", look_spec) || !add_type(module, "Plain", plain_spec))) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}
