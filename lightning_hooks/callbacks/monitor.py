@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from lightning_hooks.engine.custom import CustomParticipant
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.pending import Pending
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
@@ -92,6 +94,7 @@ class StatsMonitor(HooksCallback):
         self.max_overhead = max_overhead
         self._widening = Widening(max_overhead, self.schedule)
         self._recorder: Recorder | None = None
+        self._pending: Pending | None = None
         self._run_recorders: dict[str, Recorder] = {}
         self._records: dict[str, StepRecord] = {}
         self._saved: dict[str, Any] = {}
@@ -114,7 +117,8 @@ class StatsMonitor(HooksCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_recorder": None, "_run_recorders": {}, "_outlet": None}
+        self._settle()
+        return {**super().__getstate__(), "_recorder": None, "_pending": None, "_run_recorders": {}, "_outlet": None}
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -123,6 +127,7 @@ class StatsMonitor(HooksCallback):
         Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
         """
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        self._settle()
         waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
         state = self._saved if waits else self._state_of(self._recorder)  # type: ignore[arg-type]
         if state:
@@ -151,8 +156,9 @@ class StatsMonitor(HooksCallback):
     def latest(self) -> dict[str, float]:
         """Tag to value of the last logged step, every measured row whatever `max_scalars` says; empty before the first.
 
-        With further `stages` also of the last run of each.
+        With further `stages` also of the last run of each. Numbers that are on their way from a device are waited for.
         """
+        self._settle()
         return {tag: value for record in self._records.values() for tag, value in record.latest.items()}
 
     def match(self, model: LightningModule) -> Match:
@@ -181,12 +187,13 @@ class StatsMonitor(HooksCallback):
         self._records = {}
         self._outlet = Outlet(trainer)
         observers: list[Participant] = []
-        self._recorder = None
+        self._recorder = self._pending = None
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
             self._refuse_changed_sums(plan, dispatcher)
             self._recorder = self._recorder_of(observer, self.prefix, leads)
             self._recorder.load_state_dict(self._saved)
+            self._pending = Pending(self._recorder, self._take)
             self._widening.start(observer, dispatcher, self._saved)
             self._saved = {}
             observers.append(observer)
@@ -232,19 +239,61 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
-        recorder, dispatcher = self._recorder, self._dispatcher
-        if recorder is None or dispatcher is None or self._outlet is None:
+        recorder, dispatcher, pending = self._recorder, self._dispatcher, self._pending
+        if recorder is None or pending is None or dispatcher is None or self._outlet is None:
             return
         observer = recorder.observer
-        if observer.gone or not dispatcher.acts(observer):
+        acts = not observer.gone and dispatcher.acts(observer)
+        if not acts and not pending.waits:
             return
         with observer.account, Guard(observer):
+            if not acts:
+                pending.heed()
+                self._widening.say(observer)
+                return
             scale = dispatcher.scale if loss_scale(trainer) is not None else None
             reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
-            record = self._records["train"] = recorder.record(step, reports, scale)
+            pending.end(step, reports, scale)
             observer.warn_uncalled(dispatcher.called)
             self._widening.say(observer)
+
+    def _take(self, record: StepRecord) -> None:
+        self._records["train"] = record
+        if self._outlet is not None:
             self._outlet.write(record)
+
+    def _settle(self) -> None:
+        """Write the last step, if its numbers were still on their way."""
+        if self._pending is not None and self._recorder is not None:
+            with Guard(self._recorder.observer):
+                self._pending.settle()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the last batch: write the last step."""
+        self._settle()
+
+    @override
+    def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._settle()  # what was trained before is written before
+        super()._start_run(trainer, pl_module, stage)
+
+    @override
+    def _leave(self) -> None:
+        try:
+            super()._leave()
+        finally:
+            self._settle()
+            self._pending = None
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Called when the fit failed or was interrupted: write the last step that ended, leave no hook."""
+        try:
+            self._settle()
+        except Exception as error:  # a device that failed; the exception of the fit says more
+            warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
+        super().on_exception(trainer, pl_module, exception)
 
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:

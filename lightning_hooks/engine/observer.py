@@ -26,7 +26,7 @@ from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
 from lightning_hooks.stats.ranks import world_size
-from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.table import Merged, Merging, Table
 
 Due = frozenset[EveryN]
 _GRAD = attrgetter("grad")
@@ -128,19 +128,24 @@ class Observer(Participant):
                 self.expense.begin_anew()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
 
-    def exchange(self) -> Tensor:
-        """The table merged over ranks, on the CPU, until the next write. All must ask together, and all then widen alike.
+    def exchange(self) -> Merging:
+        """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""
+        wish = self.factor if self.expense is None else self.expense.wish(self.factor)
+        return self.table.merging(stop=self.failed, factor=wish)
+
+    def heed(self, merged: Merged) -> None:
+        """Do what the ranks voted for in an exchange. All must do so at the same step, and all then widen alike.
+
+        Args:
+            merged: what came of it.
 
         Raises:
             StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
         """
-        wish = self.factor if self.expense is None else self.expense.wish(self.factor)
-        merged = self.table.merged(stop=self.failed, factor=wish)
         if merged.stop:
             raise StoppedError("it failed on another rank")
         if self.stage == "train":  # now, before anything can fail on this rank alone
-            self.widen(merged.factor)
-        return merged.state
+            self.widen(max(self.factor, merged.factor))  # a vote from before intervals have grown does not shrink them
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""

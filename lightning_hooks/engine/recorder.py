@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,46 @@ from lightning_hooks.engine.observer import Due, Observer
 from lightning_hooks.engine.readings import Readings
 from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
+from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.stats.scalars import quantile_of
+from lightning_hooks.stats.table import Merged, Merging
 
 Array = NDArray[np.float64]
 _OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}
 _GLOBALS = (("hooks/grad_norm", "grad"), ("hooks/final_grad_norm", "final_grad"), ("hooks/param_norm", "param"))
 _TOTALS = ("grad", "final_grad", "param", "update")
+
+
+class Ended(NamedTuple):
+    """A step that has ended, exchanged between the ranks, and not yet recorded.
+
+    Args:
+        step: its number.
+        reports: of the transforms, tag to value.
+        layout: of its record.
+        merging: the table.
+        scale: the loss scale by which gradients of module tensors are divided.
+    """
+
+    step: int
+    reports: Mapping[str, float]
+    layout: Layout
+    merging: Merging
+    scale: HostCopy | None
+
+    @property
+    def here(self) -> bool:
+        """Whether its table can be read without waiting for a device."""
+        return self.merging.here
+
+    @property
+    def merged(self) -> Merged:
+        """Its table, once it is here."""
+        return self.merging.merged
 
 
 class Recorder:
@@ -60,19 +90,40 @@ class Recorder:
         self._noisy = any("noise_scale" in each.stats for each in (*plan.groups, *plan.rows))
         self._noise_rows = np.array([row.index in of_groups or "noise_scale" in row.stats for row in plan.rows], dtype=bool)
 
-    def record(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> StepRecord:
-        """The record of the step that ends. All ranks must call it: the table is merged over them.
+    def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> Ended:
+        """What the record of the step that ends is made of. All ranks must call it: the table is merged over them.
 
         Args:
             step: its number.
             reports: of the transforms, tag to value.
             scale: the loss scale by which gradients of module tensors are divided.
+        """
+        layout = self._layout(self.observer.schedules)
+        merging = self.observer.exchange()
+        return Ended(step, reports, layout, merging, None if scale is None else begin_copy(scale))
+
+    def record(self, step: int, reports: Mapping[str, float]) -> StepRecord:
+        """The record of the step that ends, at once. All ranks must call it.
+
+        Args:
+            step: its number.
+            reports: of the transforms, tag to value.
 
         Raises:
             StoppedError: the monitor has failed on some rank.
         """
-        layout = self._layout(self.observer.schedules)
-        state = self.observer.exchange()
+        ended = self.end(step, reports)
+        self.observer.heed(ended.merged)
+        return self.read(ended)
+
+    def read(self, ended: Ended) -> StepRecord:
+        """The record of a step that has ended; waits for the device where its numbers are not here yet.
+
+        Args:
+            ended: the step. Each is read once, in order.
+        """
+        layout, state = ended.layout, ended.merged.state
+        scale = None if ended.scale is None else ended.scale.wait()
         readings = Readings(self.observer.plan, self.observer.table, state, scale)
         moments = readings.moments
         if self._noisy:
@@ -90,10 +141,10 @@ class Recorder:
             if filled.measured[index]
         ]
         return StepRecord(
-            step=step,
+            step=ended.step,
             prefix=self.prefix,
             series=columns,
-            summaries={**(self._globals(filled, moments) if self.summaries else {}), **reports},
+            summaries={**(self._globals(filled, moments) if self.summaries else {}), **ended.reports},
             rolled_up=filled.merged(columns),
             histograms=drawn,
         )

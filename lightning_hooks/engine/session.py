@@ -18,6 +18,7 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.pending import Pending
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.engine.resolve_rows import resolve
@@ -61,7 +62,7 @@ class Instrument:
             self._changers[-1].refuse_skipping(self.optimizers)
         bound = resolve_hooks(model, hook_rules)
         self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
-        self._recorder = Recorder(self._observer) if self._observer else None
+        self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
         self._record = StepRecord(step=-1)
         self._step = 0
         self._stepped: set[int] = set()
@@ -89,6 +90,8 @@ class Instrument:
         self._dispatcher.close()
         for participant in list(self._dispatcher.participants):
             self._dispatcher.leave(participant)
+        if self._pending is not None and kind is None:
+            self._pending.settle()
 
     def step(self) -> None:
         """End the step; without an optimizer this is how the instrument knows.
@@ -104,11 +107,13 @@ class Instrument:
 
     def compute(self) -> dict[str, float]:
         """Tag to value of the last ended step; empty before the first."""
-        return self._record.latest
+        return self.record.latest
 
     @property
     def record(self) -> StepRecord:
-        """The whole last ended step, histograms too."""
+        """The whole last ended step, histograms too; where its numbers are on their way from a device, that is waited for."""
+        if self._pending is not None:
+            self._pending.settle()
         return self._record
 
     def _begin(self) -> None:
@@ -118,14 +123,20 @@ class Instrument:
         self._stepped.clear()
         self._dispatcher.suspend()
         reports = self._dispatcher.take_reports()
-        if self._observer is not None and self._recorder is not None and self._observer.schedules:
-            self._record = self._recorder.record(self._step, reports)
+        if self._observer is not None and self._pending is not None and self._observer.schedules:
+            self._pending.end(self._step, reports)
             self._observer.warn_uncalled(self._dispatcher.called)
-        elif reports:
-            self._record = StepRecord(step=self._step, summaries=reports)
+        else:
+            if self._pending is not None:
+                self._pending.heed()
+            if reports:
+                self._record = StepRecord(step=self._step, summaries=reports)
         self._dispatcher.end()
         self._step += 1
         self._begin()
+
+    def _take(self, record: StepRecord) -> None:
+        self._record = record
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first

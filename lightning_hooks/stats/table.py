@@ -6,6 +6,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from torchmetrics import Metric
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
 from lightning_hooks.stats.histogram import BUCKETS, shift
+from lightning_hooks.stats.host_copy import Here, HostCopy, begin_copy
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
@@ -47,6 +49,31 @@ class Merged(NamedTuple):
     state: Tensor
     stop: bool
     factor: int
+
+
+class Merging:
+    """What all ranks have, perhaps still on its way from the device.
+
+    Args:
+        copy: of the merged state.
+        votes: known without it: whether to stop, and the factor; None where they are in the state.
+    """
+
+    def __init__(self, copy: HostCopy, votes: tuple[bool, int] | None = None) -> None:
+        self._copy = copy
+        self._votes = votes
+
+    @property
+    def here(self) -> bool:
+        """Whether to read it costs no waiting for a device."""
+        return self._copy.here
+
+    @cached_property
+    def merged(self) -> Merged:
+        """It, once it is here."""
+        state = self._copy.wait()
+        stop, factor = self._votes or (bool(state[_STOP]), int(state[_FACTOR]))
+        return Merged(state, stop, factor)
 
 
 class Table(Metric):
@@ -364,20 +391,30 @@ class Table(Metric):
             for _, metric in kept:
                 metric.reset()
 
-    def merged(self, *, stop: bool = False, factor: int = 1) -> Merged:
+    def merging(self, *, stop: bool = False, factor: int = 1) -> Merging:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
+
+        From a CUDA device it comes without waiting for it, unless a row keeps a metric of a user's: those are read at once, as
+        the next step begins with empty ones.
 
         Args:
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
             factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
         """
         if world_size() == 1:
-            return Merged(self.state.cpu(), stop, factor)
+            return Merging(self._to_host(self.state), (stop, factor))
         for place, vote in zip(_VOTES, (factor, stop), strict=True):
             self.state[place] = float(vote)
         with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
-            state = self.state.to("cpu", copy=True)
-        return Merged(state, bool(state[_STOP]), int(state[_FACTOR]))
+            # What the ranks have merged is a new tensor: nothing writes into it.
+            return Merging(self._to_host(self.state))
+
+    def merged(self, *, stop: bool = False, factor: int = 1) -> Merged:
+        """What `merging` gives, waited for."""
+        return self.merging(stop=stop, factor=factor).merged
+
+    def _to_host(self, state: Tensor) -> HostCopy:
+        return Here(state.cpu()) if self._metrics else begin_copy(state)
 
     def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.strategies import DDPStrategy
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from lightning_hooks import StatsMonitor, Watch
 from lightning_hooks.engine import meter
+from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
@@ -126,6 +128,8 @@ CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
 
 def main(case: str, folder: str) -> None:
     """Train 8 steps, or by the clock 24."""
+    if "LATE" in os.environ:
+        late_copies.install(pytest.MonkeyPatch())
     meter.perf_counter = CLOCK if case == "the clock" else meter.perf_counter  # type: ignore[assignment]
     gathered = []
     gather = torch.distributed.all_gather_single

@@ -28,10 +28,10 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def run(folder: Path, case: str, fails_on: int = 1) -> list[dict[str, Any]]:
+def run(folder: Path, case: str, fails_on: int = 1, **more: str) -> list[dict[str, Any]]:
     """What each of two ranks saw."""
     ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "FAILS_ON": str(fails_on), "OMP_NUM_THREADS": "1"}
+    common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "FAILS_ON": str(fails_on), "OMP_NUM_THREADS": "1", **more}
     command = [sys.executable, "-m", "tests.conformance._ranks", case, str(folder)]
     started = []
     for rank in range(2):
@@ -114,3 +114,40 @@ def test_a_metric_of_a_module_that_one_rank_alone_calls(tmp_path: Path) -> None:
     (mean, metric) = (ranks[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))
     assert metric == pytest.approx(mean, rel=1e-5)
     assert ranks[1]["latest"] == pytest.approx(ranks[0]["latest"])
+
+
+# -- where tables are on their way from a device when a step ends ----------------------------------------------------------
+
+
+def test_votes_that_come_late_take_effect_one_step_later_on_both(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "a statistic", LATE="1")
+    assert [rank["hooked"] for rank in ranks] == [[True] * 4 + [False] * 4] * 2
+    assert ranks[0]["steps"] == [0, 1] and ranks[1]["steps"] == []
+    assert "ValueError: on this rank only" in ranks[1]["warnings"][0] and "on another rank" in ranks[0]["warnings"][0]
+    assert same_weights(ranks)
+
+
+def test_a_rank_that_cannot_write_a_late_step_keeps_nobody_waiting(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "the writing", LATE="1")
+    assert [rank["hooked"] for rank in ranks] == [[True] * 6 + [False] * 2] * 2
+    assert ranks[0]["steps"] == [0, 1]
+    assert ["No space left" in rank["warnings"][0] for rank in ranks] == [True, False]
+    assert same_weights(ranks)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_intervals_become_longer_from_the_same_step_where_votes_come_late(tmp_path: Path, slow: int) -> None:
+    ranks = run(tmp_path, "the clock", slow, LATE="1")
+    watched = [*range(11), 11, 15, 19, 23]
+    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in ranks] == [watched] * 2
+    assert ranks[0]["steps"] == watched and ranks[1]["steps"] == []
+    assert [rank["collectives"] for rank in ranks] == [len(watched)] * 2
+    assert "from 1 to 4" in ranks[0]["warnings"][0] and [len(rank["warnings"]) for rank in ranks] == [1, 1]
+    assert same_weights(ranks)
+
+
+def test_a_validation_between_late_steps_keeps_nobody_waiting(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "a validation", LATE="1")
+    assert [rank["hooked"] for rank in ranks] == [[True] * 8] * 2
+    assert [step for step in ranks[0]["steps"] if step < 8] == list(range(8))
+    assert same_weights(ranks)

@@ -1,0 +1,72 @@
+"""What lies on a device, brought into the memory of this machine: from CUDA without waiting for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class HostCopy(Protocol):
+    """A copy that has been asked for."""
+
+    @property
+    def here(self) -> bool:
+        """Whether to read it now costs no waiting for a device, so that there is nothing to gain from reading it later."""
+
+    def wait(self) -> Tensor:
+        """The copy, once it is here."""
+
+
+class Here:
+    """What is in the memory of this machine already.
+
+    Args:
+        tensor: there.
+    """
+
+    here = True
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> Tensor:
+        """The tensor."""
+        return self._tensor
+
+
+class Pinned:
+    """A copy through pinned memory, behind what the current stream of the device has to do, while the host goes on.
+
+    Args:
+        tensor: on a CUDA device; what is written into it afterwards on the same stream is not in the copy.
+    """
+
+    here = False
+
+    def __init__(self, tensor: Tensor) -> None:
+        # torch keeps pinned memory for reuse: only the first copies allocate.
+        self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._copy.copy_(tensor, non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record(torch.cuda.current_stream(tensor.device))
+
+    def wait(self) -> Tensor:
+        """The copy; waits for the device where it has not got there yet."""
+        self._done.synchronize()
+        return self._copy
+
+
+def begin_copy(tensor: Tensor) -> HostCopy:
+    """Ask for a copy in the memory of this machine.
+
+    Args:
+        tensor: anywhere. One that is there already is given as it is, and one on another device than CUDA is waited for.
+
+    Example:
+        >>> copy = begin_copy(torch.ones(2))
+        >>> copy.here, copy.wait().tolist()
+        (True, [1.0, 1.0])
+    """
+    return Pinned(tensor.detach()) if tensor.is_cuda else Here(tensor.detach().cpu())
