@@ -25,8 +25,9 @@ from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
+from lightning_hooks.stats.merged import Merged, Merging
 from lightning_hooks.stats.ranks import world_size
-from lightning_hooks.stats.table import Merged, Merging, Table
+from lightning_hooks.stats.table import Table
 
 Due = frozenset[EveryN]
 _GRAD = attrgetter("grad")
@@ -358,11 +359,12 @@ class Observer(Participant):
         try:
             left = [] if self.failed else measure([row.index for row in rows])
             looks = measure_all([value for position in left if (value := value_of(values[position])) is not None])
+            rest = self.table.put_all([rows[position].index for position in left], looks) if left else []
         except Exception as error:
             self.fail(error)
             return
-        for position, look in zip(left, looks, strict=True):
-            self.take(rows[position], look, last=True)
+        for place in rest:
+            self.take(rows[left[place]], looks[place], last=True)
 
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
         if (tensor, self.schedules) not in self._due_params:

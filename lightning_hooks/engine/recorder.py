@@ -16,12 +16,12 @@ from lightning_hooks.engine.readings import Readings
 from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
+from lightning_hooks.stats.merged import Merged, Merging
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.stats.scalars import quantile_of
-from lightning_hooks.stats.table import Merged, Merging
 
 Array = NDArray[np.float64]
 _OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}

@@ -1,7 +1,8 @@
-"""What lies on a device, brought into the memory of this machine: from CUDA without waiting for it."""
+"""Copies between the memory of this machine and a device: of CUDA neither side waits for the other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -69,4 +70,21 @@ def begin_copy(tensor: Tensor) -> HostCopy:
         >>> copy.here, copy.wait().tolist()
         (True, [1.0, 1.0])
     """
-    return Pinned(tensor.detach()) if tensor.is_cuda else Here(tensor.detach().cpu())
+    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor)
+
+
+def at_once(tensor: Tensor) -> HostCopy:
+    """What lies anywhere, in the memory of this machine; its device is waited for."""
+    return Here(tensor.detach().cpu())
+
+
+def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers, int64, on a device.
+
+    Args:
+        numbers: any.
+        device: where.
+    """
+    here = torch.tensor(numbers, dtype=torch.int64)
+    # torch keeps pinned memory from being used again before a copy out of it is done.
+    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here.to(device)

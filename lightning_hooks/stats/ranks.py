@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,27 +32,25 @@ def gather(state: Tensor, group: Any = None) -> list[Tensor]:
     return list(out.view(world, -1))
 
 
-def merge_ranks(
-    parts: Parts, replicated: Tensor, histogram_rows: Sequence[int], function_rows: Sequence[int], pair_rows: Sequence[int]
-) -> Parts:
+def merge_ranks(parts: Parts, replicated: Tensor, histogram_rows: Tensor, function_rows: Tensor, pair_rows: Tensor) -> Parts:
     """The parts of a table, merged.
 
     Args:
         parts: moments [ranks, rows, 9], histograms, weighted sums and sums over pairs, each with the ranks in front.
         replicated: the rows that are the same on every rank, bool [rows].
-        histogram_rows: the row of each histogram.
+        histogram_rows: the row of each histogram, int64, on the device of the parts as all of these.
         function_rows: the row of each weighted sum.
         pair_rows: the row of each sum over pairs.
     """
     moments, histograms, sums, pairs = parts
     counts = counted_once(moments[..., COUNT], replicated)
     moments = torch.where(counts[..., None], moments, neutral(moments.shape[1], moments.device))
-    histograms = histograms * counts[:, list(histogram_rows), None]
+    histograms = histograms * counts[:, histogram_rows, None]
     # Not a product: a NaN of a rank that does not count must not count either.
-    sums = torch.where(counts[:, list(function_rows), None], sums, 0.0)
+    sums = torch.where(counts[:, function_rows, None], sums, 0.0)
     # Products with the gradient before are alike on all ranks; the micro-batches of each rank are parts of their own.
     of_parts = torch.arange(SUMS, device=counts.device) >= SMALL
-    pairs = torch.where(counts[:, list(pair_rows), None] | of_parts, pairs, 0.0)
+    pairs = torch.where(counts[:, pair_rows, None] | of_parts, pairs, 0.0)
     return merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0)
 
 

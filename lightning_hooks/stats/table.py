@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
-from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,64 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_hooks.stats import kernels
+from lightning_hooks.stats import device_rows, kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
+from lightning_hooks.stats.device_rows import HasDirect
 from lightning_hooks.stats.histogram import BUCKETS, shift
-from lightning_hooks.stats.host_copy import Here, HostCopy, begin_copy
+from lightning_hooks.stats.host_copy import at_once, begin_copy
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
 from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
-_VOTES = _FACTOR, _STOP = [-2, -1]
-
-
-class HasDirect(Protocol):
-    """Who may want to see tensors itself before they are written."""
-
-    @property
-    def direct(self) -> bool:
-        """Whether they are to be written without it."""
-
-
-class Merged(NamedTuple):
-    """What all ranks have.
-
-    Args:
-        state: flat, on the CPU; of a single rank its own, which the next write changes.
-        stop: whether any rank has voted to stop.
-        factor: the greatest for which any rank has voted.
-    """
-
-    state: Tensor
-    stop: bool
-    factor: int
-
-
-class Merging:
-    """What all ranks have, perhaps still on its way from the device.
-
-    Args:
-        copy: of the merged state.
-        votes: known without it: whether to stop, and the factor; None where they are in the state.
-    """
-
-    def __init__(self, copy: HostCopy, votes: tuple[bool, int] | None = None) -> None:
-        self._copy = copy
-        self._votes = votes
-
-    @property
-    def here(self) -> bool:
-        """Whether to read it costs no waiting for a device."""
-        return self._copy.here
-
-    @cached_property
-    def merged(self) -> Merged:
-        """It, once it is here."""
-        state = self._copy.wait()
-        stop, factor = self._votes or (bool(state[_STOP]), int(state[_FACTOR]))
-        return Merged(state, stop, factor)
 
 
 class Table(Metric):
@@ -130,9 +81,12 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
         self._cuts = tuple(itertools.accumulate(sizes))
-        blank = torch.zeros(self._cuts[-1] + len(_VOTES), dtype=torch.float64)
+        blank = torch.zeros(self._cuts[-1] + VOTES, dtype=torch.float64)
         blank[: self._cuts[0]] = neutral(rows).flatten()
         self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
+        kept_by = [histogram_rows, [row for row, _, _ in self.functions], pair_rows]
+        indices = [torch.tensor(each, dtype=torch.int64, device=device) for each in kept_by]
+        self._kept_by = (self._replicated.to(device), *indices)
         self._touched: set[int] = set()
         self.set_dtype(torch.float64)
         self.to(device)
@@ -141,11 +95,6 @@ class Table(Metric):
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
         return self.moments_of(self.state)
-
-    @property
-    def histogram_rows(self) -> tuple[int, ...]:
-        """The rows that keep a histogram, in the order of the histograms."""
-        return tuple(self._slot_of)
 
     @property
     def histogram_slots(self) -> Mapping[int, int]:
@@ -199,26 +148,11 @@ class Table(Metric):
         """
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
-            return self._device_writer(device, row, owner, otherwise)
+            return device_rows.writer(device, self, row, owner, otherwise)
         if kernels.compiled is None or row in self._functions or row in self._metrics:
             return otherwise
         counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
         write: Callable[[Tensor], None] = kernels.compiled.writer(self, row * MOMENTS, counts, owner, otherwise)
-        return write
-
-    def _device_writer(
-        self, device: ModuleType, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]
-    ) -> Callable[[Tensor], None]:
-        places = [row * MOMENTS]
-
-        def write(tensor: Tensor) -> None:
-            written = False
-            if owner.direct:
-                with suppress(Exception):  # `otherwise` meets the same error, and says of what it is
-                    written = not device.measure_many_into(self.state, places, [tensor], merging=True)
-            if not written:
-                otherwise(tensor)
-
         return write
 
     def put(self, row: int, look: Measurement) -> None:
@@ -236,9 +170,13 @@ class Table(Metric):
 
         Returns:
             Which of them, counted from 0, are left for `put`: they keep more than moments, or are not measured by the compiled
-            kernel.
+            kernel; on a device, they keep a user's statistic, or are not measurable.
         """
-        if kernels.compiled is None or not self.state.is_cpu:
+        if not self.state.is_cpu:
+            self._touched.update(rows)
+            parts = self.split(self.state)[:2]
+            return device_rows.put(*parts, self._slot_of, {*self._functions, *self._metrics}, rows, looks)
+        if kernels.compiled is None:
             return list(range(len(rows)))
         places: list[int] = []
         moments: list[bytes] = []
@@ -263,11 +201,7 @@ class Table(Metric):
         Returns:
             Which of them, counted from 0, are left for `put`, as `put_all` has it.
         """
-        writer = kernels.on_device(self.state) or (kernels.compiled if self.state.is_cpu else None)
-        if writer is None or self._more_than_moments:
-            return list(range(len(rows)))
-        left: list[int] = writer.measure_many_into(self.state, [row * MOMENTS for row in rows], tensors)
-        return left
+        return self._measure_into(rows, tensors)
 
     def measure_differences(self, rows: Sequence[int], after: list[Tensor], before: list[Tensor]) -> list[int]:
         """Set rows to what tensors are more than others, in float32 at least, without making the differences.
@@ -286,11 +220,16 @@ class Table(Metric):
             >>> left == [0] or table.moments[0, 1].item() == 2.5
             True
         """
-        if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
-            return list(range(len(rows)))
-        places = [row * MOMENTS for row in rows]
-        left: list[int] = kernels.compiled.measure_many_into(self.state, places, after, before)
-        return left
+        return self._measure_into(rows, after, before)
+
+    def _measure_into(self, rows: Sequence[int], *tensors: list[Tensor]) -> list[int]:
+        device = kernels.on_device(self.state)
+        if device is None:
+            if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
+                return list(range(len(rows)))
+            left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], *tensors)
+            return left
+        return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
@@ -320,7 +259,7 @@ class Table(Metric):
     def _write_sums(self, row: int, seen: Tensor, *, merging: bool) -> None:
         sums = self.split(self.state)[2]
         for place, user in self._functions[row]:
-            weight = torch.tensor(float(seen.numel()), dtype=torch.float64, device=self.state.device)
+            weight = torch.full((), float(seen.numel()), dtype=torch.float64, device=self.state.device)
             pair = torch.stack([evaluate(user, seen).to(weight.device) * weight, weight])
             sums[place] = sums[place] + pair if merging else pair
 
@@ -401,20 +340,13 @@ class Table(Metric):
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
             factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
         """
+        to_host = at_once if self._metrics else begin_copy
         if world_size() == 1:
-            return Merging(self._to_host(self.state), (stop, factor))
-        for place, vote in zip(_VOTES, (factor, stop), strict=True):
-            self.state[place] = float(vote)
+            return Merging(to_host(self.state), (stop, factor))
+        self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
         with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
             # What the ranks have merged is a new tensor: nothing writes into it.
-            return Merging(self._to_host(self.state))
-
-    def merged(self, *, stop: bool = False, factor: int = 1) -> Merged:
-        """What `merging` gives, waited for."""
-        return self.merging(stop=stop, factor=factor).merged
-
-    def _to_host(self, state: Tensor) -> HostCopy:
-        return Here(state.cpu()) if self._metrics else begin_copy(state)
+            return Merging(to_host(self.state))
 
     def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
@@ -464,7 +396,5 @@ class Table(Metric):
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
         moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
-        functions = [row for row, _, _ in self.functions]
-        parts = (moments, histograms, sums, pairs)
-        merged = merge_ranks(parts, self._replicated, self.histogram_rows, functions, self.pair_rows)
-        return torch.cat([*(part.flatten() for part in merged), gathered[:, _VOTES].amax(0)])
+        merged = merge_ranks((moments, histograms, sums, pairs), *self._kept_by)
+        return torch.cat([*(part.flatten() for part in merged), gathered[:, -VOTES:].amax(0)])

@@ -55,26 +55,46 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def measure_many_into(out: Tensor, places: Sequence[int], tensors: Sequence[Tensor], *, merging: bool = False) -> list[int]:
+def measure_many_into(
+    out: Tensor,
+    places: Sequence[int],
+    tensors: Sequence[Tensor],
+    before: Sequence[Tensor] | None = None,
+    *,
+    merging: bool = False,
+) -> list[int]:
     """Write the raw moments of several tensors where they are kept.
 
     Args:
         out: float64, contiguous, on a device.
         places: which element of it the first moment of each tensor becomes; no two the same.
         tensors: in the same order.
+        before: what is taken away from each, in float32 at least, without making the differences; nothing by default.
         merging: whether what is there is merged with, instead of overwritten.
 
     Returns:
-        Which tensors, counted from 0, are left to the reference: other dtypes, subclasses, another device.
+        Which tensors, counted from 0, are left to the reference: other dtypes, subclasses, another device, two that differ in
+        shape or dtype.
     """
     taken: list[int] = []
     flat: list[Tensor] = []
+    less: list[Tensor] = []
     for position, tensor in enumerate(tensors):
-        if _measurable(tensor) and tensor.device == out.device:
-            taken.append(position)
+        if not _measurable(tensor) or tensor.device != out.device:
+            continue
+        if before is None:
             flat.append(_in_one_piece(tensor))
+        else:
+            other = before[position]
+            if not _measurable(other) or (other.device, other.dtype, other.shape) != (out.device, tensor.dtype, tensor.shape):
+                continue
+            if other.stride() != tensor.stride():
+                tensor, other = tensor.contiguous(), other.contiguous()
+            flat.append(_in_one_piece(tensor))
+            less.append(_in_one_piece(other))
+        taken.append(position)
     if taken:
-        _launch(out, [places[position] for position in taken], flat, merging)
+        _launch(out, [places[position] for position in taken], flat, less, merging)
     kept = set(taken)
     return [position for position in range(len(tensors)) if position not in kept]
 
@@ -95,7 +115,7 @@ def describe() -> str:
     return f"triton {triton.__version__}"
 
 
-def _launch(out: Tensor, places: list[int], tensors: list[Tensor], merging: bool) -> None:
+def _launch(out: Tensor, places: list[int], tensors: list[Tensor], before: list[Tensor], merging: bool) -> None:
     sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
     blocks = -(-sizes // BLOCK)
     steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))
@@ -109,12 +129,13 @@ def _launch(out: Tensor, places: list[int], tensors: list[Tensor], merging: bool
         places,
         first,
         np.repeat(np.arange(len(tensors)), programs),
+        [tensor.data_ptr() for tensor in before],
     ]
     table = _to_device(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), out.device)
     rows = torch.empty(max(total, 1), MOMENTS, dtype=torch.float64, device=out.device)
     with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # Triton launches on the current device
         if total:
-            triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, BLOCK=BLOCK)
+            triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, PAIRED=bool(before), BLOCK=BLOCK)
         triton_code.merge_rows[(len(tensors),)](table, len(tensors), rows, out, MERGING=merging, CHUNK=CHUNK)
 
 

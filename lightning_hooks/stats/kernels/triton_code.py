@@ -79,14 +79,24 @@ def _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underfl
 
 
 @triton.jit
-def _block(pointer, at, size, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BLOCK: tl.constexpr):
-    """The moments of one block that is not empty, as nine scalars; last the number of NaN."""
+def _load(pointer, at, size, BLOCK: tl.constexpr):
     lane = tl.arange(0, BLOCK)
-    inside = at + lane < size
     if at + BLOCK <= size:  # without a mask loads are wide
         x = tl.load(pointer + at + lane)
     else:
-        x = tl.load(pointer + at + lane, mask=inside, other=0.0)
+        x = tl.load(pointer + at + lane, mask=at + lane < size, other=0.0)
+    return x
+
+
+@triton.jit
+def _block(
+    pointer, before, at, size, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The moments of one block that is not empty, as nine scalars; last the number of NaN."""
+    inside = at + tl.arange(0, BLOCK) < size
+    x = _load(pointer, at, size, BLOCK)
+    if PAIRED:
+        x = _widened(x) - _widened(_load(before, at, size, BLOCK))
     bits = _magnitude_bits(x)
     # Four counts of at most BLOCK in one sum.
     marks = (bits == 0).to(tl.int64)
@@ -124,7 +134,18 @@ def _block(pointer, at, size, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BL
 
 
 @triton.jit
-def _span(pointer, size, start, steps, place, MANTISSA: tl.constexpr, INFINITE: tl.constexpr, BLOCK: tl.constexpr):
+def _span(
+    pointer,
+    before,
+    size,
+    start,
+    steps,
+    place,
+    MANTISSA: tl.constexpr,
+    INFINITE: tl.constexpr,
+    PAIRED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """The moments of up to `steps` blocks one after the other, written to a row."""
     count = tl.full((), 0.0, tl.float64)
     mean = tl.full((), 0.0, tl.float64)
@@ -139,7 +160,7 @@ def _span(pointer, size, start, steps, place, MANTISSA: tl.constexpr, INFINITE: 
     end = tl.minimum(size, start + steps * BLOCK)
     for at in range(start, end, BLOCK):
         n, new, new_m2, sum_b, low_b, high_b, zeros_b, nonfinite_b, underflow_b, nans_b = _block(
-            pointer, at, size, MANTISSA, INFINITE, BLOCK
+            pointer, before, at, size, MANTISSA, INFINITE, PAIRED, BLOCK
         )
         count, mean, m2 = _join(count, mean, m2, n, new, new_m2)
         abs_sum += sum_b
@@ -155,32 +176,47 @@ def _span(pointer, size, start, steps, place, MANTISSA: tl.constexpr, INFINITE: 
 
 
 @triton.jit
-def _dispatch(address, size, start, steps, place, code, BLOCK: tl.constexpr):
+def _dispatch(address, before, size, start, steps, place, code, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
     # What is measured here is aligned to 16 bytes (the host sees to it), which the compiler cannot know of an address.
+    # Differences of the narrower dtypes are numbers of float32.
     if code == 0:
         p32 = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
-        _span(p32, size, start, steps, place, 23, 0x7F800000, BLOCK)
+        b32 = tl.multiple_of(before.to(tl.pointer_type(tl.float32)), 16)
+        _span(p32, b32, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
     elif code == 1:
         p16 = tl.multiple_of(address.to(tl.pointer_type(tl.float16)), 16)
-        _span(p16, size, start, steps, place, 10, 0x7C00, BLOCK)
+        b16 = tl.multiple_of(before.to(tl.pointer_type(tl.float16)), 16)
+        if PAIRED:
+            _span(p16, b16, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
+        else:
+            _span(p16, b16, size, start, steps, place, 10, 0x7C00, PAIRED, BLOCK)
     elif code == 2:
         pb16 = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
-        _span(pb16, size, start, steps, place, 7, 0x7F80, BLOCK)
+        bb16 = tl.multiple_of(before.to(tl.pointer_type(tl.bfloat16)), 16)
+        if PAIRED:
+            _span(pb16, bb16, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
+        else:
+            _span(pb16, bb16, size, start, steps, place, 7, 0x7F80, PAIRED, BLOCK)
     else:
         p64 = tl.multiple_of(address.to(tl.pointer_type(tl.float64)), 16)
-        _span(p64, size, start, steps, place, 52, 0x7FF0000000000000, BLOCK)
+        b64 = tl.multiple_of(before.to(tl.pointer_type(tl.float64)), 16)
+        _span(p64, b64, size, start, steps, place, 52, 0x7FF0000000000000, PAIRED, BLOCK)
 
 
 @triton.jit(do_not_specialize=["tensors", "steps"])  # else one more compilation for 1 and for 16
-def measure_blocks(table, tensors, steps, rows, BLOCK: tl.constexpr):
+def measure_blocks(table, tensors, steps, rows, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
     """One program per span of blocks, over the blocks of all tensors.
+
+    Where `PAIRED`, what is measured is each tensor less another one, which lies in memory alike.
 
     Args:
         table: int64; of every tensor address, size, code of its dtype, place of its result, and first row (with the end after
-            the last one), then of every program its tensor.
+            the last one), then of every program its tensor, then, where `PAIRED`, of every tensor the address of the other one.
         tensors: how many there are.
         steps: blocks in a span.
         rows: float64 [programs, 9], written.
+        PAIRED: whether differences are measured.
+        BLOCK: elements in a block.
     """
     program = tl.program_id(0)
     tensor = tl.load(table + 5 * tensors + 1 + program)
@@ -188,8 +224,11 @@ def measure_blocks(table, tensors, steps, rows, BLOCK: tl.constexpr):
     size = tl.load(table + tensors + tensor)
     code = tl.load(table + 2 * tensors + tensor)
     first = tl.load(table + 4 * tensors + tensor)
+    before = address
+    if PAIRED:
+        before = tl.load(table + 5 * tensors + 1 + tl.num_programs(0) + tensor)
     start = (program.to(tl.int64) - first) * steps * BLOCK
-    _dispatch(address, size, start, steps, rows + program * 9, code, BLOCK)
+    _dispatch(address, before, size, start, steps, rows + program * 9, code, PAIRED, BLOCK)
 
 
 @triton.jit(do_not_specialize=["tensors"])  # else one more compilation for 1 and for 16

@@ -3,12 +3,15 @@
 TRITON_INTERPRET=1 python tests/stats/kernels/in_interpreter.py sizes offsets
 """
 
+import math
 import sys
 from collections import Counter
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
+from lightning_hooks import Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import cuda, reference, triton_code
 from lightning_hooks.stats.measurement import Measurement
@@ -137,6 +140,45 @@ def views():
     same(torch.func.vmap(cuda.measure)(x[:2, :50])[1], reference.measure(x[1, :50]), "vmap")
 
 
+def differences():
+    """What a tensor is more than another: as if the difference had been made, in float32 at least."""
+    cuda._PROGRAMS = 3
+    for dtype in DTYPES:
+        wide = torch.promote_types(dtype, torch.float32)
+        for size in (0, 1, 9, BLOCK, 7 * BLOCK + 5):
+            before = normal(size, dtype=dtype)
+            for after in (
+                before + normal(size, dtype=dtype, seed=1) / 100,
+                before.clone(),
+                before * torch.tensor(1.01).to(dtype),
+            ):
+                differs(after, before, reference.measure(after.to(wide) - before))
+        odd = normal(50, dtype=dtype)
+        odd[3], odd[7] = NAN, INF
+        differs(odd, odd.roll(1), reference.measure(odd.to(wide) - odd.roll(1)))
+    grid = normal(40, 30)
+    for after, before in ((grid.t(), 2 * grid.t()), (grid, grid.t().reshape(40, 30)), (grid[:, 1:9], grid[:, 2:10])):
+        differs(after, before, reference.measure(after - before))
+    flipped = (normal(30, 40) + 1).t()
+    differs(grid, flipped, reference.measure(grid - flipped))
+    tensors = [normal(n, dtype=dtype) for n in (5, BLOCK + 1) for dtype in DTYPES]
+    out, counts = neutral(len(tensors)), Counter()
+    with counting(counts):
+        places = [9 * i for i in range(len(tensors))]
+        assert cuda.measure_many_into(out, places, tensors, [tensor / 2 for tensor in tensors]) == []
+    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+    for got, tensor in zip(out, tensors, strict=True):
+        same(got, reference.measure(tensor.to(torch.promote_types(tensor.dtype, torch.float32)) - tensor / 2), "of a list")
+    others = [grid.half(), grid[:2], torch.arange(9), grid.to_sparse()]
+    assert cuda.measure_many_into(out, places[:4], [grid, grid, torch.arange(9), grid], others) == [0, 1, 2, 3]
+
+
+def differs(after, before, want):
+    out = neutral(1)
+    assert cuda.measure_many_into(out, [0], [after], [before]) == []
+    same(out[0], want, f"a difference of {after.dtype} {tuple(after.shape)}")
+
+
 def fuzz():
     pool = [0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, 1e4, 1e4 + 0.01, 1.0, -1.0]
     generator = np.random.default_rng(0)
@@ -157,14 +199,23 @@ class Counting:
         return self.kernel[grid]
 
 
+@contextmanager
+def counting(counts):
+    """Count the launches of each kernel."""
+    plain = triton_code.measure_blocks, triton_code.merge_rows
+    triton_code.measure_blocks, triton_code.merge_rows = (Counting(kernel, counts) for kernel in plain)
+    try:
+        yield
+    finally:
+        triton_code.measure_blocks, triton_code.merge_rows = plain
+
+
 def lists():
     tensors = [normal(n, dtype=dtype, seed=n) for n in (0, 1, 999, BLOCK, 3 * BLOCK + 5) for dtype in DTYPES]
     counts = Counter()
-    plain = triton_code.measure_blocks, triton_code.merge_rows
-    triton_code.measure_blocks, triton_code.merge_rows = (Counting(kernel, counts) for kernel in plain)
-    found = cuda.measure_many(tensors)
+    with counting(counts):
+        found = cuda.measure_many(tensors)
     assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
-    triton_code.measure_blocks, triton_code.merge_rows = plain
     for got, tensor in zip(found, tensors, strict=True):
         same(got, reference.measure(tensor), "of a list")
         torch.testing.assert_close(got, cuda.measure(tensor), rtol=0, atol=0)
@@ -208,10 +259,34 @@ def table():
     assert alone.measure_all([1, 0], [seen[2], torch.arange(4)]) == [1]
     same(alone.moments[1], want.moments[1], "a parameter")
     same(merge(neutral(1)[0], cuda.measure(seen[0])), reference.measure(seen[0]), "merged")
-    assert got.measure_all([1], [seen[2]]) == [0]  # a table with a histogram takes measurements
+    assert got.measure_all([1, 3, 2], [seen[2], seen[0], torch.arange(2)]) == [1, 2]  # one takes a measurement, one is no float
+    same(got.moments[1], want.moments[1], "beside a histogram")
+    assert alone.measure_differences([1, 0], [seen[0], seen[1]], [seen[0] / 3, seen[0]]) == [1]
+    same(alone.moments[1], reference.measure(seen[0] - seen[0] / 3), "an update")
 
 
-CHECKS = {check.__name__: check for check in (sizes, several_blocks_each, magnitudes, offsets, odd, views, fuzz, lists, table)}
+def step():
+    """Parameters, gradients and updates of a step as on a device: one launch, and one that merges, for each of the three."""
+    rules = [Watch(params="*", tensors=["param", "grad", "update"], stats=["mean", "std", "norm", "min", "max"])]
+    found = []
+    counts = Counter()
+    for serves in (None, cuda):
+        kernels.on_device = lambda tensor, serves=serves: serves
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 3))
+        optimizer = torch.optim.AdamW(model.parameters())
+        with counting(counts), instrument(model, watch=rules, optimizer=optimizer) as watched:
+            model(normal(4, 70)).square().sum().backward()
+            optimizer.step()
+        found.append(watched.compute())
+    assert counts == {"measure_blocks": 3, "merge_rows": 3}, counts
+    assert found[0].keys() == found[1].keys() and len(found[0]) > 60
+    for tag, value in found[0].items():
+        assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
+
+
+ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, step)
+CHECKS = {check.__name__: check for check in ALL}
 
 if __name__ == "__main__":
     np.seterr(invalid="ignore", over="ignore", divide="ignore")  # NaN and infinities are meant

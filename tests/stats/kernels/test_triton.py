@@ -11,6 +11,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.table import Table
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -29,15 +30,19 @@ def compiled(kernel, signature, **constants):
     return triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
 
 table = {"table": "*i64", "tensors": "i32"}
-blocks = compiled(triton_code.measure_blocks, {**table, "steps": "i32", "rows": "*fp64"}, BLOCK=triton_code.BLOCK)
-assert re.search(r"ld.global\\S*.v4.b32", blocks["ptx"]), "no wide loads"
-assert ".local" not in blocks["ptx"], "values left the registers"
-assert ".ftz" not in blocks["ptx"], "subnormals are flushed"
+for paired in (False, True):
+    blocks = compiled(
+        triton_code.measure_blocks, {**table, "steps": "i32", "rows": "*fp64"}, PAIRED=paired, BLOCK=triton_code.BLOCK
+    )
+    assert re.search(r"ld.global\\S*.v4.b32", blocks["ptx"]), "no wide loads"
+    assert ".local" not in blocks["ptx"], "values left the registers"
+    assert ".ftz" not in blocks["ptx"], "subnormals are flushed"
+    assert blocks["cubin"]
 for merging in (True, False):
     merge = compiled(
         triton_code.merge_rows, {**table, "rows": "*fp64", "out": "*fp64"}, MERGING=merging, CHUNK=triton_code.CHUNK
     )
-    assert merge["cubin"] and blocks["cubin"]
+    assert merge["cubin"]
 print("compiled")
 """
 WITHOUT = """
@@ -57,7 +62,9 @@ def run(*arguments, **env):
 
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.parametrize("checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table"])
+@pytest.mark.parametrize(
+    "checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table", "differences", "step"]
+)
 def test_in_the_interpreter(checks, tmp_path):
     script = str(Path(__file__).with_name("in_interpreter.py"))
     done = run(script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
@@ -112,3 +119,21 @@ def test_on_a_device_nothing_waits_for_it():
     want = torch.stack([reference.measure(tensor) for tensor in tensors])
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(one, found[2], rtol=0, atol=0)
+
+
+@needs_triton
+@needs_device
+def test_differences_are_measured_on_a_device_without_waiting_for_it():
+    if not kernels.in_use_on_cuda().startswith("triton"):
+        pytest.skip(kernels.in_use_on_cuda())
+    before = [torch.randn(n, device="cuda").to(t) for n in (5, 99_999) for t in (torch.float32, torch.bfloat16)]
+    after = [tensor * 1.5 for tensor in before]
+    table = Table(len(after), device="cuda")
+    table.measure_differences(range(len(after)), after, before)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert table.measure_differences(range(len(after)), after, before) == []
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    want = torch.stack([reference.measure(a.float() - b) for a, b in zip(after, before, strict=True)])
+    torch.testing.assert_close(table.moments, want, rtol=1e-5, atol=1e-6)
