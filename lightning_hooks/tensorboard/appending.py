@@ -56,6 +56,11 @@ class _Direct:
         self._file = file
         self._frame = frame
         self._left = _SLOW_WRITES  # so many slow writes more, and the disk is left to the thread
+        self._open: int | None = None  # the file, which stays open for as long as this lives
+
+    def __del__(self) -> None:
+        """Leave no file open."""
+        self._close()
 
     def __call__(self, event: bytes) -> None:
         if not (self._left > 0 and self._is_idle() and self._append(self._frame(event))):
@@ -67,12 +72,10 @@ class _Direct:
         return waiting == 0 and bool(self._file.write_started) and not self._file.closed
 
     def _append(self, record: bytes) -> bool:
+        """Whether the record is in the file; the file is as before where not."""
         begun = perf_counter()
         try:
-            file = os.open(self._file.filename, os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            return False
-        try:
+            file = self._opened()
             written = os.write(file, record)
             if written < len(record):  # the disk is full: a reader would stop at half a record
                 end = os.lseek(file, 0, os.SEEK_CUR)
@@ -80,12 +83,23 @@ class _Direct:
                     os.ftruncate(file, end - written)
                 return False
         except OSError:
+            self._close()
             return False
-        finally:
-            os.close(file)
         if perf_counter() - begun > _SLOW:
             self._left -= 1
         return True
+
+    def _opened(self) -> int:
+        if self._open is not None and os.fstat(self._open).st_nlink == 0:  # somebody has deleted it
+            self._close()
+        if self._open is None:
+            self._open = os.open(self._file.filename, os.O_WRONLY | os.O_APPEND)
+        return self._open
+
+    def _close(self) -> None:
+        file, self._open = self._open, None
+        if file is not None:
+            os.close(file)
 
 
 def _quicken(records: Any) -> Callable[[bytes], bytes] | None:
