@@ -239,7 +239,7 @@ class StatsMonitor(HooksCallback):
         if observer.gone or not dispatcher.acts(observer):
             return
         with observer.account, Guard(observer):
-            scale = dispatcher.scale if loss_scale(trainer) is not None else None
+            scale = dispatcher.moments.scale if loss_scale(trainer) is not None else None
             reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
             record = self._records["train"] = recorder.record(step, reports, scale)
             observer.warn_uncalled(dispatcher.called)
