@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
+from weakref import finalize
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.io.gfile import GFile, LocalFileSystem
@@ -57,10 +58,7 @@ class _Direct:
         self._frame = frame
         self._left = _SLOW_WRITES  # so many slow writes more, and the disk is left to the thread
         self._open: int | None = None  # the file, which stays open for as long as this lives
-
-    def __del__(self) -> None:
-        """Leave no file open."""
-        self._close()
+        self._closing: finalize[..., _Direct] | None = None
 
     def __call__(self, event: bytes) -> None:
         if not (self._left > 0 and self._is_idle() and self._append(self._frame(event))):
@@ -94,12 +92,13 @@ class _Direct:
             self._close()
         if self._open is None:
             self._open = os.open(self._file.filename, os.O_WRONLY | os.O_APPEND)
+            self._closing = finalize(self, os.close, self._open)
         return self._open
 
     def _close(self) -> None:
-        file, self._open = self._open, None
-        if file is not None:
-            os.close(file)
+        self._open = None
+        if self._closing is not None:
+            self._closing()
 
 
 def _quicken(records: Any) -> Callable[[bytes], bytes] | None:
