@@ -7,6 +7,7 @@ event file on a full disk.
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,11 +177,13 @@ def no_space(*args: Any, **kwargs: Any) -> Any:
 
 def full_disk_in_the_writer(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """The queue of the file writer refuses, as it does once its thread has met the error."""
+    monkeypatch.setattr(os, "write", no_space)
     monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer, "write", no_space)
 
 
 def full_disk_in_its_thread(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """The thread that writes records meets the error, and the next event raises it."""
+    monkeypatch.setattr(os, "write", no_space)
     monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer._writer, "write", no_space)
 
 
