@@ -67,6 +67,7 @@ def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: 
         "norms of a tensor",
         "rows and matrices",
         "state and chance",
+        "parameters read",
         "a skipped step",
         "flowing",
     ],
@@ -100,3 +101,16 @@ def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, ca
 )
 def test_what_needs_a_tensor_hook_on_a_sharded_parameter_is_refused(tmp_path: Path, case: str, message: str) -> None:
     assert [rank["error"] for rank in start(case, tmp_path, 2)] == [message, message]
+
+
+def test_parameters_are_gathered_only_for_a_transform_that_asks_for_them(tmp_path: Path) -> None:
+    expected = {"grad of body.0.weight": 4, "grad of body.2.weight": 4, "param of body.2.weight": 4}
+    assert [rank["gathered"] for rank in start("gatherings", tmp_path, 2)] == [expected, expected]
+
+
+def test_a_transform_that_reads_sharded_parameters_without_asking_for_them_is_told_how(tmp_path: Path) -> None:
+    message = (
+        "TransformError: apply[0].transform (TowardsZero) reads context.params, and the parameters are sharded (FSDP2): they "
+        "are gathered only for a transform that asks for them. Set needs_params = True on it"
+    )
+    assert [rank["error"] for rank in start("parameters read unasked", tmp_path, 2)] == [message, message]
