@@ -40,6 +40,7 @@ from lightning_hooks import (
     assert_no_hooks,
 )
 from lightning_hooks.transforms import Context, Transform
+from tests.conformance._own_hooks import OwnHooks
 
 STATS = ["mean", "std", "norm", "min", "max", "abs_mean", "zero_fraction", "nonfinite", "p50"]
 
@@ -120,6 +121,8 @@ CASES: dict[str, Any] = {
         ),
         Gatherings(),
     ],
+    "own hooks": lambda: [OwnHooks("body.0", "body.2", param_grad=False), monitor()],
+    "own hooks on gradients": lambda: [OwnHooks("body.0", "body.2")],
     "backward": lambda: applying(Scale(0.5), stage="backward"),
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
@@ -208,9 +211,11 @@ def main(case: str, folder: str, ranks: str) -> None:
     assert_no_hooks(model)
     latest = next((c.latest for c in callbacks if isinstance(c, StatsMonitor)), {})
     counts = next((c.counts for c in callbacks if isinstance(c, Gatherings)), {})
-    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts}
+    hooks = next((c.seen for c in callbacks if isinstance(c, OwnHooks)), {})
+    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts, "hooks": hooks}
     (Path(folder) / f"rank{rank}of{ranks}.json").write_text(json.dumps(seen))
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # leave together: one that is left alone may be aborted
         torch.distributed.destroy_process_group()
 
 
