@@ -251,7 +251,7 @@ class StatsMonitor(HooksCallback):
                 pending.heed()
                 self._widening.say(observer)
                 return
-            scale = dispatcher.scale if loss_scale(trainer) is not None else None
+            scale = dispatcher.moments.scale if loss_scale(trainer) is not None else None
             reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
             pending.end(step, reports, scale)
             observer.warn_uncalled(dispatcher.called)

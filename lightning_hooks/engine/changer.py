@@ -14,7 +14,7 @@ from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.resuming import compare
 from lightning_hooks.engine.scaling import unscales_itself
-from lightning_hooks.engine.shards import is_sharded, parts_of, put_back, refuse_sharded, wholes_of
+from lightning_hooks.engine.shards import is_sharded, params_for, parts_of, put_back, refuse_sharded, takes_parts, wholes_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
 
@@ -187,11 +187,11 @@ class Changer(Participant):
                 grad.copy_(result)  # in place: the reducer of DDP may hold views of these gradients
 
     def _change_sharded(self, link: Link, targets: list[Target[Any]], grads: list[Tensor], names: list[str]) -> None:
-        alone = bool(getattr(link.transform, "elementwise", False))
+        alone = takes_parts(link.transform)
         seen = parts_of(grads) if alone else wholes_of(grads)
-        params = [target.value.detach() for target in targets]
+        params = params_for(link.transform, [target.value.detach() for target in targets], f"{link.place} ({link.name})")
         before = [tensor.clone() for tensor in seen] if self.reporting else []
-        results = link.run(seen, names, list(parts_of(params) if alone else wholes_of(params)), self.step, owned=True)
+        results = link.run(seen, names, params, self.step, owned=True)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if is_sharded(grad) and not alone:
                 put_back(grad, result)

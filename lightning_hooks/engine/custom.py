@@ -75,7 +75,8 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
         elif rule.params is not None:
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
             if rule.kind == "param_grad":
-                refuse_sharded(targets, f"{here}.params", "the hook would never run. Use kind='post_accumulate_grad'")
+                way_out = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
+                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {way_out}")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
         bound.append(BoundHook(rule, here, targets, schedule))
     return bound

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet, finalize, ref
+from weakref import WeakSet, finalize
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import CompiledTaps
 from lightning_hooks.engine.meter import Account, Meter
+from lightning_hooks.engine.moments import Moments, hook_updates
 from lightning_hooks.engine.param_hooks import ParameterHooks
-from lightning_hooks.engine.participant import HasParameters, Memo, Participant
+from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.places import build_places
 from lightning_hooks.engine.renewal import Renewal
-from lightning_hooks.taps import Gate, Handles, OurHook, register
+from lightning_hooks.taps import Gate, Handles, register
 
 TRAIN = "train"
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
-_READ_AT = {"at_final": ("final_grad",), "after_update": ("update", "state")}
 
 
 @dataclass
@@ -52,7 +52,6 @@ class Dispatcher:
         self.participants: list[Participant] = []
         self.stage = TRAIN
         self.extras = Handles()
-        self.scale: Tensor | None = None
         self.renewal = Renewal(model)
         self._open: dict[str, _Open] = {}
         self._called: dict[str, set[int]] = {}
@@ -60,7 +59,7 @@ class Dispatcher:
         self._handles = Handles()
         self._step_handles = Handles()
         self.compiled = CompiledTaps(model, self.gate, self._step_handles)
-        self._memos: dict[int, Memo] = {}
+        self.moments = Moments()
         self._installed: tuple[Any, ...] | None = None
         self._parameters = ParameterHooks(model, self.gate, self._handles, self._step_handles)
         self._pauses = 0
@@ -161,7 +160,7 @@ class Dispatcher:
             opened = _Open(step, [(p, key) for p, key in keys if key is not None], called)
             self._open[stage] = opened
             if stage == TRAIN:
-                self._memos.clear()
+                self.moments.clear()
             reporting = stage == TRAIN and (reporting or any(p.reports for p, _ in opened.active))
             for participant, _ in opened.active:
                 with participant.account:
@@ -183,11 +182,11 @@ class Dispatcher:
         self.suspend()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
-            self._memos.clear()
+            self.moments.clear()
             return
         with self.meter.common if stage == TRAIN else self.meter.aside:
             if stage == TRAIN:
-                self._memos.clear()
+                self.moments.clear()
                 if opened is not None:
                     self.renewal.note(opened.key, opened.called)
             self._step_handles.close()
@@ -223,40 +222,23 @@ class Dispatcher:
         self.extras.close()
         for participant in self.participants:
             participant.left()
-        self._memos.clear()
+        self.moments.clear()
         self._open.clear()
         _LIVE.discard(self)
 
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
         """Let one participant act on the gradients of an optimizer's step."""
         if self.gate.open and self.acts(participant):
-            memo = self._memo(optimizer)
-            if id(participant) in memo.readers:  # LBFGS runs its closure again: what was read before is old
-                memo.readers.clear()
-                memo.looks.clear()
-                memo.skipped = False
-            memo.readers.add(id(participant))
-            with participant.account:
-                participant.before_step(optimizer, memo)
+            self.moments.before_step(participant, optimizer, self._actors)
 
     def moment(self, name: str, optimizer: HasParameters) -> None:
         """Let every active participant look at a moment: `at_final`, `before_update` or `after_update`."""
         if self.gate.open:
-            memo = self._memo(optimizer)
-            memo.forget(*_READ_AT.get(name, ()))
-            if name == "before_update":
-                memo.before.clear()
-            for participant, _ in list(self.active):
-                with participant.account:
-                    getattr(participant, name)(optimizer, memo)
+            self.moments.at(name, optimizer, self._actors)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
-        # Only where an optimizer has stepped can the scale have changed.
-        factor = scale / self.scale if self._memos and self.scale is not None else None
-        self.scale = scale.detach().clone()
-        for participant, _ in self.active:
-            participant.scaled_by(self.scale, factor)
+        self.moments.scaled_by(scale, self._actors)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
@@ -272,10 +254,9 @@ class Dispatcher:
                 participant.renewed()
             self._installed = None
 
-    def _memo(self, optimizer: HasParameters) -> Memo:
-        if id(optimizer) not in self._memos:
-            self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p, _ in self.active) > 1)
-        return self._memos[id(optimizer)]
+    @property
+    def _actors(self) -> list[Participant]:
+        return [participant for participant, _ in self.active]
 
     def _install(self) -> None:
         self.off()
@@ -293,8 +274,7 @@ class Dispatcher:
             participant.register(key, self.gate, self._handles)
         if any(p.needs_updates for p, _ in opened.active):
             for optimizer in self._optimizers():
-                self._handles.keep(optimizer.register_step_pre_hook(_UpdateHook(self, "before_update")))
-                self._handles.keep(optimizer.register_step_post_hook(_UpdateHook(self, "after_update")))
+                hook_updates(optimizer, self.moment, self._handles)
         self._installed = opened.key
 
     def _open_gate(self) -> None:
@@ -311,14 +291,3 @@ def live_dispatchers(model: nn.Module) -> list[Dispatcher]:
 def _close_all(*handles: Handles) -> None:
     for kept in handles:
         kept.close()
-
-
-class _UpdateHook(OurHook):
-    def __init__(self, dispatcher: Dispatcher, moment: str) -> None:
-        self.dispatcher = ref(dispatcher)
-        self.moment = moment
-
-    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        dispatcher = self.dispatcher()
-        if dispatcher is not None:
-            dispatcher.moment(self.moment, optimizer)

@@ -71,11 +71,9 @@ class Layout:
         self._unions: list[list[int]] = []
         self._rows = len(rows)
         self._roll_up(plan, due, max_scalars, pinned)
-        self._totals = {
-            tensor: self._union([row.index for row in plan.rows if row.tensor == tensor])
-            for tensor in totals
-            if any(row.tensor == tensor for row in plan.rows)
-        }
+        self._totals = [tensor for tensor in totals if any(row.tensor == tensor for row in plan.rows)]
+        unions = [self._union([row.index for row in plan.rows if row.tensor == tensor]) for tensor in self._totals]
+        self._total_rows = np.array(unions, dtype=np.intp)
         merges = Merges(self._unions)
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
@@ -160,12 +158,12 @@ class Filled:
         norms = self._values[self._layout._place["norm"]]
         return ratio_of_norms(norms.take(rows), norms.take(below))
 
-    def total_norm(self, tensor: str) -> float | None:
-        """The norm over all rows of a tensor, or None where none was measured."""
-        row = self._layout._totals.get(tensor)
-        if row is None or not self.measured[row]:
-            return None
-        return float(self._values[self._layout._place["norm"], row])
+    def total_norms(self) -> dict[str, float]:
+        """The norm over all rows of each tensor for which that is asked and of which any was measured."""
+        layout = self._layout
+        norms = self._values[layout._place["norm"]].take(layout._total_rows).tolist()
+        there = self.measured.take(layout._total_rows).tolist()
+        return {tensor: norm for tensor, norm, is_there in zip(layout._totals, norms, there, strict=True) if is_there}
 
     def merged(self, columns: Columns) -> dict[str, float] | None:
         """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.

@@ -353,12 +353,12 @@ class Observer(Participant):
         rows: list[Row],
         values: list[Tensor],
         measure: Callable[[list[int]], list[int]],
-        value_of: Callable[[Any], Tensor | None] = lambda value: value,
+        value_of: Callable[[Any], Tensor] = lambda value: value,
     ) -> None:
         """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
         try:
             left = [] if self.failed else measure([row.index for row in rows])
-            looks = measure_all([value for position in left if (value := value_of(values[position])) is not None])
+            looks = measure_all([value_of(values[position]) for position in left])
             rest = self.table.put_all([rows[position].index for position in left], looks) if left else []
         except Exception as error:
             self.fail(error)

@@ -207,8 +207,9 @@ class Recorder:
         return self._layouts[due]
 
     def _globals(self, filled: Filled, moments: Array) -> dict[str, float]:
-        out = {tag: value for tag, tensor in _GLOBALS if (value := filled.total_norm(tensor)) is not None}
-        update, param = filled.total_norm("update"), filled.total_norm("param")
+        norms = filled.total_norms()
+        out = {tag: norms[tensor] for tag, tensor in _GLOBALS if tensor in norms}
+        update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if self._noisy:

@@ -2,17 +2,18 @@
 
 A transform that treats each element by itself gets the part. Any other gets the whole, gathered from all ranks, and each rank
 keeps its part of the result: norms, means over rows, or the largest of all elements are then what they are without sharding.
+Parameters are gathered only for a transform that says that it needs them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.errors import TransformError, UnsupportedError
 from lightning_hooks.select import Target
 
 
@@ -30,6 +31,68 @@ def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 def wholes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Each tensor whole: all ranks must ask together. Those that were whole are the same objects."""
     return [tensor.full_tensor() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
+
+
+def takes_parts(transform: object) -> bool:
+    """Whether a transform may be given what this rank holds instead of the whole."""
+    return bool(getattr(transform, "elementwise", False))
+
+
+def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list[Tensor | None]:
+    """What a transform is given of sharded parameters: parts, the whole where it needs them so, or nothing to read.
+
+    Args:
+        transform: that acts on their gradients.
+        params: the parameters.
+        reader: how a message names the transform: `apply[0].transform (Mine)`.
+    """
+    if takes_parts(transform):
+        return list(parts_of(params))
+    return list(wholes_of(params)) if getattr(transform, "needs_params", False) else NotGathered(reader)
+
+
+class NotGathered(list[Tensor | None]):
+    """Stands where sharded parameters would, for a transform that does not ask for them: to read it is an error.
+
+    Gathering them at the first look instead would leave the others waiting where one rank alone looks.
+
+    Args:
+        reader: as for `params_for`.
+    """
+
+    def __init__(self, reader: str) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def _refuse(self) -> NoReturn:
+        raise TransformError(
+            f"{self.reader} reads context.params, and the parameters are sharded (FSDP2): they are gathered only for a "
+            "transform that asks for them. Set needs_params = True on it"
+        )
+
+    def __len__(self) -> int:
+        """Refused.
+
+        Raises:
+            TransformError: always.
+        """
+        self._refuse()
+
+    def __iter__(self) -> Iterator[Tensor | None]:
+        """Refused.
+
+        Raises:
+            TransformError: always.
+        """
+        self._refuse()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Refused.
+
+        Raises:
+            TransformError: always.
+        """
+        self._refuse()
 
 
 def put_back(tensor: Tensor, whole: Tensor) -> None:

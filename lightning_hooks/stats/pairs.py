@@ -38,7 +38,8 @@ def cosine(sums: Array, square: Array) -> Array:
         square: squared norm of the gradient [rows].
 
     Returns:
-        [rows]; NaN where there was no gradient before, or one of the two is zero.
+        [rows]; NaN where there was no gradient before (none is kept in a checkpoint, so also at the first watched step of a
+        resumed run), or one of the two is zero.
 
     Example:
         >>> cosine(np.array([[6.0, 9.0, 0.0, 0.0]]), np.array([4.0])).tolist()

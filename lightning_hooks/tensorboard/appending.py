@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
+from weakref import finalize
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.io.gfile import GFile, LocalFileSystem
@@ -56,6 +57,8 @@ class _Direct:
         self._file = file
         self._frame = frame
         self._left = _SLOW_WRITES  # so many slow writes more, and the disk is left to the thread
+        self._open: int | None = None  # the file, which stays open for as long as this lives
+        self._closing: finalize[..., _Direct] | None = None
 
     def __call__(self, event: bytes) -> None:
         if not (self._left > 0 and self._is_idle() and self._append(self._frame(event))):
@@ -67,12 +70,10 @@ class _Direct:
         return waiting == 0 and bool(self._file.write_started) and not self._file.closed
 
     def _append(self, record: bytes) -> bool:
+        """Whether the record is in the file; the file is as before where not."""
         begun = perf_counter()
         try:
-            file = os.open(self._file.filename, os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            return False
-        try:
+            file = self._opened()
             written = os.write(file, record)
             if written < len(record):  # the disk is full: a reader would stop at half a record
                 end = os.lseek(file, 0, os.SEEK_CUR)
@@ -80,12 +81,24 @@ class _Direct:
                     os.ftruncate(file, end - written)
                 return False
         except OSError:
+            self._close()
             return False
-        finally:
-            os.close(file)
         if perf_counter() - begun > _SLOW:
             self._left -= 1
         return True
+
+    def _opened(self) -> int:
+        if self._open is not None and os.fstat(self._open).st_nlink == 0:  # somebody has deleted it
+            self._close()
+        if self._open is None:
+            self._open = os.open(self._file.filename, os.O_WRONLY | os.O_APPEND)
+            self._closing = finalize(self, os.close, self._open)
+        return self._open
+
+    def _close(self) -> None:
+        self._open = None
+        if self._closing is not None:
+            self._closing()
 
 
 def _quicken(records: Any) -> Callable[[bytes], bytes] | None:

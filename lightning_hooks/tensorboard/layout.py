@@ -29,6 +29,7 @@ def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transf
         _chart("gradient norms", f"{prefix}hooks/", "(grad_norm|final_grad_norm)"),
         _chart("update ratio", f"{prefix}hooks/", "update_ratio"),
         _chart("non-finite elements", f"{prefix}hooks/", "nonfinite"),
+        _chart("share of the time spent on watching", f"{prefix}hooks/", "overhead"),
     ]
     if transforms:
         hooks += [

@@ -32,6 +32,9 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     """
     if not tensors:
         return tensors if context.owned else []
+    if all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors):  # nearly always
+        changed = change(list(tensors), context.owned)
+        return tensors if context.owned else changed
     # Coalescing sums the entries that share an index: without it a norm of the values would be wrong. On CUDA it waits
     # for the device, as the number of entries left is a size; dense tensors never wait.
     _check_layouts(tensors, context)
@@ -58,6 +61,11 @@ def in_groups(values: list[Tensor], run: Callable[[list[Tensor]], Sequence[Tenso
     Returns:
         The results in the order of `values`.
     """
+    if not values:
+        return []
+    device, dtype = values[0].device, values[0].dtype
+    if all(value.dtype is dtype and value.device == device for value in values):
+        return list(run(values))
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, value in enumerate(values):
         groups.setdefault((value.device, value.dtype), []).append(index)

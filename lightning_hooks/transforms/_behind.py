@@ -20,14 +20,16 @@ def params_behind(owner: Transform, tensors: list[Tensor], context: Context) -> 
         TransformError: where a tensor has no parameter, or one of another shape.
     """
     found: list[Tensor] = []
+    kind = type(owner).__name__
     for index, tensor in enumerate(tensors):
         param = context.params[index] if index < len(context.params) else None
-        name, kind = context.name_of(index), type(owner).__name__
         if param is None:
-            raise TransformError(f"{kind} needs the parameter behind '{name}', which has none: use it in a rule on params")
+            raise TransformError(
+                f"{kind} needs the parameter behind '{context.name_of(index)}', which has none: use it in a rule on params"
+            )
         if param.shape != tensor.shape:
             raise TransformError(
-                f"{kind} needs a gradient of the shape of its parameter; '{name}' has a gradient of shape "
+                f"{kind} needs a gradient of the shape of its parameter; '{context.name_of(index)}' has a gradient of shape "
                 f"{tuple(tensor.shape)} and a parameter of shape {tuple(param.shape)}"
             )
         found.append(param.detach())
@@ -64,6 +66,14 @@ def by_kind(*lists: list[Tensor]) -> list[list[int]]:
         >>> by_kind([torch.ones(1), torch.ones(1).half(), torch.ones(2)])
         [[0, 2], [1]]
     """
+    first = [(tensors[0].device, tensors[0].dtype) for tensors in lists if tensors]
+    alike = all(
+        tensor.dtype is dtype and tensor.device == device
+        for tensors, (device, dtype) in zip(lists, first, strict=False)
+        for tensor in tensors
+    )
+    if alike:  # nearly always
+        return [list(range(len(lists[0])))] if first else []
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, together in enumerate(zip(*lists, strict=True)):
         groups.setdefault(tuple((tensor.device, tensor.dtype) for tensor in together), []).append(index)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, over_values
-from lightning_hooks.transforms._behind import params_behind, refuse_sparse
+from lightning_hooks.transforms._batch import WIDER, foreach, over_values
+from lightning_hooks.transforms._behind import by_kind, params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, times, together
 from lightning_hooks.transforms._ranges import check_count
@@ -78,17 +78,28 @@ class AdaptiveClip(Transform):
                 factors = self._factor(together(norms(chosen)), together(norms([params[i] for i in whole])))
                 for i, result in zip(whole, times(chosen, list(factors.unbind()), owned), strict=True):
                     results[i] = result
-            for i, one in enumerate(single):
-                if not one:
-                    results[i] = self._by_unit(values[i], params[i], owned)
+            for members in by_kind(values):
+                units = [i for i in members if not single[i]]
+                if units:
+                    products = self._by_unit([values[i] for i in units], [params[i] for i in units], owned)
+                    for i, result in zip(units, products, strict=True):
+                        results[i] = result
             return results
 
         return over_values(tensors, context, change)
 
-    def _by_unit(self, value: Tensor, param: Tensor, owned: bool) -> Tensor:
-        factor = self._factor(_unit_norm(value, self.unit_dim), _unit_norm(param, self.unit_dim))
+    def _by_unit(self, values: list[Tensor], params: list[Tensor], owned: bool) -> Sequence[Tensor]:
+        """Those of one device and dtype; only the norms are taken one tensor at a time, what follows from them together."""
+        norms = [_unit_norm(value, self.unit_dim) for value in values]
+        limits = [_unit_norm(param, self.unit_dim).to(norms[0]).flatten() for param in params]
+        flat = self._factor(torch.cat([norm.flatten() for norm in norms]), torch.cat(limits))
+        each = flat.split([norm.numel() for norm in norms])
+        factors = [factor.view_as(norm) for factor, norm in zip(each, norms, strict=True)]
+        if values[0].dtype not in WIDER:
+            return foreach("mul", values, factors, owned=owned)
         # Of as many dimensions as the tensor, so it takes part in the promotion: calculated wide, rounded once.
-        return value.mul_(factor) if owned else (value * factor).to(value.dtype)
+        pairs = zip(values, factors, strict=True)
+        return [value.mul_(factor) if owned else (value * factor).to(value.dtype) for value, factor in pairs]
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
         limit = self.clipping * param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps)

@@ -110,7 +110,10 @@ class Transform:
     """Draws random numbers, from `Context.generator_for` only."""
 
     needs_params: ClassVar[bool] = False
-    """Needs the parameter behind each gradient (`Context.params`); refused on the tensors of modules."""
+    """Needs the parameter behind each gradient (`Context.params`); refused on the tensors of modules.
+
+    Sharded parameters are gathered only for a transform that sets it; one that reads them without it is an error.
+    """
 
     needs_step: ClassVar[bool] = False
     """Acts on the optimizer's step as a whole; refused anywhere but at stage `step`."""

@@ -111,7 +111,8 @@ class When(Transform):
         if isinstance(self.condition, Transform):
             raise RuleError(f"When.condition must answer with a bool, and {self.condition!r} is a transform")
         _combine_flags(self, (self.transform,))
-        object.__setattr__(self, "needs_all", self.needs_all or getattr(self.condition, "needs_all", False))
+        for flag in ("needs_all", "needs_params"):
+            object.__setattr__(self, flag, getattr(self, flag) or getattr(self.condition, flag, False))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """What the transform returns, or the tensors as they are."""

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from lightning_hooks import (
     EMA,
     AdaptiveClip,
+    AddDecayedWeights,
     AddNoise,
     Apply,
     Centralize,
@@ -38,12 +39,25 @@ from lightning_hooks import (
     Watch,
     assert_no_hooks,
 )
+from lightning_hooks.transforms import Context, Transform
+from tests.conformance._own_hooks import OwnHooks
 
 STATS = ["mean", "std", "norm", "min", "max", "abs_mean", "zero_fraction", "nonfinite", "p50"]
 
 
 def greatest(tensor: Tensor) -> Tensor:
     return tensor.abs().max()
+
+
+class TowardsZero(Transform):
+    """Reads the parameters without saying so."""
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        return [tensor + param for tensor, param in zip(tensors, context.params, strict=True)]
+
+
+class SaysSo(TowardsZero):
+    needs_params = True
 
 
 class Sharded(LightningModule):
@@ -95,9 +109,51 @@ CASES: dict[str, Any] = {
     "state and chance": lambda: applying(EMA(), AddNoise(0.01)),
     "a skipped step": lambda: applying(SkipStep(if_norm_above=1e-9)),
     "flowing": lambda: [GradientTransforms([Apply(Scale(0.5), modules="body.0")]), monitor()],
+    "parameters read": lambda: applying(SaysSo()),
+    "parameters read unasked": lambda: applying(TowardsZero()),
+    "gatherings": lambda: [
+        GradientTransforms(
+            [
+                Apply(ClipByNorm(0.02), params="body.0.weight"),
+                Apply(TrustRatio(), params="body.2.weight"),
+                Apply([Scale(0.5), AddDecayedWeights(0.1)], params="*.bias"),
+            ]
+        ),
+        Gatherings(),
+    ],
+    "own hooks": lambda: [OwnHooks("body.0", "body.2", param_grad=False), monitor()],
+    "own hooks on gradients": lambda: [OwnHooks("body.0", "body.2")],
     "backward": lambda: applying(Scale(0.5), stage="backward"),
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
+
+
+class Gatherings(Callback):
+    """Which gradients and parameters are gathered from all ranks, and how often."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        from torch.distributed.tensor import DTensor
+
+        self.kept = DTensor.full_tensor
+        counts, gather = self.counts, DTensor.full_tensor
+
+        def full_tensor(tensor: Any, *args: Any, **options: Any) -> Tensor:
+            at = tensor.to_local().data_ptr()
+            for name, parameter in pl_module.named_parameters():
+                for what, held in (("param", parameter), ("grad", parameter.grad)):
+                    if held is not None and held.to_local().data_ptr() == at:
+                        counts[f"{what} of {name}"] = counts.get(f"{what} of {name}", 0) + 1
+            return gather(tensor, *args, **options)
+
+        DTensor.full_tensor = full_tensor
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        from torch.distributed.tensor import DTensor
+
+        DTensor.full_tensor = self.kept
 
 
 class Keep(Callback):
@@ -154,9 +210,12 @@ def main(case: str, folder: str, ranks: str) -> None:
             error = f"{type(refused).__name__}: {refused}"
     assert_no_hooks(model)
     latest = next((c.latest for c in callbacks if isinstance(c, StatsMonitor)), {})
-    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error}
+    counts = next((c.counts for c in callbacks if isinstance(c, Gatherings)), {})
+    hooks = next((c.seen for c in callbacks if isinstance(c, OwnHooks)), {})
+    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts, "hooks": hooks}
     (Path(folder) / f"rank{rank}of{ranks}.json").write_text(json.dumps(seen))
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # leave together: one that is left alone may be aborted
         torch.distributed.destroy_process_group()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lightning_hooks import AddNoise, Apply, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
+from tests.conformance._own_hooks import OwnHooks, weights_of
 from tests.conformance._tools import Book, Spy, everything, loader, randn
 
 BATCH, FEATURES = 4, 6  # of one rank
@@ -192,6 +193,12 @@ def files(root: Path) -> dict[str, Any]:
     fit(root, net(), mine(3), monitor, logger=TensorBoardLogger(root, name="run", version=0))
     dist.barrier()
     return {"files": sorted(path.name for path in root.rglob("events*")), "latest": monitor.latest["hooks/grad_norm"]}
+
+
+def own_hooks(root: Path) -> dict[str, Any]:
+    model, hooks = net(), OwnHooks("body.0", "body.3")
+    fit(root, model, mine(4, torch.float64), hooks, precision="64-true")
+    return {"seen": hooks.seen, "weights": weights_of(model)}
 
 
 class OneLayer(LightningModule):

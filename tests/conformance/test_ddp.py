@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from tests.callbacks.models import trainer_of
+from tests.conformance._own_hooks import OwnHooks, assert_sums, weights_of
 from tests.conformance._tools import Book, Seen, Witness, compare, loader, run_ranks
 from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
-    *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank"),
+    *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks"),
 ]
 
 
@@ -128,6 +129,19 @@ def test_where_one_rank_asks_to_skip_a_step_all_do(ranks: Any) -> None:
     assert one == other
     assert one["updates"] == [0, 2, 3] and one["skipped"] == [0.0, 1.0, 1.0, 1.0]
     assert [a == b for a, b in zip(one["weights"], one["weights"][1:], strict=False)] == [True, False, False]
+
+
+def test_own_hooks_are_called_on_every_rank_and_what_they_change_is_changed_for_all(ranks: Any, tmp_path: Path) -> None:
+    hooks, model = OwnHooks("body.0", "body.3"), net()
+    trainer_of(tmp_path, hooks, precision="64-true").fit(model, loader(*whole_batches(4)))
+    one, other = ranks["own_hooks"]
+    assert_sums([one["seen"], other["seen"]], hooks.seen, rel=1e-9)
+    for kind in ("param_grad", "post_accumulate_grad"):  # of this rank, before the average
+        means = [(a + b) / 2 for a, b in zip(one["seen"][kind], other["seen"][kind], strict=True)]
+        assert means == pytest.approx(hooks.seen[kind], rel=1e-9) and one["seen"][kind] != other["seen"][kind]
+    assert one["weights"] == other["weights"]  # to the last bit
+    for name, weights in weights_of(model).items():
+        assert one["weights"][name] == pytest.approx(weights, rel=1e-9, abs=1e-12), name
 
 
 def test_a_module_that_one_rank_alone_calls_has_the_row_of_that_rank(ranks: Any) -> None:

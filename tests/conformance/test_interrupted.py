@@ -7,10 +7,12 @@ event file on a full disk.
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_hooks import StatsMonitor
+from lightning_hooks.tensorboard import appending
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import EACH, Boom, all_ours, equal_weights
 
@@ -176,11 +179,13 @@ def no_space(*args: Any, **kwargs: Any) -> Any:
 
 def full_disk_in_the_writer(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """The queue of the file writer refuses, as it does once its thread has met the error."""
+    monkeypatch.setattr(appending, "os", SimpleNamespace(**{**vars(os), "write": no_space}))
     monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer, "write", no_space)
 
 
 def full_disk_in_its_thread(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """The thread that writes records meets the error, and the next event raises it."""
+    monkeypatch.setattr(appending, "os", SimpleNamespace(**{**vars(os), "write": no_space}))
     monkeypatch.setattr(trainer.logger.experiment._get_file_writer().event_writer._async_writer._writer, "write", no_space)
 
 

@@ -301,3 +301,21 @@ def test_a_rule_in_backward_reaches_a_lazy_parameter_from_its_first_gradient_on(
     rules = GradientTransforms([Apply(Zero(), params="head.weight", stage="backward"), Apply(Scale(1.0), params="*")])
     trainer_of(tmp_path, rules, First()).fit(model, data(3))
     assert torch.equal(model.head.weight, starts[0])
+
+
+def greatest(tensor: Tensor) -> Tensor:
+    return tensor.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.filterwarnings("ignore:.*UninitializedParameter.*")
+def test_a_parameter_without_a_value_before_its_first_step_leaves_the_others_their_own_update(tmp_path: Path) -> None:
+    monitor = StatsMonitor([Watch(params="*", tensors=["grad", "update"], stats=[greatest])])
+    book = Book(monitor)
+    trainer_of(tmp_path, monitor, book).fit(Lazy(), data(3))
+    names = ["backbone.0.weight", "backbone.0.bias", "backbone.2.weight", "backbone.2.bias", "head.weight", "head.bias"]
+    for step, rows in book.rows.items():
+        there = [name for name in names if f"update_greatest/{name}" in rows]
+        assert there == (names if step else names[:4])
+        for name in there:  # the learning rate is 0.1
+            assert rows[f"update_greatest/{name}"] == pytest.approx(0.1 * rows[f"grad_greatest/{name}"], rel=1e-4), name

@@ -20,9 +20,10 @@ from lightning.pytorch.callbacks import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import StatsMonitor
-from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, ours_on, trainer_of
+from lightning_hooks import AddNoise, Apply, ClipByGlobalNorm, GradientTransforms, Scale, StatsMonitor
+from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, nesterov, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import Boom, all_ours, equal_weights, hooks_in, observers
+from tests.conformance._tools import Spy
 
 
 def fit(root: Path, model: Net, *callbacks: Callback, loader: Any = None, **options: Any) -> Any:
@@ -79,6 +80,45 @@ def test_a_pruned_parameter_keeps_its_rows_and_its_name(tmp_path: Path) -> None:
     fit(tmp_path, make(), peer, StatsMonitor(), logger=memory)
     for tag in ("param_norm", "grad_norm", "update_norm"):
         assert memory.steps_of(f"{tag}/body.0.weight") == memory.steps
+
+
+def halved(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.025, momentum=0.9, nesterov=True, foreach=True)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
+def test_transforms_go_on_where_pruning_has_replaced_the_parameters(tmp_path: Path, first: bool) -> None:
+    slower, halving, spy = Net(halved), Net(nesterov), Spy()
+    halving.load_state_dict(slower.state_dict())
+    half = [Apply([Scale(0.5), spy], params="*.weight"), Apply(Scale(0.5), params="*.bias", stage="backward")]
+    fit(tmp_path, slower, PEERS["ModelPruning"]())
+    ours, peer = GradientTransforms(half), PEERS["ModelPruning"]()
+    fit(tmp_path, halving, *([peer, ours] if first else [ours, peer]))
+    assert equal_weights(slower, halving), "half the gradient is half the learning rate, to the last bit"
+    assert [list(spy.seen[step]) for step in range(24)] == [["body.0.weight", "body.3.weight"]] * 24, "in all four epochs"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
+def test_pruned_weights_stay_zero_whatever_a_transform_does_to_their_gradient(tmp_path: Path, first: bool) -> None:
+    pruned: list[dict[str, torch.Tensor]] = []
+
+    class Masks(Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            pruned.append({name: mask == 0 for name, mask in pl_module.named_buffers()})
+
+    model, peer = make(), PEERS["ModelPruning"]()
+    ours = GradientTransforms([Apply([AddNoise(1.0), ClipByGlobalNorm(1.0)], params="*")])
+    fit(tmp_path, model, *([peer, ours] if first else [ours, peer]), Masks())
+    assert [sum(int(there.sum()) for there in masks.values()) for masks in pruned] == [
+        0,
+        22,
+        37,
+        47,
+    ]  # of 72, 0.3 of what is left
+    weights = model.state_dict()
+    for masks in pruned:
+        assert not any(weights[name.removesuffix("_mask")][there].any() for name, there in masks.items())
+    assert sum(int((weights[f"body.{i}.weight"] == 0).sum()) for i in (0, 3)) == 55
 
 
 class Sized(Net):

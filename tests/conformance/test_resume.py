@@ -219,6 +219,32 @@ def test_a_new_row_of_an_average_begins_anew_and_is_named(tmp_path: Path) -> Non
     assert said == [f"the rows of noise_scale changed since the checkpoint: {changed}"]
 
 
+@pytest.mark.parametrize("same", [False, True], ids=["another callback", "the same callback"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_first_cosine_after_a_resume_is_absent_and_the_others_are_those_of_the_whole_run(
+    tmp_path: Path, every: int, same: bool
+) -> None:
+    def monitor() -> StatsMonitor:
+        rules = [
+            Watch(params="*", tensors="grad", stats=["norm", "cosine"]),
+            Watch(params="body.0.*", tensors="grad", stats="cosine", group_by={"first": "*"}),
+        ]
+        return StatsMonitor(rules, every_n_steps=every)
+
+    def cosines(memory: Memory) -> dict[int, dict[str, str]]:
+        return {step: {t: v for t, v in line.items() if "cosine" in t} for step, line in exactly(memory, 0).items()}
+
+    ours = monitor()
+    _, all_lines, *_ = fit(tmp_path, [ours], saver(tmp_path / "saved"))
+    _, lines, said, _ = fit(tmp_path, [ours if same else monitor()], resume=tmp_path / "saved" / "step=5.ckpt")
+    whole, resumed = cosines(all_lines), cosines(lines)
+    first = 5  # watched at both intervals
+    assert not said and list(resumed) == list(range(first, 16, every))
+    assert resumed[first] == {} and len(whole[first]) == 5, "no gradient before it is in the checkpoint"
+    assert {s: line for s, line in resumed.items() if s > first} == {s: line for s, line in whole.items() if s > first}
+    assert exactly(lines, first)[first].keys() < exactly(all_lines, first)[first].keys(), "and all others have their value"
+
+
 def test_a_checkpoint_of_a_run_without_our_callbacks_is_no_change(tmp_path: Path) -> None:
     _, _, said, _ = fit(tmp_path, callbacks(), resume=stopped(tmp_path, []))
     assert not said

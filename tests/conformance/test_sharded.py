@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.conformance._own_hooks import assert_sums
+
 ROOT = Path(__file__).parent.parent.parent
 TOLERANCE = 1e-5
 
@@ -67,6 +69,7 @@ def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: 
         "norms of a tensor",
         "rows and matrices",
         "state and chance",
+        "parameters read",
         "a skipped step",
         "flowing",
     ],
@@ -83,6 +86,18 @@ def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, ca
         assert_alike(got, expected, flowing=case == "flowing")
 
 
+def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(tmp_path: Path) -> None:
+    (alone,) = start("own hooks", tmp_path, 1)
+    ranks = start("own hooks", tmp_path, 2)
+    assert [run["error"] for run in (alone, *ranks)] == [None] * 3
+    assert_sums([rank["hooks"] for rank in ranks], alone["hooks"], rel=TOLERANCE)
+    for rank in ranks:  # the gradient of the whole batch, when a hook gets the parameter
+        assert rank["hooks"]["post_accumulate_grad"] == pytest.approx(alone["hooks"]["post_accumulate_grad"], rel=TOLERANCE)
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    for name, weights in alone["weights"].items():
+        assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -90,6 +105,12 @@ def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, ca
             "backward",
             "UnsupportedError: apply[0].transform: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
             "such a parameter: the rule would do nothing. Use stage='step', or a rule on modules",
+        ),
+        (
+            "own hooks on gradients",
+            "UnsupportedError: hooks[12].params: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
+            "such a parameter: the hook would never run. Use kind='post_accumulate_grad', which sees the gradient averaged "
+            "over ranks, or GradientTransforms",
         ),
         (
             "micro-batches",
@@ -100,3 +121,16 @@ def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, ca
 )
 def test_what_needs_a_tensor_hook_on_a_sharded_parameter_is_refused(tmp_path: Path, case: str, message: str) -> None:
     assert [rank["error"] for rank in start(case, tmp_path, 2)] == [message, message]
+
+
+def test_parameters_are_gathered_only_for_a_transform_that_asks_for_them(tmp_path: Path) -> None:
+    expected = {"grad of body.0.weight": 4, "grad of body.2.weight": 4, "param of body.2.weight": 4}
+    assert [rank["gathered"] for rank in start("gatherings", tmp_path, 2)] == [expected, expected]
+
+
+def test_a_transform_that_reads_sharded_parameters_without_asking_for_them_is_told_how(tmp_path: Path) -> None:
+    message = (
+        "TransformError: apply[0].transform (TowardsZero) reads context.params, and the parameters are sharded (FSDP2): they "
+        "are gathered only for a transform that asks for them. Set needs_params = True on it"
+    )
+    assert [rank["error"] for rank in start("parameters read unasked", tmp_path, 2)] == [message, message]

@@ -1,6 +1,7 @@
 """Events reach the logger's file: at once where nothing stands before them, else through its queue; the file stays readable."""
 
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -121,6 +122,26 @@ def test_a_slow_disk_is_left_to_the_thread(run, monkeypatch):
         run.writer.flush()
     assert len(run.queued) == 5 - appending._SLOW_WRITES
     assert steps_in(run.folder) == list(range(5))
+
+
+def test_the_file_stays_open_and_is_closed_with_the_appender(run, monkeypatch):
+    opened, closed = [], []
+    monkeypatch.setattr(os, "open", lambda *args, open=os.open: opened.append(open(*args)) or opened[-1])
+    monkeypatch.setattr(os, "close", lambda file, close=os.close: closed.append(file) or close(file))
+    for step in range(5):
+        run.append(event(step))
+    assert len(opened) == 1 and not closed
+    run.append = None
+    gc.collect()
+    assert closed == opened
+
+
+def test_a_file_that_was_deleted_is_not_written_any_more(run):
+    run.append(event(0))
+    (path,) = run.folder.glob("*tfevents*")
+    path.unlink()
+    run.append(event(1))
+    assert len(run.queued) == 1
 
 
 def test_after_closing_the_logger_says_what_it_always_says(run):

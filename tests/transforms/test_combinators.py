@@ -93,6 +93,17 @@ def test_a_chain_needs_what_any_needs(members: list[Transform], flags: set[str])
         assert found | (set() if combined.on_activations else {"off_activations"}) == flags
 
 
+@pytest.mark.parametrize("flag", ["needs_all", "needs_params"])
+def test_what_a_condition_needs_its_when_needs(flag: str) -> None:
+    class Condition:
+        def __call__(self, tensors: list[Tensor], context: Context) -> bool:
+            return True
+
+    setattr(Condition, flag, True)
+    assert getattr(When(Condition(), Scale(1.0)), flag)
+    assert not getattr(When(FirstSteps(1), Scale(1.0)), flag)
+
+
 def test_a_member_asks_to_skip_the_step() -> None:
     context = Context()
     Chain([Scale(1.0), SkipStep(), Scale(1.0)])([BAD], context)
