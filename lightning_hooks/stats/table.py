@@ -17,7 +17,7 @@ from lightning_hooks.stats import device_rows, kernels
 from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
 from lightning_hooks.stats.device_rows import HasDirect
 from lightning_hooks.stats.histogram import BUCKETS, shift
-from lightning_hooks.stats.host_copy import at_once, begin_copy
+from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
@@ -299,11 +299,11 @@ class Table(Metric):
         """
         gone = unless.to(self.state.device, non_blocking=True) > 0
         moments, histograms, sums, _ = self.split(self.state)
-        index = list(rows)
+        index = to_device(rows, self.state.device)
         moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
-        slots = [self._slot_of[row] for row in rows if row in self._slot_of]
+        slots = to_device([self._slot_of[row] for row in rows if row in self._slot_of], self.state.device)
         histograms[slots] = torch.where(gone, 0.0, histograms[slots])
-        places = [place for row in rows for place, _ in self._functions.get(row, ())]
+        places = to_device([place for row in rows for place, _ in self._functions.get(row, ())], self.state.device)
         sums[places] = torch.where(gone, 0.0, sums[places])
 
     def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
@@ -315,7 +315,7 @@ class Table(Metric):
         """
         factor = factor.to(self.state.device, torch.float64)
         moments, histograms, _, pairs = self.split(self.state)
-        index = list(rows)
+        index = to_device(rows, self.state.device)
         moments[index] = rescale(moments[index], factor)
         pairs[:, SMALL] *= factor.square()
         slots = [self._slot_of[row] for row in rows if row in self._slot_of]

@@ -13,9 +13,12 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.engine import pending
+from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.moments import MOMENTS, merge
 from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, assert_clean, data, everything, trainer_of, watch_fit
 
@@ -275,3 +278,58 @@ def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away(
 
 def _timeless(numbers: dict[str, float]) -> dict[str, str]:
     return {tag: repr(value) for tag, value in numbers.items() if tag != "hooks/overhead"}
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------------------
+
+
+class Waits(TorchDispatchMode):
+    """Notes every operation that would make the host wait for a device: a number is read, or a shape depends on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal):
+            self.seen.append(str(func.overloadpacket))
+        return func(*args, **(kwargs or {}))
+
+
+def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kernel:
+        @staticmethod
+        def measure_many_into(
+            out: Tensor, places: list[int], tensors: list[Tensor], before: Any = None, *, merging: bool = False
+        ) -> list[int]:
+            for place, tensor, less in zip(places, tensors, before or [0.0] * len(tensors), strict=True):
+                new = reference.measure(tensor - less)
+                out[place : place + MOMENTS] = merge(out[place : place + MOMENTS], new) if merging else new
+            return []
+
+    def mine(tensor: Tensor) -> Tensor:
+        return tensor.mean()
+
+    late_copies.install(monkeypatch)
+    monkeypatch.setattr("lightning_hooks.stats.kernels.on_device", lambda tensor: Kernel)
+    for module in (
+        "table.kernels",
+        "measurement.kernels",
+    ):  # plain torch, as on a device, of which the compiled kernel sees nothing
+        monkeypatch.setattr(f"lightning_hooks.stats.{module}.compiled", None)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = [
+        Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "norm", "p50", mine]),
+        Watch(params="*", tensors=["param", "grad", "update"], stats=["mean", "norm"]),
+    ]
+    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        for _ in range(3):
+            with Waits() as waits:
+                model(torch.ones(3, 4)).sum().backward()
+                optimizer.step()
+            assert waits.seen == []
+        assert len(watched.compute()) > 40
+    with Waits() as waits:
+        torch.ones(1).item()
+    assert waits.seen == ["aten._local_scalar_dense"]
