@@ -22,8 +22,8 @@ _ANY = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step"
 class Chain(Transform):
     """Several transforms as one, each seeing what the one before returned.
 
-    It needs what any of them needs; where all of them may act on activations, or treat each element by itself, so does it. Each has a state of its own; the
-    random numbers of all come from one generator, in turn.
+    It needs what any of them needs; where all of them may act on activations, or treat each element by itself, so does it.
+    Each has a state of its own; the random numbers of all come from one generator, in turn.
 
     Source: `optax.chain`.
 
