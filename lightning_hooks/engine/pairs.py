@@ -60,7 +60,7 @@ class PairWatch:
         gradient = local_part(gradient)
         if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
             new, old = gradient.flatten().double(), before.flatten().double()
-            self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old))
+            self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old), torch.dot(new, new))
         self._now[row.index] = gradient.detach().clone()
 
 

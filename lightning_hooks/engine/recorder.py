@@ -24,7 +24,6 @@ from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.stats.scalars import quantile_of
 
 Array = NDArray[np.float64]
-_OF_PAIRS = {"cosine": cosine, "micro_cosine": micro_cosine}
 _GLOBALS = (("hooks/grad_norm", "grad"), ("hooks/final_grad_norm", "final_grad"), ("hooks/param_norm", "param"))
 _TOTALS = ("grad", "final_grad", "param", "update")
 
@@ -173,9 +172,10 @@ class Recorder:
         stat, rows = column.stat, column.rows
         if stat == "ratio":
             return filled.ratio(rows, [self.observer.plan.param_row_of[int(row)] for row in rows])
-        if stat in _OF_PAIRS:
-            squares = readings.squares if stat == "cosine" else self._summed(readings)
-            return _OF_PAIRS[stat](readings.pairs[rows], squares[rows])
+        if stat == "cosine":
+            return cosine(readings.pairs[rows])
+        if stat == "micro_cosine":
+            return micro_cosine(readings.pairs[rows], self._summed(readings)[rows])
         if stat == "noise_scale":
             return np.array([self._noise.scale(self._members(int(row))) for row in rows])
         q = quantile_of(stat)

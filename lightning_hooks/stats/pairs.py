@@ -23,30 +23,30 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 PAIR_STATS: Final = ("cosine", "micro_cosine", "noise_scale")
-DOT, BEFORE, SMALL, PARTS = range(4)
-"""Columns of the sums of a row: product with the gradient before, its squared norm; squared norms and number of the parts."""
-SUMS: Final = 4
+DOT, BEFORE, NOW, SMALL, PARTS = range(5)
+"""Columns of the sums of a row: product with the gradient before, squared norms of that and of this one; squared norms and
+number of the parts."""
+SUMS: Final = 5
 DECAY: Final = 0.95
 """Of the averages behind the noise scale: about the last twenty watched steps."""
 
 
-def cosine(sums: Array, square: Array) -> Array:
+def cosine(sums: Array) -> Array:
     """The cosine between the gradient of this step and that of the watched step before.
 
     Args:
-        sums: [rows, 4].
-        square: squared norm of the gradient [rows].
+        sums: [rows, 5]; of a group of rows those of the members that were compared.
 
     Returns:
         [rows]; NaN where there was no gradient before (none is kept in a checkpoint, so also at the first watched step of a
         resumed run), or one of the two is zero.
 
     Example:
-        >>> cosine(np.array([[6.0, 9.0, 0.0, 0.0]]), np.array([4.0])).tolist()
+        >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0]])).tolist()
         [1.0]
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        return sums[:, DOT] / np.sqrt(sums[:, BEFORE] * square)
+        return sums[:, DOT] / np.sqrt(sums[:, BEFORE] * sums[:, NOW])
 
 
 def micro_cosine(sums: Array, square: Array) -> Array:
@@ -56,14 +56,14 @@ def micro_cosine(sums: Array, square: Array) -> Array:
     mean cosine of two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
 
     Args:
-        sums: [rows, 4].
+        sums: [rows, 5].
         square: squared norm of the sum of the micro-batches' gradients [rows].
 
     Returns:
         [rows]; NaN where there are fewer than two micro-batches.
 
     Example:
-        >>> micro_cosine(np.array([[0.0, 0.0, 2.0, 2.0]]), np.array([4.0])).tolist()
+        >>> micro_cosine(np.array([[0.0, 0.0, 0.0, 2.0, 2.0]]), np.array([4.0])).tolist()
         [1.0]
     """
     parts, small = sums[:, PARTS], sums[:, SMALL]
@@ -75,14 +75,14 @@ def noise_estimates(sums: Array, square: Array) -> Array:
     """The unbiased estimates of |G|² and S of one step, in units of micro-batches.
 
     Args:
-        sums: [rows, 4].
+        sums: [rows, 5].
         square: squared norm of the sum of the micro-batches' gradients [rows].
 
     Returns:
         [rows, 2]; NaN where there are fewer than two micro-batches.
 
     Example:
-        >>> noise_estimates(np.array([[0.0, 0.0, 10.0, 2.0]]), np.array([16.0])).tolist()
+        >>> noise_estimates(np.array([[0.0, 0.0, 0.0, 10.0, 2.0]]), np.array([16.0])).tolist()
         [[3.0, 2.0]]
     """
     n = sums[:, PARTS]

@@ -21,7 +21,7 @@ from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
-from lightning_hooks.stats.pairs import BEFORE, DOT, PARTS, SMALL, SUMS
+from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL, SUMS
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
@@ -279,16 +279,17 @@ class Table(Metric):
         sums[SMALL] += square
         sums[PARTS] += 1.0
 
-    def put_before(self, row: int, product: Tensor, square: Tensor) -> None:
+    def put_before(self, row: int, product: Tensor, before: Tensor, now: Tensor) -> None:
         """Set the product of a row's gradient with the one before.
 
         Args:
             row: which.
             product: of the two, a scalar.
-            square: squared norm of the one before, a scalar.
+            before: squared norm of the one before, a scalar.
+            now: squared norm of this one, a scalar.
         """
         sums = self.split(self.state)[3][self._pair_slots[row]]
-        sums[DOT], sums[BEFORE] = product, square
+        sums[DOT], sums[BEFORE], sums[NOW] = product, before, now
 
     def withdraw(self, rows: Sequence[int], unless: Tensor) -> None:
         """Make rows neutral again, unless a number on the device is 0; nothing waits for it.
@@ -376,7 +377,7 @@ class Table(Metric):
 
         Returns:
             Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
-            over pairs [pair rows, 4].
+            over pairs [pair rows, 5].
         """
         first, second, third, fourth = self._cuts
         return (

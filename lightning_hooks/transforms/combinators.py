@@ -22,8 +22,8 @@ _ANY = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step"
 class Chain(Transform):
     """Several transforms as one, each seeing what the one before returned.
 
-    It needs what any of them needs, and may act on activations where all of them may. Each has a state of its own; the
-    random numbers of all come from one generator, in turn.
+    It needs what any of them needs; where all of them may act on activations, or treat each element by itself, so does it.
+    Each has a state of its own; the random numbers of all come from one generator, in turn.
 
     Source: `optax.chain`.
 
@@ -50,6 +50,7 @@ class Chain(Transform):
         # A frozen dataclass sets a field this way.
         object.__setattr__(self, "transforms", members)
         _combine_flags(self, members)
+        object.__setattr__(self, "elementwise", all(getattr(member, "elementwise", False) for member in members))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """What the last transform returns."""

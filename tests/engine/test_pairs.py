@@ -139,3 +139,28 @@ def test_they_are_statistics_of_a_gradient(stat: str) -> None:
         RuleError, match=rf"^watch\[0\].stats\[0\]: '{stat}' is a statistic of 'grad'; the rule watches output$"
     ):
         match(nn.Sequential(nn.Linear(1, 1)), [Watch(modules="0", tensors="output", stats=stat)])
+
+
+class Mixed(nn.Module):
+    """A dense and a sparse gradient in one group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 1, bias=False)
+        self.table = nn.Embedding(4, 2, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(x).sum() + 100.0 * self.table(torch.tensor([1, 2])).sum()
+
+
+def test_the_cosine_of_a_group_is_that_of_the_members_that_are_compared() -> None:
+    model = Mixed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    rule = Watch(params="*", tensors="grad", stats="cosine", group_by={"all": "*"})
+    with instrument(model, watch=[rule], optimizer=optimizer) as watched:
+        for x in ([3.0, 0.0], [4.0, 3.0]):
+            optimizer.zero_grad()
+            model(torch.tensor([x])).backward()
+            optimizer.step()
+            values = watched.compute()
+    assert values["grad_cosine/all"] == pytest.approx(0.8)

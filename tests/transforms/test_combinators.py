@@ -212,3 +212,10 @@ def test_refused(make: Any, message: str) -> None:
 def test_answers_refused(answer: object) -> None:
     with pytest.raises(TransformError, match="must answer with a bool or a boolean scalar, got "):
         When(lambda tensors, context: answer, Zero())([ONES], Context())
+
+
+def test_a_chain_treats_each_element_by_itself_where_all_of_it_does():
+    assert Chain([Scale(2.0), ClipByValue(max=1.0)]).elementwise
+    assert not Chain([Scale(2.0), ClipByNorm(1.0)]).elementwise
+    assert not Chain([Scale(2.0), lambda tensors, context: tensors]).elementwise
+    assert not Chain.elementwise
