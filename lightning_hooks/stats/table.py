@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.stats import device_rows, kernels
-from lightning_hooks.stats.custom import UserStatistic, evaluate, whole
+from lightning_hooks.stats.custom import UserStatistic, weighted, whole
 from lightning_hooks.stats.device_rows import HasDirect
 from lightning_hooks.stats.histogram import BUCKETS, shift
 from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
@@ -259,8 +259,7 @@ class Table(Metric):
     def _write_sums(self, row: int, seen: Tensor, *, merging: bool) -> None:
         sums = self.split(self.state)[2]
         for place, user in self._functions[row]:
-            weight = torch.full((), float(seen.numel()), dtype=torch.float64, device=self.state.device)
-            pair = torch.stack([evaluate(user, seen).to(weight.device) * weight, weight])
+            pair = weighted(user, seen).to(self.state.device)
             sums[place] = sums[place] + pair if merging else pair
 
     def add_part(self, row: int, look: Measurement, *, first: bool) -> None:
