@@ -32,19 +32,19 @@ class Readings:
         self._groups = {group.index: group.members for group in plan.groups} if plan.groups else {}
         if scale is not None and float(scale) != 1.0:
             state = state.clone()
-            moments, histograms, _, pairs = table.split(state)
+            moments, histograms, _, pairs = table.sections.split(state)
             self._unscale(plan, moments, histograms, pairs, float(scale))
         self.users: dict[tuple[int, str], float] = {}
         self.pairs: Array = _NONE
         if table.only_moments:
-            self.moments, self.histograms = table.moments_of(state.numpy()), _NONE
+            self.moments, self.histograms = table.sections.moments_of(state.numpy()), _NONE
         else:
             self._read_more(plan, table, state.numpy())
         if plan.groups:
             self._merge_groups(plan)
 
     def _read_more(self, plan: Plan, table: Table, state: Array) -> None:
-        self.moments, self.histograms, sums, pairs = table.split(state)
+        self.moments, self.histograms, sums, pairs = table.sections.split(state)
         if len(pairs):
             self.pairs = np.zeros((len(plan.rows) + len(plan.groups), SUMS))
             self.pairs[list(table.pair_rows)] = pairs

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.stats import device_rows, kernels
 from lightning_hooks.stats.custom import UserStatistic, weighted, whole
 from lightning_hooks.stats.device_rows import HasDirect
-from lightning_hooks.stats.histogram import BUCKETS, shift
+from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
-from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL, SUMS
+from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
-
-Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
+from lightning_hooks.stats.sections import Sections
 
 
 class Table(Metric):
@@ -75,15 +71,13 @@ class Table(Metric):
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1
-        self._more_than_moments = {*self._slot_of, *self._functions, *self._metrics}
+        self._users = {*self._functions, *self._metrics}
+        self._more_than_moments = {*self._slot_of, *self._users}
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
-        sizes = (rows * MOMENTS, len(histogram_rows) * BUCKETS, 2 * functions, SUMS * len(pair_rows))
-        self._cuts = tuple(itertools.accumulate(sizes))
-        blank = torch.zeros(self._cuts[-1] + VOTES, dtype=torch.float64)
-        blank[: self._cuts[0]] = neutral(rows).flatten()
-        self.add_state("state", default=blank, dist_reduce_fx=self._merge_ranks)
+        self.sections = Sections(rows, len(histogram_rows), functions, len(pair_rows))
+        self.add_state("state", default=self.sections.blank(), dist_reduce_fx=self._merge_ranks)
         kept_by = [histogram_rows, [row for row, _, _ in self.functions], pair_rows]
         indices = [torch.tensor(each, dtype=torch.int64, device=device) for each in kept_by]
         self._kept_by = (self._replicated.to(device), *indices)
@@ -94,7 +88,7 @@ class Table(Metric):
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
-        return self.moments_of(self.state)
+        return self.sections.moments_of(self.state)
 
     @property
     def histogram_slots(self) -> Mapping[int, int]:
@@ -151,7 +145,7 @@ class Table(Metric):
             return device_rows.writer(device, self, row, owner, otherwise)
         if kernels.compiled is None or row in self._functions or row in self._metrics:
             return otherwise
-        counts = self._cuts[0] + self._slot_of[row] * BUCKETS if row in self._slot_of else None
+        counts = self._histogram_of(row)
         write: Callable[[Tensor], None] = kernels.compiled.writer(self, row * MOMENTS, counts, owner, otherwise)
         return write
 
@@ -174,7 +168,7 @@ class Table(Metric):
         """
         if not self.state.is_cpu:
             self._touched.update(rows)
-            parts = self.split(self.state)[:2]
+            parts = self.sections.split(self.state)[:2]
             return device_rows.put(*parts, self._slot_of, {*self._functions, *self._metrics}, rows, looks)
         if kernels.compiled is None:
             return list(range(len(rows)))
@@ -224,12 +218,19 @@ class Table(Metric):
 
     def _measure_into(self, rows: Sequence[int], *tensors: list[Tensor]) -> list[int]:
         device = kernels.on_device(self.state)
-        if device is None:
-            if kernels.compiled is None or not self.state.is_cpu or self._more_than_moments:
-                return list(range(len(rows)))
-            left: list[int] = kernels.compiled.measure_many_into(self.state, [row * MOMENTS for row in rows], *tensors)
-            return left
-        return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
+        if device is not None:
+            return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
+        if kernels.compiled is None or not self.state.is_cpu or self._users:
+            return list(range(len(rows)))
+        places = [row * MOMENTS for row in rows]
+        counts = [self._histogram_of(row) for row in rows] if self._slot_of else None
+        before = tensors[1] if len(tensors) > 1 else None
+        left: list[int] = kernels.compiled.measure_many_into(self.state, places, tensors[0], before, counts)
+        return left
+
+    def _histogram_of(self, row: int) -> int | None:
+        """Where in the state the histogram of a row begins, if it keeps one."""
+        return self.sections.histogram(self._slot_of[row]) if row in self._slot_of else None
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
@@ -241,7 +242,7 @@ class Table(Metric):
             in_place.put_moments(self.state, row * MOMENTS, packed, merging)
             if slot is not None:
                 counts = look.packed_histogram()
-                in_place.put_histogram(self.state, self._cuts[0] + slot * BUCKETS, counts, merging)
+                in_place.put_histogram(self.state, self.sections.histogram(slot), counts, merging)
         self._touched.add(row)
         if row in self._functions:
             self._write_sums(row, look.tensor if seen is None else seen, merging=merging)
@@ -249,7 +250,7 @@ class Table(Metric):
             metric.update(whole(look.tensor if seen is None else seen))
 
     def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
-        moments, histograms, _, _ = self.split(self.state)
+        moments, histograms, _, _ = self.sections.split(self.state)
         new = look.moments.to(self.state.device, non_blocking=True)
         moments[row] = merge(moments[row], new) if merging else new
         if slot is not None:
@@ -257,7 +258,7 @@ class Table(Metric):
             histograms[slot] = histograms[slot] + counts if merging else counts
 
     def _write_sums(self, row: int, seen: Tensor, *, merging: bool) -> None:
-        sums = self.split(self.state)[2]
+        sums = self.sections.split(self.state)[2]
         for place, user in self._functions[row]:
             pair = weighted(user, seen).to(self.state.device)
             sums[place] = sums[place] + pair if merging else pair
@@ -270,7 +271,7 @@ class Table(Metric):
             look: at the gradient.
             first: whether it is the first of a sum that begins anew.
         """
-        sums = self.split(self.state)[3][self._pair_slots[row]]
+        sums = self.sections.split(self.state)[3][self._pair_slots[row]]
         new = look.moments.to(self.state.device, non_blocking=True)
         square = new[M2] + new[COUNT] * new[MEAN].square()
         if first:
@@ -287,7 +288,7 @@ class Table(Metric):
             before: squared norm of the one before, a scalar.
             now: squared norm of this one, a scalar.
         """
-        sums = self.split(self.state)[3][self._pair_slots[row]]
+        sums = self.sections.split(self.state)[3][self._pair_slots[row]]
         sums[DOT], sums[BEFORE], sums[NOW] = product, before, now
 
     def withdraw(self, rows: Sequence[int], unless: Tensor) -> None:
@@ -298,7 +299,7 @@ class Table(Metric):
             unless: a scalar.
         """
         gone = unless.to(self.state.device, non_blocking=True) > 0
-        moments, histograms, sums, _ = self.split(self.state)
+        moments, histograms, sums, _ = self.sections.split(self.state)
         index = to_device(rows, self.state.device)
         moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
         slots = to_device([self._slot_of[row] for row in rows if row in self._slot_of], self.state.device)
@@ -314,7 +315,7 @@ class Table(Metric):
             factor: a scalar, a power of two.
         """
         factor = factor.to(self.state.device, torch.float64)
-        moments, histograms, _, pairs = self.split(self.state)
+        moments, histograms, _, pairs = self.sections.split(self.state)
         index = to_device(rows, self.state.device)
         moments[index] = rescale(moments[index], factor)
         pairs[:, SMALL] *= factor.square()
@@ -364,28 +365,6 @@ class Table(Metric):
         """Whether no row keeps more than moments."""
         return not (self._more_than_moments or self._pair_slots)
 
-    def moments_of(self, state: Flat) -> Flat:
-        """The first part of what `split` gives: raw moments [rows, 9]."""
-        return state[: self._cuts[0]].reshape(self.rows, MOMENTS)
-
-    def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
-        """The four parts of a flat state, as views.
-
-        Args:
-            state: `self.state` or what `merged` returned, of torch or of NumPy.
-
-        Returns:
-            Moments [rows, 9], histograms [histogram rows, BUCKETS], weighted sums with their weights [functions, 2], and sums
-            over pairs [pair rows, 5].
-        """
-        first, second, third, fourth = self._cuts
-        return (
-            self.moments_of(state),
-            state[first:second].reshape(-1, BUCKETS),
-            state[second:third].reshape(-1, 2),
-            state[third:fourth].reshape(-1, SUMS),
-        )
-
     def update(self, row: int, tensor: Tensor) -> None:
         """Measure a tensor into a row; what `Metric` asks for."""
         self.add(row, Measurement(tensor))
@@ -395,6 +374,6 @@ class Table(Metric):
         return self.moments.clone()
 
     def _merge_ranks(self, gathered: Tensor) -> Tensor:
-        moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.split, gathered), strict=True))
+        moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.sections.split, gathered), strict=True))
         merged = merge_ranks((moments, histograms, sums, pairs), *self._kept_by)
         return torch.cat([*(part.flatten() for part in merged), gathered[:, -VOTES:].amax(0)])

@@ -26,8 +26,34 @@ def test_a_row_is_the_union_of_what_was_added():
         for tensor in TENSORS:
             kept.add(row, Measurement(tensor))
         together.add(row, Measurement(torch.cat([tensor.double().flatten() for tensor in TENSORS])))
-    torch.testing.assert_close(kept.split(kept.state)[:2], together.split(together.state)[:2], equal_nan=True)
+    torch.testing.assert_close(kept.sections.split(kept.state)[:2], together.sections.split(together.state)[:2], equal_nan=True)
     assert kept.moments[3, 0] == 0
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2])
+def test_histograms_of_many_are_those_of_each(threads):
+    before, tensors = (
+        torch.get_num_threads(),
+        [*TENSORS, torch.randn(300_000).exp(), torch.zeros(0), torch.ones(3).expand(4, 3)],
+    )
+    torch.set_num_threads(threads)
+    try:
+        rows = range(len(tensors))
+        slots = tuple(row for row in rows if row != 1)
+        each, many, changes = (Table(len(tensors), histogram_rows=slots) for _ in range(3))
+        for row, tensor in enumerate(tensors):
+            each.put(row, Measurement(tensor))
+        many.state += 1.0  # what was there before does not count
+        assert many.measure_all(rows, tensors) == []
+        torch.testing.assert_close(many.state[:-2], each.state[:-2], rtol=0, atol=0, equal_nan=True)
+        left = changes.measure_differences(rows, [t + 0.0 for t in tensors], [torch.zeros_like(t) for t in tensors])
+        counts = [part.sections.split(part.state)[1] for part in (changes, each)]
+        kept = [slot for slot, row in enumerate(slots) if row not in left]
+        assert len(kept) > 2
+        torch.testing.assert_close(counts[0][kept], counts[1][kept], rtol=0, atol=0)
+    finally:
+        torch.set_num_threads(before)
 
 
 class Owner:

@@ -28,7 +28,7 @@ struct Scratch {
 };
 
 // The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
-Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch, bool count) {
+Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
   Row out, part;
   while (begin < end) {
     const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
@@ -40,7 +40,7 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
       data = view.block(begin, n, scratch.buffer);
     }
     kernels.measure(view.kind, data, n, part);
-    if (count) {
+    if (view.counts) {
       kernels.count(view.kind, data, n, scratch.tables);
       scratch.used = std::max(scratch.used, tables_for(n));
     }
@@ -89,7 +89,6 @@ struct Job {
   const View* views;
   std::vector<Task> tasks;
   std::vector<Row> rows;
-  double* histograms;
   std::mutex adding;
   unsigned threads;
   std::unique_ptr<std::atomic<bool>[]> taken;
@@ -99,9 +98,9 @@ struct Job {
     Scratch& scratch = scratch_of_thread();
     std::size_t counted = tasks.size();  // the task whose view is in the tables
     const auto settle = [&] {
-      if (histograms && counted < tasks.size()) {
+      if (counted < tasks.size() && views[tasks[counted].view].counts) {
         const std::lock_guard<std::mutex> locked(adding);
-        empty(scratch, histograms + tasks[counted].view * kBuckets);
+        empty(scratch, views[tasks[counted].view].counts);
       }
     };
     const std::size_t first = tasks.size() * (thread % threads) / threads;
@@ -110,7 +109,7 @@ struct Job {
       if (taken[i].load(std::memory_order_relaxed) || taken[i].exchange(true)) continue;
       const Task& task = tasks[i];
       if (counted < tasks.size() && tasks[counted].view != task.view) settle();
-      rows[i] = measure_range(kernels, views[task.view], task.begin, task.end, scratch, histograms != nullptr);
+      rows[i] = measure_range(kernels, views[task.view], task.begin, task.end, scratch);
       counted = i;
     }
     settle();
@@ -125,7 +124,7 @@ struct Job {
 };
 
 // On the calling thread, in the same pieces as several threads would take, so that the rounding is the same.
-void measure_alone(const View* views, std::size_t many, Row* rows, double* histograms) {
+void measure_alone(const View* views, std::size_t many, Row* rows) {
   const Blocks& kernels = blocks();
   Scratch& scratch = scratch_of_thread();
   for (std::size_t i = 0; i < many; ++i) {
@@ -133,15 +132,15 @@ void measure_alone(const View* views, std::size_t many, Row* rows, double* histo
     rows[i] = Row();
     for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
       const std::int64_t end = std::min(view.numel, begin + kChunk);
-      merge(rows[i], measure_range(kernels, view, begin, end, scratch, histograms != nullptr));
+      merge(rows[i], measure_range(kernels, view, begin, end, scratch));
     }
-    if (histograms) empty(scratch, histograms + i * kBuckets);
+    if (view.counts) empty(scratch, view.counts);
   }
 }
 
-void measure_together(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads, bool in_team) {
+void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
   static_cast<void>(scratch_of_thread());  // an error now, not among the others
-  Job job{blocks(), views, {}, {}, histograms, {}, threads, {}};
+  Job job{blocks(), views, {}, {}, {}, threads, {}};
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < many; ++i) {
     for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
@@ -162,20 +161,22 @@ void measure_together(const View* views, std::size_t many, Row* rows, double* hi
 
 }  // namespace
 
-void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads) {
-  if (histograms) std::fill_n(histograms, many * kBuckets, 0.0);
+void measure(const View* views, std::size_t many, Row* rows, unsigned threads) {
   std::int64_t elements = 0;
-  for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
+  for (std::size_t i = 0; i < many; ++i) {
+    elements += views[i].numel;
+    if (views[i].counts) std::fill_n(views[i].counts, kBuckets, 0.0);
+  }
   if (threads <= 1 || elements < kWorthTeam) {
-    measure_alone(views, many, rows, histograms);
+    measure_alone(views, many, rows);
   } else if (team_pays(threads)) {
-    measure_together(views, many, rows, histograms, threads, true);
+    measure_together(views, many, rows, threads, true);
   } else {
     const auto begin = std::chrono::steady_clock::now();
     if (elements >= kWorthThreads) {
-      measure_together(views, many, rows, histograms, threads, false);
+      measure_together(views, many, rows, threads, false);
     } else {
-      measure_alone(views, many, rows, histograms);
+      measure_alone(views, many, rows);
     }
     note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   }
@@ -183,7 +184,7 @@ void measure(const View* views, std::size_t many, Row* rows, double* histograms,
     const double copies = views[i].copies;
     if (copies == 1) continue;
     repeat(rows[i], copies);
-    if (histograms) std::for_each_n(histograms + i * kBuckets, kBuckets, [copies](double& bucket) { bucket *= copies; });
+    if (views[i].counts) std::for_each_n(views[i].counts, kBuckets, [copies](double& bucket) { bucket *= copies; });
   }
 }
 

@@ -13,7 +13,7 @@ constexpr int kBuckets = 509;
 // Fewer elements than this are not worth waking a thread of our own: that takes longer than it saves.
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
-// Rows of `many` views, and their histograms where `histograms` is not null ([many, kBuckets]).
-void measure(const View* views, std::size_t many, Row* rows, double* histograms, unsigned threads);
+// Rows of `many` views, and the histograms of those that want one.
+void measure(const View* views, std::size_t many, Row* rows, unsigned threads);
 
 }  // namespace hooks

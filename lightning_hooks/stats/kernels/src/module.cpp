@@ -28,7 +28,7 @@ PyObject* py_measure(PyObject*, PyObject* tensor) {
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
-  if (!measure_views(&view, 1, &row, nullptr)) return nullptr;
+  if (!measure_views(&view, 1, &row)) return nullptr;
   return bytes_of(&row, sizeof row);
 }
 
@@ -39,7 +39,8 @@ PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
   if (found == 0) Py_RETURN_NONE;
   Row row;
   double buckets[hooks::kBuckets];
-  if (!measure_views(&view, 1, &row, buckets)) return nullptr;
+  view.counts = buckets;
+  if (!measure_views(&view, 1, &row)) return nullptr;
   PyObject* const moments = bytes_of(&row, sizeof row);
   PyObject* const counts = bytes_of(buckets, sizeof buckets);
   PyObject* const both = moments && counts ? PyTuple_Pack(2, moments, counts) : nullptr;
@@ -63,7 +64,7 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
     if (found == 1) views.push_back(std::move(view));
   }
   rows.resize(views.size());
-  PyObject* out = found >= 0 && measure_views(views.data(), views.size(), rows.data(), nullptr) ? PyList_New(many) : nullptr;
+  PyObject* out = found >= 0 && measure_views(views.data(), views.size(), rows.data()) ? PyList_New(many) : nullptr;
   const Row* row = rows.data();
   for (Py_ssize_t i = 0; i < many && out; ++i) {
     PyObject* item = Py_None;

@@ -82,14 +82,14 @@ int look_at_difference(PyObject* left, PyObject* right, View& view) {
   return 1;
 }
 
-bool measure_views(const View* views, std::size_t many, Row* rows, double* histograms) {
+bool measure_views(const View* views, std::size_t many, Row* rows) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
   const unsigned threads = threads_for(elements);
   PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
   bool enough = true;
   try {
-    measure(views, many, rows, histograms, threads);
+    measure(views, many, rows, threads);
   } catch (const std::exception&) {
     enough = false;
   }

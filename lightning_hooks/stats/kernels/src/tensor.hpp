@@ -23,7 +23,7 @@ int look(PyObject* object, View& view, bool may_be_negated = true);
 // As `look`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
 int look_at_difference(PyObject* left, PyObject* right, View& view);
 
-// Rows of `many` views, and histograms where that is not null. False with a Python error set.
-bool measure_views(const View* views, std::size_t many, Row* rows, double* histograms);
+// Rows of `many` views, and the histograms of those that want one. False with a Python error set.
+bool measure_views(const View* views, std::size_t many, Row* rows);
 
 }  // namespace hooks

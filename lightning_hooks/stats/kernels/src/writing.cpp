@@ -85,7 +85,8 @@ int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject*
   if (!numbers || (histogram != Py_None && !counts)) return -1;
   Row row;
   double buckets[kBuckets];
-  if (!measure_views(&view, 1, &row, counts ? buckets : nullptr)) return -1;
+  view.counts = counts ? buckets : nullptr;
+  if (!measure_views(&view, 1, &row)) return -1;
   if (merging) {
     join_moments(numbers, &row);
     if (counts) join_counts(counts, buckets);
@@ -151,8 +152,8 @@ PyObject* py_writer(PyObject*, PyObject* args) {
 namespace {
 
 // Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
-// released, and the second may be null.
-PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away) {
+// released, and the second may be null. So may the list of places of histograms, in which None stands for none.
+PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away, PyObject* histograms) {
   View state;
   int found = look(args[0], state, false);
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
@@ -164,8 +165,10 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
     PyObject* const tensor = PyTuple_GetItem(kept, i);
     found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
     double* const numbers = found > 0 ? numbers_of(state, PyList_GetItem(args[1], i), kMoments) : nullptr;
+    PyObject* const counts = histograms ? PyList_GetItem(histograms, i) : Py_None;
+    if (numbers && counts != Py_None) view.counts = numbers_of(state, counts, kBuckets);
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
-    if (numbers) {
+    if (numbers && (counts == Py_None || view.counts)) {
       views.push_back(std::move(view));
       places.push_back(numbers);
     } else if (!position || PyList_Append(left, position) != 0) {
@@ -175,7 +178,7 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
     Py_XDECREF(position);
   }
   std::vector<Row> rows(views.size());
-  if (left && !measure_views(views.data(), views.size(), rows.data(), nullptr)) {
+  if (left && !measure_views(views.data(), views.size(), rows.data())) {
     Py_DECREF(left);
     left = nullptr;
   }
@@ -185,15 +188,19 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
 
 }  // namespace
 
-// Arguments: state, a list of places, a list of as many tensors, and to measure differences another of what is taken away from
-// them. Gives the positions of those that are not measured here.
+// Arguments: state, a list of places, a list of as many tensors; to measure differences another of what is taken away from them,
+// or None; a list of places of histograms, with None for none, or None. Gives the positions of those that are not measured here.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  const Py_ssize_t many = given == 3 || given == 4 ? PyList_Size(args[1]) : -1;
+  const Py_ssize_t many = given >= 3 && given <= 5 ? PyList_Size(args[1]) : -1;
+  const bool differences = given > 3 && args[3] != Py_None;
+  PyObject* const histograms = given > 4 && args[4] != Py_None ? args[4] : nullptr;
   PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);
-  PyObject* const taken_away = kept && given == 4 ? PySequence_Tuple(args[3]) : nullptr;
+  PyObject* const taken_away = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
   PyObject* out = nullptr;
-  if (kept && PyTuple_Size(kept) == many && (given == 3 || (taken_away && PyTuple_Size(taken_away) == many))) {
-    out = measure_lists(args, many, kept, taken_away);
+  const bool fits = kept && PyTuple_Size(kept) == many && (!histograms || PyList_Size(histograms) == many) &&
+                    (!differences || (taken_away && PyTuple_Size(taken_away) == many));
+  if (fits) {
+    out = measure_lists(args, many, kept, taken_away, histograms);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
   }
