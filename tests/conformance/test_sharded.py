@@ -46,6 +46,7 @@ def start(case: str, folder: Path, ranks: int) -> list[dict[str, Any]]:
     finally:
         for process in processes:
             process.kill()
+            process.communicate()
     return [json.loads((folder / f"rank{rank}of{ranks}.json").read_text()) for rank in range(ranks)]
 
 
