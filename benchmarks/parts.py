@@ -21,7 +21,7 @@ def kernels(found: dict[str, Any]) -> str:
                    for unit, digits in (("ns", 0), ("gb_s", 1))]  # fmt: skip
         lines.append([row["dtype"], f"{row['size']:.0e}", *figures, goal])
     columns = ["dtype", "elements"]
-    columns += [f"{name} ({unit})" for name in ("`measure`", "reference", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
+    columns += [f"{name} ({unit})" for name in ("into a row", "reference", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
     lists = [
         [
             row["workload"],
