@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -78,13 +80,13 @@ def at_once(tensor: Tensor) -> HostCopy:
     return Here(tensor.detach().cpu())
 
 
-def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:
     """Whole numbers, int64, on a device.
 
     Args:
         numbers: any.
         device: where.
     """
-    here = torch.tensor(numbers, dtype=torch.int64)
+    here = torch.as_tensor(numbers, dtype=torch.int64)
     # torch keeps pinned memory from being used again before a copy out of it is done.
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here.to(device)

@@ -61,19 +61,36 @@ def in_groups(values: list[Tensor], run: Callable[[list[Tensor]], Sequence[Tenso
     Returns:
         The results in the order of `values`.
     """
-    if not values:
-        return []
-    device, dtype = values[0].device, values[0].dtype
-    if all(value.dtype is dtype and value.device == device for value in values):
-        return list(run(values))
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for index, value in enumerate(values):
-        groups.setdefault((value.device, value.dtype), []).append(index)
     results = list(values)
-    for members in groups.values():
+    for members in by_kind(values):
         for index, result in zip(members, run([values[i] for i in members]), strict=True):
             results[index] = result
     return results
+
+
+def by_kind(*lists: list[Tensor]) -> list[list[int]]:
+    """The indices of tensors that one batched operation takes together: equal in device and dtype in every list.
+
+    Args:
+        lists: of equal length; the tensors of one index go into one operation.
+
+    Example:
+        >>> import torch
+        >>> by_kind([torch.ones(1), torch.ones(1).half(), torch.ones(2)])
+        [[0, 2], [1]]
+    """
+    first = [(tensors[0].device, tensors[0].dtype) for tensors in lists if tensors]
+    alike = all(
+        tensor.dtype is dtype and tensor.device == device
+        for tensors, (device, dtype) in zip(lists, first, strict=False)
+        for tensor in tensors
+    )
+    if alike:  # nearly always
+        return [list(range(len(lists[0])))] if first else []
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, together in enumerate(zip(*lists, strict=True)):
+        groups.setdefault(tuple((tensor.device, tensor.dtype) for tensor in together), []).append(index)
+    return list(groups.values())
 
 
 def foreach(operation: str, group: list[Tensor], *args: float | Tensor | list[Tensor], owned: bool) -> Sequence[Tensor]:

@@ -53,28 +53,3 @@ def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why
 def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
     """The values as they are; copies where they are not ours, since whoever gets a result may overwrite it."""
     return values if owned else [value.clone() for value in values]
-
-
-def by_kind(*lists: list[Tensor]) -> list[list[int]]:
-    """The indices of tensors that one batched operation takes together: equal in device and dtype in every list.
-
-    Args:
-        lists: of equal length; the tensors of one index go into one operation.
-
-    Example:
-        >>> import torch
-        >>> by_kind([torch.ones(1), torch.ones(1).half(), torch.ones(2)])
-        [[0, 2], [1]]
-    """
-    first = [(tensors[0].device, tensors[0].dtype) for tensors in lists if tensors]
-    alike = all(
-        tensor.dtype is dtype and tensor.device == device
-        for tensors, (device, dtype) in zip(lists, first, strict=False)
-        for tensor in tensors
-    )
-    if alike:  # nearly always
-        return [list(range(len(lists[0])))] if first else []
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for index, together in enumerate(zip(*lists, strict=True)):
-        groups.setdefault(tuple((tensor.device, tensor.dtype) for tensor in together), []).append(index)
-    return list(groups.values())

@@ -7,8 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import WIDER, in_groups, over_values, scaled
-from lightning_hooks.transforms._behind import by_kind
+from lightning_hooks.transforms._batch import WIDER, by_kind, in_groups, over_values, scaled
 from lightning_hooks.transforms.base import Context
 
 

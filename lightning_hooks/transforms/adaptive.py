@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, foreach, over_values
-from lightning_hooks.transforms._behind import by_kind, params_behind, refuse_sparse
+from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
+from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, times, together
 from lightning_hooks.transforms._ranges import check_count

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, over_values
-from lightning_hooks.transforms._behind import by_kind, refuse_sparse
+from lightning_hooks.transforms._batch import WIDER, by_kind, over_values
+from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms._ranges import check_share
 from lightning_hooks.transforms.base import Context, Transform

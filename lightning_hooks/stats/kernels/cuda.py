@@ -18,6 +18,7 @@ import triton
 from torch import Tensor, nn
 from triton import knobs
 
+from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.kernels import reference, triton_code
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64
 from lightning_hooks.stats.moments import MOMENTS
@@ -131,20 +132,12 @@ def _launch(out: Tensor, places: list[int], tensors: list[Tensor], before: list[
         np.repeat(np.arange(len(tensors)), programs),
         [tensor.data_ptr() for tensor in before],
     ]
-    table = _to_device(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), out.device)
+    table = to_device(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), out.device)
     rows = torch.empty(max(total, 1), MOMENTS, dtype=torch.float64, device=out.device)
     with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # Triton launches on the current device
         if total:
             triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, PAIRED=bool(before), BLOCK=BLOCK)
         triton_code.merge_rows[(len(tensors),)](table, len(tensors), rows, out, MERGING=merging, CHUNK=CHUNK)
-
-
-def _to_device(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]], device: torch.device) -> Tensor:
-    here = torch.from_numpy(numbers)
-    if device.type == "cpu":
-        return here
-    # torch keeps pinned memory from being used again before a copy out of it is done.
-    return here.pin_memory().to(device, non_blocking=True)
 
 
 def _measurable(tensor: Tensor) -> bool:

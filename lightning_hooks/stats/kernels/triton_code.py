@@ -66,6 +66,13 @@ def _join(count, mean, m2, other_count, other_mean, other_m2):
 
 
 @triton.jit
+def _neutral():
+    """The moments of no elements."""
+    zero, infinity = tl.full((), 0.0, tl.float64), tl.full((), float("inf"), tl.float64)
+    return zero, zero, zero, zero, infinity, -infinity, zero, zero, zero
+
+
+@triton.jit
 def _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow):
     tl.store(place, count)
     tl.store(place + 1, mean)
@@ -147,15 +154,7 @@ def _span(
     BLOCK: tl.constexpr,
 ):
     """The moments of up to `steps` blocks one after the other, written to a row."""
-    count = tl.full((), 0.0, tl.float64)
-    mean = tl.full((), 0.0, tl.float64)
-    m2 = tl.full((), 0.0, tl.float64)
-    abs_sum = tl.full((), 0.0, tl.float64)
-    low = tl.full((), float("inf"), tl.float64)
-    high = tl.full((), float("-inf"), tl.float64)
-    zeros = tl.full((), 0.0, tl.float64)
-    nonfinite = tl.full((), 0.0, tl.float64)
-    underflow = tl.full((), 0.0, tl.float64)
+    count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow = _neutral()
     nans = tl.full((), 0, tl.int64)
     end = tl.minimum(size, start + steps * BLOCK)
     for at in range(start, end, BLOCK):
@@ -252,15 +251,7 @@ def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.const
         abs_sum, low, high = tl.load(place + 3), tl.load(place + 4), tl.load(place + 5)
         zeros, nonfinite, underflow = tl.load(place + 6), tl.load(place + 7), tl.load(place + 8)
     else:
-        count = tl.full((), 0.0, tl.float64)
-        mean = tl.full((), 0.0, tl.float64)
-        m2 = tl.full((), 0.0, tl.float64)
-        abs_sum = tl.full((), 0.0, tl.float64)
-        low = tl.full((), float("inf"), tl.float64)
-        high = tl.full((), float("-inf"), tl.float64)
-        zeros = tl.full((), 0.0, tl.float64)
-        nonfinite = tl.full((), 0.0, tl.float64)
-        underflow = tl.full((), 0.0, tl.float64)
+        count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow = _neutral()
     nans = (low != low).to(tl.int32)
     for at in range(first, end, CHUNK):
         index = at + tl.arange(0, CHUNK)
