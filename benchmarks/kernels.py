@@ -15,7 +15,7 @@ from benchmarks import output
 from benchmarks.repeat import repeat
 from benchmarks.workloads import WORKLOADS
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.kernels import arrays
 from lightning_hooks.stats.moments import MOMENTS
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -23,11 +23,17 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def into_a_row(tensor: Tensor) -> Callable[[], object]:
-    """The measurement as hooks do it: into a row of a table's state; of the reference kernel, into a tensor of its own."""
+    """The measurement as hooks do it: into a row of a table's state, without a histogram and magnitudes."""
+    state = torch.zeros(MOMENTS, dtype=torch.float64)
     if kernels.compiled is None:
-        return lambda: kernels.measure(tensor)
-    state, measure_into = torch.zeros(MOMENTS, dtype=torch.float64), kernels.compiled.measure_into
+        return in_numpy(tensor, state)
+    measure_into = kernels.compiled.measure_into
     return lambda: measure_into(state, 0, None, tensor, False)
+
+
+def in_numpy(tensor: Tensor, state: Tensor) -> Callable[[], object]:
+    """The same where nothing is compiled."""
+    return lambda: arrays.measure_many_into(state, [0], [tensor], None, None, False)
 
 
 def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
@@ -42,7 +48,7 @@ def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
     target = torch.empty_like(tensor)
     calls: dict[str, Callable[[], Any]] = {
         "measure": into_a_row(tensor),
-        "reference": lambda: reference.measure(tensor),
+        "numpy": in_numpy(tensor, torch.zeros(MOMENTS, dtype=torch.float64)),
         "sum": tensor.sum,
         "copy": lambda: target.copy_(tensor),
     }

@@ -53,9 +53,9 @@ def environment() -> dict[str, Any]:
 
 
 def kernel_in_use() -> str:
-    """Which kernel measures, in the package's own words; a package without a choice has the reference only."""
+    """Which kernel measures, in the package's own words; a package without a choice has plain operations only."""
     in_use = getattr(import_module("lightning_hooks.stats.kernels"), "in_use", None)
-    return "reference" if in_use is None else str(in_use())
+    return "numpy" if in_use is None else str(in_use())
 
 
 def write(name: str, rows: Iterable[Any], folder: Path = RESULTS, **more: Any) -> Path:

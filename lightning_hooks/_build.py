@@ -1,7 +1,7 @@
 """Whether the parts that were compiled when the package was installed are to be used.
 
-The environment variable LIGHTNING_HOOKS_KERNEL chooses: `native` (an error where they are absent), `reference` for plain torch
-and Python; unset takes what is there.
+The environment variable LIGHTNING_HOOKS_KERNEL chooses: `native` (an error where they are absent), `reference` for plain torch,
+NumPy and Python; unset takes what is there.
 """
 
 from __future__ import annotations

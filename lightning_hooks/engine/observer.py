@@ -64,7 +64,9 @@ class Observer(Participant):
         self.direct = True  # tensors are written into the table without asking: neither timed nor, after a failure, left out
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         pairs = plan.pair_rows
-        self.table = Table(len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device)
+        self.table = Table(
+            len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
+        )
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
         self.scale: Tensor | None = None

@@ -12,7 +12,7 @@ from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.scalars import needs_histogram
+from lightning_hooks.stats.scalars import MAGNITUDE_STATS, needs_histogram
 
 FLOWING = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""
@@ -148,6 +148,11 @@ class Plan:
     def pair_rows(self) -> tuple[int, ...]:
         """Rows of which a pair statistic is asked, or of whose group one is."""
         return self._rows_with(lambda stat: stat in PAIR_STATS)
+
+    @property
+    def needs_magnitudes(self) -> bool:
+        """Whether any statistic is read from the sums of magnitudes or the counts of underflows."""
+        return bool(self._rows_with(lambda stat: stat in MAGNITUDE_STATS))
 
     @property
     def replicated_rows(self) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ class UnmeasurableError(TypeError):
 class Measurement:
     """The moments and the histogram of one tensor, each computed when first asked for.
 
-    The compiled kernel gives them as bytes (`packed`, `packed_histogram`), which a table in the memory of this machine takes
-    as they are; as tensors they exist for whoever asks.
+    In the memory of this machine the kernel gives them as bytes (`packed`, `packed_histogram`), which a table there takes as
+    they are; as tensors they exist for whoever asks.
 
     Args:
         tensor: what was seen at a tap.
@@ -47,27 +47,25 @@ class Measurement:
         return self._seen
 
     def packed(self, *, with_histogram: bool = False) -> bytes | None:
-        """Raw moments as nine float64 numbers, or None where the compiled kernel does not measure the tensor.
+        """Raw moments as nine float64 numbers, or None where the kernel of this machine does not measure the tensor.
 
         Args:
             with_histogram: whether the histogram will be asked for too; both then take one pass.
         """
         if not self._tried:
             self._tried = True
-            if kernels.compiled is None:
-                pass
-            elif with_histogram:
-                both = kernels.compiled.read_histogram(self._seen)
+            if with_histogram:
+                both = kernels.host.read_histogram(self._seen)
                 if both is not None:
                     self._packed, self._packed_histogram = both
             else:
-                self._packed = kernels.compiled.read(self._seen)
+                self._packed = kernels.host.read(self._seen)
         return self._packed
 
     def packed_histogram(self) -> bytes | None:
-        """Signed log2 buckets as float64 numbers, or None where the compiled kernel does not measure the tensor."""
-        if self.packed(with_histogram=True) is not None and self._packed_histogram is None and kernels.compiled is not None:
-            _, self._packed_histogram = kernels.compiled.read_histogram(self._seen)
+        """Signed log2 buckets as float64 numbers, or None where the kernel of this machine does not measure the tensor."""
+        if self.packed(with_histogram=True) is not None and self._packed_histogram is None:
+            _, self._packed_histogram = kernels.host.read_histogram(self._seen)
         return self._packed_histogram
 
     @property
@@ -111,9 +109,8 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
         tensors: any.
     """
     looks = [Measurement(tensor) for tensor in tensors]
-    if kernels.compiled is not None:
-        for look, packed in zip(looks, kernels.compiled.read_many(tensors), strict=True):
-            look._packed, look._tried = packed, True
+    for look, packed in zip(looks, kernels.host.read_many(tensors), strict=True):
+        look._packed, look._tried = packed, True
     by_device: dict[torch.device, list[Measurement]] = {}
     for look in looks:
         if look._packed is not None:

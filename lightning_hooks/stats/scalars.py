@@ -42,6 +42,7 @@ STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {
     "underflow_fraction": lambda m: m[:, UNDERFLOW] / m[:, COUNT],
     "nonfinite": lambda m: m[:, NONFINITE],
 }
+MAGNITUDE_STATS: Final = ("abs_mean", "underflow_fraction")  # the only ones that read what costs extra to measure
 _LETTERS: Final = dict(zip(STATISTICS, "msrnblgazuf", strict=True))  # by which the compiled part knows them
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 

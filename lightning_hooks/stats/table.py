@@ -37,6 +37,8 @@ class Table(Metric):
         replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
         pair_rows: the rows that also keep sums over pairs of gradients.
         device: where the moments live.
+        magnitudes: whether the sums of magnitudes and the underflows of rows are asked for; if not, the kernel in NumPy leaves
+            them out, NaN.
 
     Example:
         >>> table = Table(2)
@@ -57,9 +59,11 @@ class Table(Metric):
         replicated: Sequence[int] = (),
         pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
+        magnitudes: bool = True,
     ) -> None:
         super().__init__(dist_sync_fn=gather, sync_on_compute=False)
         self.rows = rows
+        self.magnitudes = magnitudes
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
         self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
@@ -117,9 +121,8 @@ class Table(Metric):
             look: what was measured.
             seen: what a user's statistics are given; the tensor of the measurement by default.
         """
-        # Where writers write too, only the row itself knows whether anything is in it; a neutral one merges as nothing.
-        writers = kernels.compiled is not None or self.state.is_cuda
-        self._write(row, look, merging=writers or row in self._touched, seen=seen)
+        # Writers write too, so only the row itself knows whether anything is in it; a neutral one merges as nothing.
+        self._write(row, look, merging=True, seen=seen)
 
     def writer(self, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
@@ -128,8 +131,8 @@ class Table(Metric):
             row: which.
             owner: asked at every call whether tensors may be written so.
             otherwise: called with a tensor in place of that: where they may not, where the kernel does not measure it, and
-                where anything goes wrong. The whole function, where every tensor of the row takes a measurement: no kernel
-                that writes in place, or a user's statistic.
+                where anything goes wrong. The whole function, where every tensor of the row takes a measurement: for a user's
+                statistic, or on a device without a kernel of its own.
 
         Example:
             >>> class Owner:
@@ -143,10 +146,10 @@ class Table(Metric):
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
             return device_rows.writer(device, self, row, owner, otherwise)
-        if kernels.compiled is None or row in self._functions or row in self._metrics:
+        if not self.state.is_cpu or row in self._functions or row in self._metrics:
             return otherwise
         counts = self._histogram_of(row)
-        write: Callable[[Tensor], None] = kernels.compiled.writer(self, row * MOMENTS, counts, owner, otherwise)
+        write: Callable[[Tensor], None] = kernels.host.writer(self, row * MOMENTS, counts, owner, otherwise)
         return write
 
     def put(self, row: int, look: Measurement) -> None:
@@ -163,15 +166,13 @@ class Table(Metric):
             looks: their measurements, in the same order.
 
         Returns:
-            Which of them, counted from 0, are left for `put`: they keep more than moments, or are not measured by the compiled
-            kernel; on a device, they keep a user's statistic, or are not measurable.
+            Which of them, counted from 0, are left for `put`: they keep more than moments, or are not measured by the kernel;
+            on a device, they keep a user's statistic, or are not measurable.
         """
         if not self.state.is_cpu:
             self._touched.update(rows)
             parts = self.sections.split(self.state)[:2]
             return device_rows.put(*parts, self._slot_of, {*self._functions, *self._metrics}, rows, looks)
-        if kernels.compiled is None:
-            return list(range(len(rows)))
         places: list[int] = []
         moments: list[bytes] = []
         left: list[int] = []
@@ -182,7 +183,7 @@ class Table(Metric):
             else:
                 places.append(row * MOMENTS)
                 moments.append(packed)
-        kernels.compiled.put_many(self.state, places, moments)
+        kernels.host.put_many(self.state, places, moments)
         return left
 
     def measure_all(self, rows: Sequence[int], tensors: list[Tensor]) -> list[int]:
@@ -220,12 +221,12 @@ class Table(Metric):
         device = kernels.on_device(self.state)
         if device is not None:
             return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
-        if kernels.compiled is None or not self.state.is_cpu or self._users:
+        if not self.state.is_cpu or self._users:
             return list(range(len(rows)))
         places = [row * MOMENTS for row in rows]
         counts = [self._histogram_of(row) for row in rows] if self._slot_of else None
         before = tensors[1] if len(tensors) > 1 else None
-        left: list[int] = kernels.compiled.measure_many_into(self.state, places, tensors[0], before, counts)
+        left: list[int] = kernels.host.measure_many_into(self.state, places, tensors[0], before, counts, self.magnitudes)
         return left
 
     def _histogram_of(self, row: int) -> int | None:
@@ -234,7 +235,7 @@ class Table(Metric):
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
-        in_place = kernels.compiled if self.state.is_cpu else None  # writes into the state, without a tensor in between
+        in_place = kernels.host if self.state.is_cpu else None  # writes into the state, without a tensor in between
         packed = None if in_place is None else look.packed(with_histogram=slot is not None)
         if in_place is None or packed is None:
             self._write_tensors(row, slot, look, merging=merging)

@@ -21,7 +21,7 @@ def fill(folder: Path) -> None:
     output.write("compiled", [{**BASE, "variant": "compiled", "workload": "C", "skipped": "refused"}], folder)
     peers = [("lightning_hooks", 0.5), ("naive", 21.0), ("wandb.watch", 35.0)]
     output.write("peers", [{**BASE, **RATIO, "who": who, "extra_ms": extra} for who, extra in peers], folder)
-    speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "reference", "sum", "copy") for unit in ("ns", "gb_s")}
+    speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "numpy", "sum", "copy") for unit in ("ns", "gb_s")}
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
     output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
     output.write("writer", [{"form": "both", "values": 1000, "call_us": 0.05, "whole_us": 0.2, "bytes": 50.0}], folder)

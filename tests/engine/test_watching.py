@@ -352,3 +352,23 @@ def test_copies_of_a_watched_module_work_and_measure_nothing():
         model(torch.zeros(1, 2)).sum().backward()
         watched.step()
     assert watched.compute()["input_norm/0"] == 0.0
+
+
+@pytest.mark.parametrize("stat", ["abs_mean", "underflow_fraction"])
+@pytest.mark.parametrize("group_by", [None, ["*"]], ids=["each", "merged"])
+def test_what_costs_extra_is_measured_wherever_a_rule_asks_for_it(stat, group_by):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    rules = [
+        Watch(modules="*", tensors="output", stats="std"),
+        Watch(params="*", tensors=["param", "grad"], stats=stat, group_by=group_by),
+    ]
+    with instrument(model, watch=rules) as watched:
+        model(torch.randn(3, 4)).sum().backward()
+        watched.step()
+    values = {tag: value for tag, value in watched.compute().items() if stat in tag}
+    gradients = [p.grad.double().abs() for p in model.parameters()]
+    assert len(values) == (2 if group_by else 4)
+    assert all(value == value for value in values.values())
+    if stat == "abs_mean" and group_by:
+        assert values["grad_abs_mean/*"] == pytest.approx(torch.cat([g.flatten() for g in gradients]).mean().item())

@@ -1,8 +1,8 @@
 """The single-pass measurement of a tensor: the seam behind which the kernels stand.
 
-In the memory of this machine the compiled kernel serves where it was built and loads, on a CUDA device Triton where it works,
-the reference in plain torch otherwise; all give the same numbers. The environment variable LIGHTNING_HOOKS_KERNEL chooses one,
-see `lightning_hooks._build`; `reference` then serves everywhere.
+In the memory of this machine the compiled kernel serves where it was built and loads, the one in NumPy otherwise; on a CUDA
+device Triton where it works; for all else the reference in plain torch. All give the same numbers. The environment variable
+LIGHTNING_HOOKS_KERNEL chooses, see `lightning_hooks._build`: with `reference` nothing compiled serves anywhere.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ from types import ModuleType
 
 from lightning_hooks._build import VARIABLE, wanted
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.stats.kernels import elsewhere
+from lightning_hooks.stats.kernels import arrays, elsewhere
 from lightning_hooks.stats.kernels.elsewhere import on_device
 
-__all__ = ["VARIABLE", "compiled", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
+__all__ = ["VARIABLE", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
 
 
 def _choose() -> tuple[ModuleType | None, str]:
     choice = wanted()
     if choice == "reference":
-        return None, f"reference ({VARIABLE}=reference)"
+        return None, f"numpy ({VARIABLE}=reference)"
     try:
         from lightning_hooks.stats.kernels import native
     except ImportError as error:
         if choice == "native":
             raise UnsupportedError(
                 f"{VARIABLE}=native, but the compiled kernel is not there: {error}. It is built when the package is installed "
-                "where a C++ compiler is found; unset the variable to go on with the reference kernel"
+                "where a C++ compiler is found; unset the variable to go on with the kernel in NumPy"
             ) from error
-        return None, f"reference (no compiled kernel: {error})"
+        return None, f"numpy (no compiled kernel: {error})"
     return native, native.describe()
 
 
 compiled: ModuleType | None  # the module `native` where it serves
 compiled, _IN_USE = _choose()
-measure = elsewhere.measure if compiled is None else compiled.measure
-measure_many = elsewhere.measure_many if compiled is None else compiled.measure_many
+host: ModuleType = arrays if compiled is None else compiled  # measures in the memory of this machine
+measure = host.measure
+measure_many = host.measure_many
 
 
 def in_use() -> str:
     """Which kernel measures tensors in the memory of this machine, and why not the compiled one where it does not.
 
     Example:
-        >>> in_use().split()[0] in ("native", "reference")
+        >>> in_use().split()[0] in ("native", "numpy")
         True
     """
     return _IN_USE

@@ -27,6 +27,7 @@ def measure_many_into(
     tensors: list[Tensor],
     taken_away: list[Tensor] | None = None,
     histograms: list[int | None] | None = None,
+    magnitudes: bool = True,
     /,
 ) -> list[int]: ...
 def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None: ...

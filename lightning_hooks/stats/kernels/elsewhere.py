@@ -1,4 +1,4 @@
-"""What the compiled kernel does not measure: on a CUDA device Triton does where it works, all else the reference.
+"""What the kernel of this machine does not measure: on a CUDA device Triton does where it works, all else the reference.
 
 Triton is imported when the first tensor on such a device is seen: a run without one does not pay for it.
 """

@@ -32,9 +32,10 @@ def measure(tensor: Tensor) -> Tensor:
     flat = tensor.detach().reshape(-1)
     if flat.numel() == 0:
         return neutral(1, flat.device)[0]
+    tiny = torch.finfo(flat.dtype).tiny if flat.dtype.is_floating_point else None
     if flat.numel() <= _CHUNK:
-        return _measure_chunk(flat)
-    return merge_groups(torch.stack([_measure_chunk(chunk) for chunk in flat.split(_CHUNK)]))
+        return moments_of(flat, tiny)
+    return merge_groups(torch.stack([moments_of(chunk, tiny) for chunk in flat.split(_CHUNK)]))
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
@@ -46,7 +47,13 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([measure(tensor) for tensor in tensors]) if tensors else torch.empty(0, MOMENTS).double()
 
 
-def _measure_chunk(flat: Tensor) -> Tensor:
+def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
+    """The raw moments of a tensor that is not empty, float64 [9].
+
+    Args:
+        flat: one dimension.
+        tiny: the smallest magnitude that is no underflow; None where nothing underflows.
+    """
     wide = flat.double()
     count = flat.numel()
     low, high = torch.aminmax(wide)
@@ -54,9 +61,9 @@ def _measure_chunk(flat: Tensor) -> Tensor:
     deviation = wide - mean
     magnitude = wide.abs()
     zeros = (wide == 0).sum()
-    if flat.dtype.is_floating_point:
+    if tiny is not None:
         # Magnitudes are compared in float64, where the subnormals of the narrower dtypes are ordinary numbers.
-        underflow = (magnitude < torch.finfo(flat.dtype).tiny).sum() - zeros
+        underflow = (magnitude < tiny).sum() - zeros
     else:
         underflow = torch.zeros_like(zeros)
     return torch.stack(

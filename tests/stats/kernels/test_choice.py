@@ -20,8 +20,8 @@ from lightning_hooks.stats.table import Table
 table = Table(2, histogram_rows=(1,))
 table.add(0, Measurement(torch.tensor([1.0, 3.0])))
 table.add(1, Measurement(torch.tensor([1.0, 3.0])))
-assert table.writer(0, None, print) is print and table.put_all([0], measure_all([torch.ones(2)])) == [0]
 assert table.moments[:, 1].tolist() == [2.0, 2.0]
+assert table.put_all([0], measure_all([torch.ones(2)])) == [] and table.moments[0, 1] == 1.0
 assert torch.equal(kernels.measure_many([torch.ones(2)])[0], kernels.measure(torch.ones(2)))
 print(kernels.in_use())
 """
@@ -43,12 +43,12 @@ def built():
 
 def test_without_the_binary_the_reference_serves_and_says_why():
     out, err = run(HIDDEN + USE)
-    assert out.startswith("reference (no compiled kernel: "), err
+    assert out.startswith("numpy (no compiled kernel: "), err
 
 
 def test_the_reference_can_be_asked_for():
     out, err = run(USE, LIGHTNING_HOOKS_KERNEL="reference")
-    assert out == "reference (LIGHTNING_HOOKS_KERNEL=reference)", err
+    assert out == "numpy (LIGHTNING_HOOKS_KERNEL=reference)", err
 
 
 @pytest.mark.skipif(not built(), reason="the package was installed without a compiler")

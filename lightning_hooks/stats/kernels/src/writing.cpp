@@ -189,9 +189,10 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
 }  // namespace
 
 // Arguments: state, a list of places, a list of as many tensors; to measure differences another of what is taken away from them,
-// or None; a list of places of histograms, with None for none, or None. Gives the positions of those that are not measured here.
+// or None; a list of places of histograms, with None for none, or None; whether magnitudes are asked for, which cost nothing here.
+// Gives the positions of those that are not measured here.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  const Py_ssize_t many = given >= 3 && given <= 5 ? PyList_Size(args[1]) : -1;
+  const Py_ssize_t many = given >= 3 && given <= 6 ? PyList_Size(args[1]) : -1;
   const bool differences = given > 3 && args[3] != Py_None;
   PyObject* const histograms = given > 4 && args[4] != Py_None ? args[4] : nullptr;
   PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);

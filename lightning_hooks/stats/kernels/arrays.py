@@ -1,0 +1,257 @@
+"""The measurement where nothing is compiled: NumPy and torch, with the same functions as `native`.
+
+What it does not measure it says so of, as `native` does, and `elsewhere` serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Parameter
+
+from lightning_hooks.stats.histogram import histogram
+from lightning_hooks.stats.kernels import elsewhere, passes, stacks
+from lightning_hooks.stats.kernels.passes import NEUTRAL, Row, merged
+from lightning_hooks.stats.moments import MOMENTS
+
+Array = NDArray[Any]
+_ROW: Final = Struct("=9d")
+_KINDS: Final = (Tensor, Parameter)
+_TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
+_WIDE: Final = (torch.float32, torch.float64)  # what NumPy adds up; the others become float32, exactly
+_is_wrapped: Final[Callable[[Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
+_COLUMNS: Final = np.arange(MOMENTS)
+_CHUNK: Final = 1 << 20  # elements that are converted at a time
+
+
+def measure(tensor: Tensor) -> Tensor:
+    """The raw moments of one tensor.
+
+    Args:
+        tensor: real and dense, any shape, any device.
+
+    Returns:
+        float64 [9] on the tensor's device.
+
+    Example:
+        >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
+        [2.0, 2.0, 2.0]
+    """
+    # A compiler traces plain torch, whose operations it knows.
+    row = None if torch.compiler.is_compiling() else _row(tensor)
+    return elsewhere.measure(tensor) if row is None else torch.tensor(row, dtype=torch.float64)
+
+
+def measure_many(tensors: Sequence[Tensor]) -> Tensor:
+    """The raw moments of several tensors on one device.
+
+    Returns:
+        float64 [len(tensors), 9].
+    """
+    if torch.compiler.is_compiling() or not tensors or not all(map(_is_ours, tensors)):
+        return elsewhere.measure_many(tensors)
+    return torch.stack([measure(tensor) for tensor in tensors])
+
+
+def read(tensor: Tensor, /) -> bytes | None:
+    """Raw moments as nine float64 numbers, or None for what is not measured here."""
+    row = _row(tensor)
+    return None if row is None else _ROW.pack(*row)
+
+
+def read_histogram(tensor: Tensor, /) -> tuple[bytes, bytes] | None:
+    """Moments as `read` has them, and log2 buckets as float64 numbers; None for what is not measured here."""
+    row = _row(tensor)
+    return None if row is None else (_ROW.pack(*row), histogram(tensor).numpy().tobytes())
+
+
+def read_many(tensors: Sequence[Tensor], /) -> list[bytes | None]:
+    """`read` of each."""
+    return [read(tensor) for tensor in tensors]
+
+
+def writer(
+    table: Any, first: int, histogram_at: int | None, owner: Any, otherwise: Callable[[Tensor], Any], /
+) -> Callable[[Tensor], None]:
+    """A function that merges a tensor into a row of a table.
+
+    Args:
+        table: has the `state`, and says whether `magnitudes` are asked of it.
+        first: the first number of the row in the state.
+        histogram_at: that of its histogram, if it keeps one.
+        owner: `direct` says at every call whether tensors may be written so.
+        otherwise: called with a tensor in place of that, and where it is not measured here or anything goes wrong.
+    """
+    magnitudes = table.magnitudes
+    keeps, place = histogram_at is not None, histogram_at or 0
+
+    def write(tensor: Tensor) -> None:
+        written = False
+        if owner.direct:
+            with suppress(Exception):  # `otherwise` meets the same error, and knows what to do about it
+                row = _row(tensor, magnitudes=magnitudes)
+                if row is not None:
+                    kept = _numbers(table.state)
+                    counts = histogram(tensor).numpy() if keeps else ()
+                    _put(kept, first, row, merging=True)
+                    kept[place : place + len(counts)] += counts
+                    written = True
+        if not written:
+            otherwise(tensor)
+
+    return write
+
+
+def measure_many_into(
+    state: Tensor,
+    firsts: Sequence[int],
+    tensors: Sequence[Tensor],
+    taken_away: Sequence[Tensor] | None = None,
+    histograms: Sequence[int | None] | None = None,
+    magnitudes: bool = True,
+    /,
+) -> list[int]:
+    """Set rows of a state to the moments of tensors, or of what they are more than others, in float32 at least.
+
+    Args:
+        state: float64.
+        firsts: the first number of each row in it.
+        tensors: in the same order.
+        taken_away: in the same order, of the same shapes.
+        histograms: the first number of each histogram, for the rows that keep one.
+        magnitudes: as in `passes.measure`.
+
+    Returns:
+        Which of the tensors, counted from 0, are not measured here.
+    """
+    kept = _numbers(state)
+    left: list[int] = []
+    small: dict[tuple[Any, ...], list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        other = None if taken_away is None else taken_away[position]
+        if not _is_ours(tensor) or not (other is None or (_is_ours(other) and other.shape == tensor.shape)):
+            left.append(position)
+        elif 0 < tensor.numel() <= stacks.LARGEST and (histograms is None or histograms[position] is None):
+            small.setdefault((tensor.dtype, tensor.shape, other if other is None else other.dtype), []).append(position)
+        else:
+            seen = tensor.detach() if other is None else _difference(tensor, other)
+            row = _row(seen, magnitudes=magnitudes)
+            place = None if histograms is None else histograms[position]
+            if row is None:
+                left.append(position)
+                continue
+            _put(kept, firsts[position], row, merging=False)
+            if place is not None:
+                counts = histogram(seen).numpy()
+                kept[place : place + len(counts)] = counts
+    for positions in small.values():
+        _measure_stacks(kept, firsts, tensors, taken_away, positions, magnitudes)
+    return sorted(left)
+
+
+def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None:
+    """Write a row of moments, as `read` gives it, into a state.
+
+    Args:
+        state: float64.
+        first: the first number of the row in it.
+        moments: the row.
+        merging: with what the row holds, or in place of it.
+    """
+    _put(_numbers(state), first, _ROW.unpack(moments), merging)
+
+
+def put_many(state: Tensor, firsts: Sequence[int], moments: Sequence[bytes], /) -> None:
+    """Set several rows of a state."""
+    kept = _numbers(state)
+    for first, row in zip(firsts, moments, strict=True):
+        _put(kept, first, _ROW.unpack(row), merging=False)
+
+
+def put_histogram(state: Tensor, first: int, counts: bytes, merging: bool, /) -> None:
+    """Write a histogram into a state; arguments as in `put_moments`."""
+    new = np.frombuffer(counts)
+    kept = _numbers(state)[first : first + len(new)]
+    kept[:] = kept + new if merging else new
+
+
+def _numbers(state: Tensor) -> Array:
+    if state.dtype is not torch.float64 or not state.is_contiguous():  # rows are written as bytes
+        raise TypeError("expected a contiguous float64 state")
+    numbers: Array = state.numpy()
+    return numbers
+
+
+def _put(kept: Array, first: int, row: Row, merging: bool) -> None:
+    if merging:
+        row = merged(_ROW.unpack_from(kept.data, 8 * first), row)
+    _ROW.pack_into(kept.data, 8 * first, *row)
+
+
+def _is_ours(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in _KINDS
+        and tensor.is_cpu
+        and tensor.dtype in _TINY
+        and tensor.layout is torch.strided
+        and not (tensor.is_neg() or tensor.is_nested or tensor._is_zerotensor() or _is_wrapped(tensor))
+    )
+
+
+def _row(tensor: Tensor, *, magnitudes: bool = True) -> Row | None:
+    if not _is_ours(tensor):
+        return None
+    tiny = _TINY[tensor.dtype]
+    if 0 < tensor.numel() <= passes.ALONE and tensor.dtype in _WIDE and tensor.is_contiguous():
+        return passes.moments_of(tensor.detach().numpy().reshape(-1), tiny, magnitudes=magnitudes)
+    row = NEUTRAL
+    for flat in _flat(tensor.detach()):
+        row = merged(row, passes.measure(flat, tiny, magnitudes=magnitudes))
+    return row
+
+
+def _flat(tensor: Tensor) -> Iterator[Tensor]:
+    """The numbers in one dimension, in any order, as float32 or float64; converted piece by piece."""
+    if not tensor.is_contiguous():
+        strides = tensor.stride()
+        tensor = tensor.permute(sorted(range(len(strides)), key=lambda i: -strides[i]))  # without gaps it needs no copy now
+    flat = tensor.reshape(-1)
+    if flat.dtype in _WIDE:
+        yield flat
+    else:
+        for piece in flat.split(_CHUNK):
+            yield piece.float()
+
+
+def _difference(after: Tensor, before: Tensor) -> Tensor:
+    wide = torch.promote_types(torch.promote_types(after.dtype, before.dtype), torch.float32)
+    return after.detach().to(wide) - before.detach()
+
+
+def _measure_stacks(
+    kept: Array,
+    firsts: Sequence[int],
+    tensors: Sequence[Tensor],
+    taken_away: Sequence[Tensor] | None,
+    positions: list[int],
+    magnitudes: bool,
+) -> None:
+    """Set the rows of tensors of one shape and kind."""
+    size = tensors[positions[0]].numel()
+    tiny = _TINY[tensors[positions[0]].dtype]
+    at_once = max(1, stacks.TOGETHER // size)
+    for start in range(0, len(positions), at_once):
+        group = positions[start : start + at_once]
+        stack = torch.stack([tensors[i] for i in group]).detach().view(len(group), -1)
+        if taken_away is not None:
+            stack = _difference(stack, torch.stack([taken_away[i] for i in group]).detach().view(len(group), -1))
+            tiny = _TINY[stack.dtype]
+        rows = stacks.measure((stack if stack.dtype in _WIDE else stack.float()).numpy(), tiny, magnitudes=magnitudes)
+        kept[np.array([firsts[i] for i in group])[:, None] + _COLUMNS] = rows

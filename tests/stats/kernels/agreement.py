@@ -1,0 +1,66 @@
+"""Holds what the kernels of this machine read of a tensor against the reference, which computes everything in float64."""
+
+import importlib
+from types import ModuleType
+
+import torch
+
+from lightning_hooks.stats.histogram import histogram
+from lightning_hooks.stats.kernels import arrays, reference
+from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
+
+native: ModuleType | None
+try:
+    _native = importlib.import_module("lightning_hooks.stats.kernels._native")
+    native = importlib.import_module("lightning_hooks.stats.kernels.native")
+    SETS = [name for name in ("avx512", "avx2", "baseline") if _native.choose_instructions(name)]
+    _native.choose_instructions(SETS[0])
+except ImportError:
+    native, SETS = None, []
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
+
+
+def numbers(packed):
+    return torch.frombuffer(bytearray(packed), dtype=torch.float64)
+
+
+def agrees(tensor):
+    """Holds NumPy's kernel and every instruction set of the compiled one, moments and histogram, against the reference."""
+    want, counts = reference.measure(tensor), histogram(tensor)
+    agrees_with(want, counts, tensor, arrays)
+    for name in SETS:
+        _native.choose_instructions(name)
+        agrees_with(want, counts, tensor, native)
+    if SETS:
+        _native.choose_instructions(SETS[0])
+    return want
+
+
+def agrees_with(want, want_counts, tensor, kernel):
+    moments, counts = map(numbers, kernel.read_histogram(tensor))
+    torch.testing.assert_close(moments, numbers(kernel.read(tensor)), rtol=0, atol=0, equal_nan=True)
+    is_near(moments, want)
+    assert torch.equal(counts, want_counts)
+
+
+def is_near(moments, want):
+    """Counts and extremes are exact; the rest is as right as DESIGN.md asks."""
+    torch.testing.assert_close(moments[EXACT], want[EXACT], rtol=0, atol=0, equal_nan=True)
+    _assert_near(moments[MEAN], want[MEAN], 1e-6 * want[ABS_SUM] / max(want[COUNT], 1))
+    _assert_near(moments[ABS_SUM], want[ABS_SUM], 1e-6 * want[ABS_SUM])
+    # A relative error of 1e-6 of the standard deviation, and of the norm where the data hardly vary.
+    finest = 5e-324 * want[COUNT]  # of squares that are subnormal even in float64
+    _assert_near(moments[M2], want[M2], 2e-6 * want[M2] + 1e-24 * want[COUNT] * want[MEAN].square() + finest)
+
+
+def _assert_near(got, want, slack):
+    if torch.isfinite(want):
+        assert abs(got - want) <= slack, (got, want, slack)
+    else:
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -1,0 +1,144 @@
+"""What only NumPy's kernel does: torch's threads for large tensors, small ones side by side, magnitudes left out."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_hooks.stats.histogram import BUCKETS, histogram
+from lightning_hooks.stats.kernels import arrays, passes, reference, stacks
+from lightning_hooks.stats.moments import ABS_SUM, MEAN, MOMENTS, UNDERFLOW
+from tests.stats.kernels.agreement import DTYPES, is_near, normal, numbers
+
+KINDS = {
+    "of both signs": lambda x: x,
+    "not negative": lambda x: x.relu(),
+    "positive": lambda x: x.exp(),
+    "negative": lambda x: -x.exp(),
+    "not positive": lambda x: -x.relu(),
+    "offset": lambda x: 1e4 + 1e-2 * x,
+    "zeros": lambda x: x * 0,
+    "negative zeros": lambda x: -(x * 0).abs(),
+    "equal": lambda x: x * 0 + 3.5,
+    "too large to square": lambda x: x * 1e30,
+    "too small to square": lambda x: x * 1e-30,
+    "with an infinity": lambda x: torch.cat([x[:-1], torch.tensor([float("inf")])]),
+    "with a negative infinity": lambda x: torch.cat([x[:-1], torch.tensor([-float("inf")])]),
+    "with a NaN": lambda x: torch.cat([x[:-1], torch.tensor([float("nan")])]),
+    "with a negative NaN": lambda x: torch.cat([x[:-1], -torch.tensor([float("nan")])]),
+    "with subnormals": lambda x: torch.cat([x[:-2], torch.tensor([1e-40, -1e-40])]),
+    "subnormals and zeros": lambda x: torch.where(x > 1, 1e-40, 0.0),
+}
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [passes.ALONE + 1, 2 * passes.ALONE + 1, passes.SHARED + 700, 2 * passes.SHARED + 1])
+def test_large_tensors(size, kind, threads):
+    tensor = KINDS[kind](normal(size))
+    is_near(numbers(arrays.read(tensor)), reference.measure(tensor))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [3, 600, 2 * passes.ALONE + 1])
+def test_magnitudes_are_left_out_where_nobody_asks_for_them(size, kind, threads):
+    tensor = KINDS[kind](normal(size))
+    whole = torch.tensor(passes.measure(tensor, 1e-38), dtype=torch.float64)
+    fewer = torch.tensor(passes.measure(tensor, 1e-38, magnitudes=False), dtype=torch.float64)
+    others = [column for column in range(MOMENTS) if column not in (ABS_SUM, UNDERFLOW)]
+    torch.testing.assert_close(fewer[others], whole[others], rtol=0, atol=0, equal_nan=True)
+    known = ("zeros", "equal", "to", "with a", "subn")  # where they cost nothing, or float64 does everything
+    if not kind.startswith(known) and not kind.endswith("zeros"):
+        assert fewer[[ABS_SUM, UNDERFLOW]].isnan().all()
+
+
+def put(tensors, *more, magnitudes=True):
+    state = torch.zeros(MOMENTS * len(tensors), dtype=torch.float64)
+    left = arrays.measure_many_into(state, [MOMENTS * i for i in range(len(tensors))], tensors, *more, magnitudes)
+    return state.view(-1, MOMENTS), left
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (512,), (513,), (30, 40)], ids=str)
+def test_small_tensors_side_by_side_are_each_measured(shape, dtype):
+    data = [make(normal(*shape).flatten()) if shape else normal(1) for make in KINDS.values() for _ in range(2)]
+    tensors = [each[: torch.Size(shape).numel()].reshape(shape).to(dtype) for each in data if each.numel()]
+    rows, left = put(tensors, None, None)
+    assert left == []
+    for row, tensor in zip(rows, tensors, strict=True):
+        is_near(row, reference.measure(tensor))
+    fewer, _ = put(tensors, None, None, magnitudes=False)
+    torch.testing.assert_close(fewer[:, MEAN], rows[:, MEAN], rtol=0, atol=0, equal_nan=True)
+
+
+def test_of_many_those_that_are_not_measured_are_named():
+    tensors = [torch.ones(2), torch.ones(2, dtype=torch.int32), torch.eye(2).to_sparse(), torch.ones(0), torch.ones(2)]
+    rows, left = put(tensors, None, None)
+    assert left == [1, 2]
+    assert rows[:, 0].tolist() == [2.0, 0.0, 0.0, 0.0, 2.0]
+    assert put([torch.ones(2), torch.ones(3)], [torch.ones(2), torch.ones(2)], None)[1] == [1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 100, stacks.LARGEST + 1])
+def test_differences_are_those_of_float32_at_least(size, dtype):
+    before = [normal(size, dtype=dtype, seed=seed) for seed in range(3)]
+    after = [each + each.roll(1) * 0.01 for each in before]
+    rows, left = put(after, before, None)
+    assert left == []
+    for row, new, old in zip(rows, after, before, strict=True):
+        is_near(row, reference.measure(new.to(torch.promote_types(dtype, torch.float32)) - old))
+
+
+def test_histograms_of_many():
+    tensors = [torch.randn(50), torch.randn(50)]
+    state = torch.ones(2 * MOMENTS + BUCKETS, dtype=torch.float64)
+    assert arrays.measure_many_into(state, [0, MOMENTS], tensors, None, [None, 2 * MOMENTS]) == []
+    assert torch.equal(state[2 * MOMENTS :], histogram(tensors[1]))
+    is_near(state[MOMENTS : 2 * MOMENTS], reference.measure(tensors[1]))
+
+
+def test_what_is_left_to_the_reference():
+    class Sub(torch.Tensor):
+        pass
+
+    left = []
+    for tensor in (
+        torch.ones(3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.complex64),
+        torch.ones(3, device="meta"),
+        torch.eye(3).to_sparse(),
+        torch.ones(3).as_subclass(Sub),
+        torch.tensor([1 + 2j]).conj().imag,
+        torch._efficientzerotensor(5),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    ):
+        assert arrays.read(tensor) is None and arrays.read_histogram(tensor) is None
+        assert arrays.read_many([tensor, torch.ones(2)])[0] is None
+    torch.vmap(lambda x: left.append(arrays.read(x)) or x)(torch.ones(2, 3))
+    assert left == [None]
+    assert arrays.measure(torch.tensor([1 + 2j]).conj().imag)[MEAN] == -2.0
+    assert arrays.read(torch.nn.Parameter(torch.ones(3))) == arrays.read(torch.ones(3))
+    assert arrays.read(torch.ones(3, requires_grad=True) * 1) == arrays.read(torch.ones(3))
+    assert arrays.measure_many([]).shape == (0, MOMENTS)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    repeats=st.integers(1, 20),
+    offset=st.sampled_from([0.0, 1.0, 1e4, float("inf"), float("nan")]),
+)
+def test_rows_merge_in_any_order(sizes, repeats, offset):
+    parts = [normal(size * repeats, dtype=torch.float64, seed=size) + offset for size in sizes]
+    row = passes.NEUTRAL
+    for part in parts:
+        row = passes.merged(row, passes.measure(part, 1e-308))
+    is_near(torch.tensor(row, dtype=torch.float64), reference.measure(torch.cat(parts)))
