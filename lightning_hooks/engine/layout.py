@@ -44,9 +44,12 @@ class Layout:
         max_scalars: how many scalars there may be before rows are merged along the module tree.
         pinned: names whose scalars stay in full all the same.
         totals: tensors over all of whose rows a norm is asked for.
+        prefix: of the tags of histograms.
     """
 
-    def __init__(self, plan: Plan, due: Due, max_scalars: int, pinned: set[str], totals: Sequence[str]) -> None:
+    def __init__(
+        self, plan: Plan, due: Due, max_scalars: int, pinned: set[str], totals: Sequence[str], prefix: str = ""
+    ) -> None:
         rows = plan.written
         members: dict[tuple[str, str], list[int]] = {}
         every: dict[str, list[int]] = {}
@@ -56,7 +59,9 @@ class Layout:
                 every.setdefault(row.tensor, []).append(row.index)
             for stat in stats:
                 members.setdefault((row.tensor, stat), []).append(row.index)
-        self.histograms = [(rows[i], i) for (_, stat), kept in members.items() if stat == "histogram" for i in kept]
+        drawn = [i for (_, stat), kept in members.items() if stat == "histogram" for i in kept]
+        self.drawn_tags = tuple(f"{prefix}{rows[i].tensor}_histogram/{rows[i].name}" for i in drawn)
+        self.drawn_rows = np.array(drawn, dtype=np.intp)
         members = {key: kept for key, kept in members.items() if key[1] != "histogram"}
         known: dict[tuple[int, ...], tuple[str, ...]] = {}
 

@@ -81,6 +81,18 @@ class Readings:
         one: Array = self.histograms[self._slots[index]].copy()
         return one
 
+    def histograms_of(self, indices: NDArray[np.intp]) -> Array:
+        """The log2 buckets of rows and groups [indices, BUCKETS]; they stay when the table is written again.
+
+        Args:
+            indices: of them.
+        """
+        if self._groups:
+            return np.stack([self.histogram(index) for index in indices.tolist()])
+        slots = np.array([self._slots[index] for index in indices.tolist()], dtype=np.intp)
+        taken: Array = self.histograms.take(slots, axis=0)
+        return taken
+
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
         rows = [row.index for row in plan.rows if row.kind in FLOWING]
         moments[rows] = rescale(moments[rows], 1.0 / scale)

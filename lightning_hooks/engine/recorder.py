@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from lightning_hooks.stats.merged import Merged, Merging
 from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.ranks import world_size
-from lightning_hooks.stats.record import StepRecord
+from lightning_hooks.stats.record import Histograms, StepRecord
 from lightning_hooks.stats.scalars import quantile_of
 
 Array = NDArray[np.float64]
@@ -134,18 +135,13 @@ class Recorder:
             columns.values[head.place] = values
             if column.stat in PAIR_STATS:  # needs a second gradient
                 columns.measured[head.place] &= ~np.isnan(values)
-        drawn = [
-            (f"{self.prefix}{row.tensor}_histogram/{row.name}", readings.histogram(index))
-            for row, index in layout.histograms
-            if filled.measured[index]
-        ]
         return StepRecord(
             step=ended.step,
             prefix=self.prefix,
             series=columns,
             summaries={**(self._globals(filled, moments) if self.summaries else {}), **ended.reports},
             rolled_up=filled.merged(columns),
-            histograms=drawn,
+            histograms=_drawn(layout, filled, readings) if layout.drawn_tags else (),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -200,7 +196,8 @@ class Recorder:
 
     def _layout(self, due: Due) -> Layout:
         if due not in self._layouts:
-            layout = Layout(self.observer.plan, due, self.max_scalars, self._pinned, _TOTALS if self.summaries else ())
+            totals = _TOTALS if self.summaries else ()
+            layout = Layout(self.observer.plan, due, self.max_scalars, self._pinned, totals, self.prefix)
             self._layouts[due] = layout
             if layout.rollup is not None:
                 self._say(layout.scalars, layout.rollup.depth)
@@ -234,3 +231,11 @@ class Recorder:
                 "has them all, scalars= keeps chosen names in full",
                 stacklevel=2,
             )
+
+
+def _drawn(layout: Layout, filled: Filled, readings: Readings) -> Histograms:
+    tags, rows = layout.drawn_tags, layout.drawn_rows
+    there = filled.measured[rows]
+    if not there.all():
+        tags, rows = tuple(itertools.compress(tags, there)), rows[there]
+    return Histograms(tags, readings.histograms_of(rows))

@@ -84,6 +84,33 @@ class Columns(Sequence[Series]):
         return Series(head.tensor, head.stat, head.names, self.values[head.place], self.measured[head.place])
 
 
+class Histograms(Sequence[tuple[str, Array]]):
+    """Tags with their counts, in one array.
+
+    Args:
+        tags: of all.
+        counts: float64 [tags, BUCKETS].
+    """
+
+    def __init__(self, tags: Sequence[str], counts: Array) -> None:
+        self.tags = tags
+        self.counts = counts
+
+    @classmethod
+    def of(cls, histograms: Sequence[tuple[str, Array]]) -> Histograms:
+        """The same in one array."""
+        counts = np.stack([counts for _, counts in histograms]) if histograms else np.empty((0, len(BUCKET_LIMITS)))
+        return cls(tuple(tag for tag, _ in histograms), counts)
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(zip(self.tags[index], self.counts[index], strict=True))
+        return self.tags[index], self.counts[index]
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """Everything that one step logs.
@@ -109,6 +136,11 @@ class StepRecord:
     def columns(self) -> Columns:
         """The series in one array."""
         return self.series if isinstance(self.series, Columns) else Columns.of(self.series)
+
+    @property
+    def drawn(self) -> Histograms:
+        """The histograms in one array."""
+        return self.histograms if isinstance(self.histograms, Histograms) else Histograms.of(self.histograms)
 
     @property
     def scalars(self) -> dict[str, float]:

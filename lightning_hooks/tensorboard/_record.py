@@ -57,6 +57,18 @@ class Columns(Protocol):
         """Which of these there are."""
 
 
+class Histograms(Protocol):
+    """All histograms in one array."""
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """Whole tags."""
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """Elements in each bucket [tags, buckets]."""
+
+
 class Record(Protocol):
     """What one step logs."""
 
@@ -91,6 +103,10 @@ class Record(Protocol):
     @property
     def histograms(self) -> Sequence[tuple[str, NDArray[np.float64]]]:
         """Whole tags and their counts."""
+
+    @property
+    def drawn(self) -> Histograms:
+        """The histograms in one array."""
 
     @property
     def bucket_limits(self) -> NDArray[np.float64]:

@@ -66,16 +66,10 @@ class EventBuilder:
             return summary
         numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
         filled = known[0].fill(columns.values, numbers)
-        if not record.histograms:
-            return filled
-        drawn = [(tag, counts) for tag, counts in record.histograms if counts.any()]
-        empty = Summary()  # where nothing finite was measured
-        for tag, counts in record.histograms:
-            if not counts.any():
-                empty.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
-        if drawn:
-            filled += histograms.serialized(drawn, record.bucket_limits)
-        return filled + bytes(empty.SerializeToString())
+        if record.histograms:
+            drawn = record.drawn
+            filled += histograms.serialized(drawn.tags, drawn.counts, record.bucket_limits)
+        return filled
 
     def _kind(self, record: Record, columns: Columns) -> tuple[Any, ...]:
         """Equal for steps whose events differ in their numbers only."""

@@ -19,6 +19,7 @@ from lightning_hooks.stats.kernels import _native, elsewhere
 from lightning_hooks.stats.kernels._native import (
     crc32c,
     derive,
+    draw,
     fill_floats,
     measure_into,
     measure_many_into,
@@ -36,6 +37,7 @@ __all__ = [
     "crc32c",
     "derive",
     "describe",
+    "draw",
     "fill_floats",
     "measure",
     "measure_into",

@@ -8,6 +8,7 @@
 #include "blocks.hpp"
 #include "crc.hpp"
 #include "derive.hpp"
+#include "drawing.hpp"
 #include "filling.hpp"
 #include "writing.hpp"
 
@@ -116,6 +117,8 @@ PyMethodDef methods[] = {
      "Statistics of rows and of unions of rows."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
      "Write numbers into the float slots of a buffer."},
+    {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
+     "Histograms as a serialized summary."},
     {nullptr, nullptr, 0, nullptr},
 };
 

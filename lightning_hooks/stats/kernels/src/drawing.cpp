@@ -1,0 +1,120 @@
+#include "drawing.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "buffer.hpp"
+
+namespace hooks {
+namespace {
+
+// Field numbers and wire types: of a summary its values; of a value its tag and histogram; of a histogram its five numbers,
+// edges and counts.
+constexpr char kValue = 0x0a, kTag = 0x0a, kHistogram = 0x2a, kNumbers[] = {0x09, 0x11, 0x19, 0x21, 0x29}, kEdges = 0x32,
+               kCounts = 0x3a;
+
+void put_varint(std::string& out, std::size_t number) {
+  for (; number > 127; number >>= 7) out.push_back(static_cast<char>((number & 127) | 128));
+  out.push_back(static_cast<char>(number));
+}
+std::size_t varint_size(std::size_t number) {
+  std::size_t size = 1;
+  for (; number > 127; number >>= 7) ++size;
+  return size;
+}
+void put_double(std::string& out, double number) {
+  std::uint64_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  char bytes[8];
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(bits >> (8 * i));
+  out.append(bytes, sizeof bytes);
+}
+
+struct Drawing {
+  std::string edges, heights;
+  double numbers[5];
+
+  // An empty bucket before an occupied one gives it its left edge, and stands for the whole gap.
+  void draw(const double* counts, const double* limits, std::size_t buckets) {
+    edges.clear();
+    heights.clear();
+    double low = 0, high = 0, number = 0, sum = 0, squares = 0;
+    for (std::size_t i = 0; i < buckets; ++i) {
+      const bool occupied = counts[i] != 0;
+      if (!occupied && (i + 1 == buckets || counts[i + 1] == 0)) continue;
+      put_double(edges, limits[i]);
+      put_double(heights, counts[i]);
+      if (!occupied) continue;
+      const double left = limits[i ? i - 1 : 0], middle = (left + limits[i]) / 2;
+      if (number == 0) low = left;
+      high = limits[i];
+      number += counts[i];
+      sum += counts[i] * middle;
+      squares += counts[i] * (middle * middle);
+    }
+    if (edges.empty()) {  // nothing finite was measured
+      put_double(edges, 0.0);
+      put_double(heights, 0.0);
+    }
+    const double all[5] = {low, high, number, sum, squares};
+    std::memcpy(numbers, all, sizeof numbers);
+  }
+};
+
+void put_value(std::string& out, const char* tag, std::size_t length, const Drawing& drawing) {
+  const std::size_t packed = drawing.edges.size();  // as many bytes as those of the heights
+  const std::size_t drawn = 5 * 9 + 2 * (1 + varint_size(packed) + packed);
+  out.push_back(kValue);
+  put_varint(out, 1 + varint_size(length) + length + 1 + varint_size(drawn) + drawn);
+  out.push_back(kTag);
+  put_varint(out, length);
+  out.append(tag, length);
+  out.push_back(kHistogram);
+  put_varint(out, drawn);
+  for (int i = 0; i < 5; ++i) {
+    out.push_back(kNumbers[i]);
+    put_double(out, drawing.numbers[i]);
+  }
+  for (const auto& [key, bytes] : {std::pair<char, const std::string&>{kEdges, drawing.edges}, {kCounts, drawing.heights}}) {
+    out.push_back(key);
+    put_varint(out, packed);
+    out += bytes;
+  }
+}
+
+}  // namespace
+
+PyObject* py_draw(PyObject*, PyObject* const* args, Py_ssize_t given) {
+  if (given != 3) {
+    PyErr_SetString(PyExc_TypeError, "expected tags, counts, and edges");
+    return nullptr;
+  }
+  const Py_ssize_t many = PySequence_Size(args[0]);
+  if (many < 0) return nullptr;
+  const Buffer counts(args[1], PyBUF_SIMPLE);
+  if (!counts.held()) return nullptr;
+  const Buffer limits(args[2], PyBUF_SIMPLE);
+  if (!limits.held()) return nullptr;
+  const std::size_t buckets = limits.size(sizeof(double));
+  if (counts.size(sizeof(double)) != static_cast<std::size_t>(many) * buckets) {
+    PyErr_SetString(PyExc_ValueError, "expected a count for each bucket of each tag");
+    return nullptr;
+  }
+  std::string out;
+  Drawing drawing;
+  for (Py_ssize_t i = 0; i < many; ++i) {
+    PyObject* const tag = PySequence_GetItem(args[0], i);
+    Py_ssize_t length = 0;
+    const char* const text = tag ? PyUnicode_AsUTF8AndSize(tag, &length) : nullptr;
+    if (text) {
+      drawing.draw(counts.data<double>() + static_cast<std::size_t>(i) * buckets, limits.data<double>(), buckets);
+      put_value(out, text, static_cast<std::size_t>(length), drawing);
+    }
+    Py_XDECREF(tag);
+    if (!text) return nullptr;
+  }
+  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
+}
+
+}  // namespace hooks
