@@ -90,9 +90,9 @@ class Clock(Callback):
         started = time.perf_counter()
         trainer.logger.experiment.flush()  # type: ignore[union-attr]
         self.drained[before].append(time.perf_counter() - started)
-        if before == after:
+        if before == after and step > 0:
             return
-        if before in self.modes:
+        if before in self.modes and step > 0:
             self._leaving = self.modes[before]
             self._leaving.stop(trainer)
             time.sleep(self.settle)

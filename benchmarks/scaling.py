@@ -50,17 +50,18 @@ def taps_of(module: LightningModule) -> int:
 
 
 class Weigh(Callback):
-    """The resident memory of the process at the end of a fit's last step, hooks still in place."""
+    """The resident memory of the process at the end of a fit's last step, hooks still in place; counts these."""
 
     def __init__(self, last: int) -> None:
         self.last = last
-        self.bytes = 0
+        self.bytes = self.hooks = 0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx == self.last:
             self.bytes = resident()
+            self.hooks = sum(len(module._forward_hooks) for module in pl_module.modules())
 
 
 class WeighMode(Mode):
@@ -86,12 +87,14 @@ def memory(taps: int) -> dict[str, Any]:
     few, _ = chain(12).make(0)
     weights = []
     # The first two fits bring in what any fit and any monitor brings in, however few its taps.
-    for model, name in ((module, OFF), (few, _ON), (module, OFF), (module, _ON)):
-        layout = Layout((name,), rounds=1, length=4, lead=0)
-        scale = WeighMode(layout.steps - 2)
-        watching: list[Mode] = [monitor_mode(name, everything(), layout)] if name == _ON else []
-        fit(model, chain(12).make(layout.steps)[1], layout, [*watching, scale])
-        weights.append(scale.scale.bytes)
+    layout = Layout((OFF, _ON), rounds=1, length=4)
+    for model, watched in ((module, False), (few, True), (module, False), (module, True)):
+        weigh = WeighMode(layout.steps - 2)
+        watching: list[Mode] = [monitor_mode(_ON, everything(), layout)] if watched else []
+        fit(model, chain(12).make(layout.steps)[1], layout, [*watching, weigh])
+        if bool(weigh.scale.hooks) != watched:
+            raise RuntimeError(f"{weigh.scale.hooks} hooks where watched={watched}: this weighs something else")
+        weights.append(weigh.scale.bytes)
     exact, grown = taps_of(module), weights[3] - weights[2]
     return {"taps": exact, "bytes": grown, "mb_per_1000_taps": grown / exact / 1e3}
 

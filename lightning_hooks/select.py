@@ -6,7 +6,7 @@ import fnmatch
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -19,7 +19,7 @@ T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
 
 
-@dataclass
+@dataclass(slots=True)
 class Target(Generic[T]):
     """A module or a parameter that patterns can name.
 
@@ -33,7 +33,7 @@ class Target(Generic[T]):
     name: str
     value: T
     owner: nn.Module
-    aliases: list[str] = field(default_factory=list)
+    aliases: tuple[str, ...] = ()
 
 
 def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
@@ -58,7 +58,7 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
         if not name or not _is_called(module):
             continue
         target = by_id.setdefault(id(module), Target(name, module, module))
-        target.aliases.append(name)
+        target.aliases += (name,)
     return list(by_id.values())
 
 
@@ -75,7 +75,7 @@ def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
             name = f"{prefix}.{leaf}" if prefix else leaf
             target = by_id.setdefault(id(parameter), Target(name, parameter, module))
             if name not in target.aliases:
-                target.aliases.append(name)
+                target.aliases += (name,)
     return list(by_id.values())
 
 

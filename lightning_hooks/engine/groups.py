@@ -40,7 +40,7 @@ def add_groups(
     members, alone = _sorted(found, rows, where)
     for name, kept in members.items():
         indices = tuple(row.index for row in kept)
-        group = Group(-1, kept[0].tensor, [request], dict(users), called=name, members=indices)
+        group = Group(-1, kept[0].tensor, (request,), dict(users), called=name, members=indices)
         found.groups.append(group)
     return alone
 

@@ -63,16 +63,18 @@ class Layout:
         self.drawn_tags = tuple(f"{prefix}{rows[i].tensor}_histogram/{rows[i].name}" for i in drawn)
         self.drawn_rows = np.array(drawn, dtype=np.intp)
         members = {key: kept for key, kept in members.items() if key[1] != "histogram"}
-        known: dict[tuple[int, ...], tuple[str, ...]] = {}
+        known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}
 
         def column(tensor: str, stat: str, indices: list[int]) -> Column:
-            names = known.setdefault(tuple(indices), tuple(rows[i].name for i in indices))
-            return Column(tensor, stat, names, np.array(indices, dtype=np.intp))
+            key = tuple(indices)
+            if key not in known:
+                known[key] = (tuple(rows[i].name for i in indices), np.array(indices, dtype=np.intp))
+            return Column(tensor, stat, *known[key])
 
         self.columns = [column(tensor, stat, kept) for (tensor, stat), kept in members.items()]
         self.counts = [column(tensor, "count", kept) for tensor, kept in every.items()]
         self.scalars = sum(len(column.names) for column in self.columns)
-        self.rollup: RollUp | None = None
+        self.depth: int | None = None  # of the module tree, at which rows are merged
         self._unions: list[list[int]] = []
         self._rows = len(rows)
         self._roll_up(plan, due, max_scalars, pinned)
@@ -96,7 +98,7 @@ class Layout:
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(stats)}
         self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
-        self._flat_rows = _joined([column.rows for column in every_column])
+        self._width = width
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def _union(self, rows: list[int]) -> int:
@@ -119,8 +121,9 @@ class Layout:
                 self._pinned.append((number, np.array(kept, dtype=np.intp), tags))
         fixed = sum(len(tags) for _, _, tags in self._pinned)
         rows = [row for row in plan.rows if row.asked(due)]
-        self.rollup = RollUp([TapLabel(row.name, row.tensor, row.asked(due)) for row in rows], max(max_scalars - fixed, 0))
-        for block in self.rollup.blocks:
+        rollup = RollUp([TapLabel(row.name, row.tensor, row.asked(due)) for row in rows], max(max_scalars - fixed, 0))
+        self.depth = rollup.depth
+        for block in rollup.blocks:
             union = self._union([rows[i].index for i in block.members])
             below = union
             if "ratio" in block.stats:
@@ -155,8 +158,11 @@ class Filled:
 
     def columns(self) -> Columns:
         """The values of every column; those of `others` are still to be put in."""
-        values: Array = self._values.ravel().take(self._layout._flat)
-        return Columns(self._layout.heads, values, self.measured.take(self._layout._flat_rows))
+        layout = self._layout
+        values: Array = self._values.ravel().take(layout._flat)
+        # Of most steps everything was measured.
+        there = np.ones(len(values), bool) if self.measured.all() else self.measured.take(layout._flat % layout._width)
+        return Columns(layout.heads, values, there)
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
@@ -177,7 +183,7 @@ class Filled:
             columns: of the step, from which pinned names are taken.
         """
         layout = self._layout
-        if layout.rollup is None:
+        if layout.depth is None:
             return None
         rows = layout._merged_rows
         values = self._values.ravel().take(layout._merged_flat).tolist()

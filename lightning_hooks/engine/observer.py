@@ -371,7 +371,8 @@ class Observer(Participant):
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
         if (tensor, self.schedules) not in self._due_params:
             rows = self._params.get(tensor, {})
-            self._due_params[tensor, self.schedules] = {key: row for key, row in rows.items() if self._is_due(row)}
+            kept = {key: row for key, row in rows.items() if self._is_due(row)}
+            self._due_params[tensor, self.schedules] = rows if len(kept) == len(rows) else kept
         due = self._due_params[tensor, self.schedules]
         if not due:
             return []

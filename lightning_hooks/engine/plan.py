@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from lightning_hooks.engine.shards import is_sharded
@@ -18,21 +19,26 @@ FLOWING = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""
 
 
-@dataclass
+Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
+_NO_USERS: Mapping[str, UserStatistic] = {}
+
+
+@dataclass(slots=True)
 class Asked:
     """What rules ask of a row or of a group.
 
     Args:
         index: its place: rows first, then groups.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
+        requests: the statistics that rules ask for, each with its schedule; none for what only serves another. The same object
+            in all rows of which the same is asked, as are the users: there may be thousands.
         users: the user's own statistics among them, by name.
     """
 
     index: int
     tensor: str
-    requests: list[tuple[EveryN, tuple[str, ...]]] = field(default_factory=list)
-    users: dict[str, UserStatistic] = field(default_factory=dict)
+    requests: Requests = ()
+    users: Mapping[str, UserStatistic] = field(default_factory=lambda: _NO_USERS)
 
     @property
     def name(self) -> str:
@@ -60,10 +66,15 @@ class Asked:
 
     def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
         """The statistics that are written when these schedules are due."""
-        return tuple(dict.fromkeys(s for schedule, stats in self.requests if schedule in schedules for s in stats))
+        return _asked(self.requests, schedules)
 
 
-@dataclass
+@lru_cache(maxsize=1024)
+def _asked(requests: Requests, schedules: frozenset[EveryN]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in schedules for stat in stats))
+
+
+@dataclass(slots=True)
 class Row(Asked):
     """One tap: a target and one of its tensors.
 
@@ -78,7 +89,7 @@ class Row(Asked):
         return self.target.name
 
 
-@dataclass
+@dataclass(slots=True)
 class Group(Asked):
     """Rows that a rule merges into one.
 

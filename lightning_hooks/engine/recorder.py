@@ -199,8 +199,8 @@ class Recorder:
             totals = _TOTALS if self.summaries else ()
             layout = Layout(self.observer.plan, due, self.max_scalars, self._pinned, totals, self.prefix)
             self._layouts[due] = layout
-            if layout.rollup is not None:
-                self._say(layout.scalars, layout.rollup.depth)
+            if layout.depth is not None:
+                self._say(layout.scalars, layout.depth)
         return self._layouts[due]
 
     def _globals(self, filled: Filled, moments: Array) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from lightning_hooks.engine.groups import add_groups
-from lightning_hooks.engine.plan import Matched, Plan, Row
+from lightning_hooks.engine.plan import Matched, Plan, Requests, Row
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
@@ -41,6 +41,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     if rules is None:
         rules = DEFAULT_WATCH
     rows: dict[tuple[int, str], Row] = {}
+    known: dict[Requests, Requests] = {}
     modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
@@ -59,10 +60,12 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
                 fresh.append(row)
             found.rows += fresh
             alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
+            kept = set(map(id, alone))
             for row in fresh:
-                kept = any(row is other for other in alone)
-                row.requests.append((due, stats if kept else ()))
-                row.users.update(users if kept else {})
+                asked, own = ((due, stats), users) if id(row) in kept else ((due, ()), {})
+                row.requests = known.setdefault((*row.requests, asked), (*row.requests, asked))
+                if own:
+                    row.users = {**row.users, **own}
         matched.append(found)
     plan = Plan(list(rows.values()), matched, tuple(schedules))
     _add_param_rows(plan, rows)

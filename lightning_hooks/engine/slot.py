@@ -24,17 +24,18 @@ class Slot:
         row: the tap.
     """
 
+    __slots__ = ("observer", "row", "see")
     changes = False
 
     def __init__(self, observer: Observer, row: Row) -> None:
         self.observer = observer
         self.row = row
-        self._write = observer.table.writer(row.index, _ALWAYS, self._measure)
         self.see: Callable[[Tensor], None] = observer.table.writer(row.index, observer, self._see)
 
     def _see(self, tensor: Tensor) -> None:
         if self.observer.sample is not None and not self.observer.failed:
-            self.observer.timed(self._write, tensor)
+            write = self.observer.table.writer(self.row.index, _ALWAYS, self._measure)  # made anew: few steps are timed
+            self.observer.timed(write, tensor)
         else:
             self._measure(tensor)
 

@@ -58,12 +58,12 @@ def forward_plan(plan: Plan) -> Plan:
     """
     kept = [row for row in plan.rows if row.kind in FORWARD_TENSORS and row.requests]
     place = {row.index: i for i, row in enumerate(kept)}
-    rows = [Row(i, row.tensor, [(EveryN(), row.stats)], row.users, target=row.target) for i, row in enumerate(kept)]
+    rows = [Row(i, row.tensor, ((EveryN(), row.stats),), row.users, target=row.target) for i, row in enumerate(kept)]
     groups = [
         Group(
             len(rows) + i,
             group.tensor,
-            [(EveryN(), group.stats)],
+            ((EveryN(), group.stats),),
             group.users,
             group.name,
             tuple(place[m] for m in group.members),

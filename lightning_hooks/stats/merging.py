@@ -6,6 +6,7 @@ With them everything that follows from moments: in one call of the compiled part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,11 @@ class Merges:
         sizes = np.array([len(rows) for rows in members], dtype=np.intp)
         self.rows = np.array([row for rows in members for row in rows], dtype=np.int64)
         self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.int64)
-        self._union = np.repeat(np.arange(len(members)), sizes)
+        self._sizes = sizes
+
+    @cached_property
+    def _union(self) -> NDArray[np.intp]:
+        return np.repeat(np.arange(len(self)), self._sizes)
 
     def __len__(self) -> int:
         return len(self.starts)

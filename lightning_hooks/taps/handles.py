@@ -54,8 +54,11 @@ class Handles:
 class OurHook:
     """Base of every hook object of this package: recognisable, and left behind by copies.
 
-    A deep copy or a pickle of a hooked module gets an `Inert` in its place, so that it works and measures nothing.
+    A deep copy or a pickle of a hooked module gets an `Inert` in its place, so that it works and measures nothing. Hooks
+    of which there is one at every tap have slots: there may be thousands.
     """
+
+    __slots__ = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Inert:
         """What a deep copy of a hooked module carries instead."""

@@ -55,6 +55,8 @@ class EagerCall:
         step_handles: takes over the handles on tensors that may outlive a step.
     """
 
+    __slots__ = ("begun", "forward_hook", "gate", "place", "pre_hook", "step_handles")
+
     def __init__(self, place: Place, gate: Gate, step_handles: Handles) -> None:
         self.place = place
         self.gate = gate
@@ -70,6 +72,8 @@ class EagerCall:
 
 
 class _PreHook(OurHook):
+    __slots__ = ("call",)
+
     def __init__(self, call: EagerCall) -> None:
         self.call = call
 
@@ -100,6 +104,8 @@ class _PreHook(OurHook):
 
 
 class _ForwardHook(OurHook):
+    __slots__ = ("call",)
+
     def __init__(self, call: EagerCall) -> None:
         self.call = call
 

@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from lightning_hooks.taps.gradients import Visitor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One thing that looks at, or changes, one tensor of a module.
 
@@ -27,7 +27,7 @@ class Line:
     changes: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """Something that is handed the whole arguments, or the whole result, of a module.
 
@@ -39,7 +39,7 @@ class Call:
     visit: Callable[..., Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class Place:
     """Everything that happens at one module, each list in the order in which it runs.
 

@@ -27,6 +27,8 @@ class LookHook(OurHook):
         see: sees the gradient.
     """
 
+    __slots__ = ("gate", "see")
+
     def __init__(self, gate: Gate, see: Visitor) -> None:
         self.gate = gate
         self.see = see
@@ -47,6 +49,8 @@ class PlainHook(OurHook):
         grad: what sees the gradient of the result, if anything does; the same object for every call of the module.
         otherwise: the hook for results that are no tensor of numbers, and for those that may outlive the step.
     """
+
+    __slots__ = ("called", "gate", "grad", "otherwise", "see")
 
     def __init__(
         self,

@@ -19,9 +19,13 @@ from lightning_hooks.taps.handles import OurHook
 class LookHook(OurHook, _hooks.Look):
     """A tensor hook for one visitor that only looks; arguments as in `plain`."""
 
+    __slots__ = ()
+
 
 class PlainHook(OurHook, _hooks.Plain):
     """A forward hook without keyword arguments; arguments as in `plain`."""
+
+    __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Called by torch after the module."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,18 +77,24 @@ class _Slots:
 
         self._compiled = kernels.compiled
         self._runs = np.array(runs, dtype=np.int64).reshape(-1, 3)
-        starts = [start + 4 * i for start, _, many in runs for i in range(many)]
-        self._bytes = (np.array(starts, dtype=np.intp)[:, None] + np.arange(4)).ravel()
-        self._numbers = np.array([first + i for _, first, many in runs for i in range(many)], dtype=np.intp)
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """For NumPy: which number goes into which four bytes."""
+        starts, firsts, many = self._runs.T
+        within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        into = (np.repeat(starts, many) + 4 * within)[:, None] + np.arange(4)
+        return np.repeat(firsts, many) + within, into.ravel()
 
     def fill(self, buffer: bytearray, numbers: NDArray[np.float64]) -> None:
         """Put numbers into their slots, as little-endian float32."""
         if self._compiled is not None:
             self._compiled.fill_floats(buffer, self._runs, np.ascontiguousarray(numbers))
             return
+        taken, into = self._places
         with np.errstate(over="ignore"):
-            floats = numbers.take(self._numbers).astype("<f4")
-        np.frombuffer(buffer, dtype=np.uint8)[self._bytes] = floats.view(np.uint8)
+            floats = numbers.take(taken).astype("<f4")
+        np.frombuffer(buffer, dtype=np.uint8)[into] = floats.view(np.uint8)
 
 
 def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:

@@ -17,6 +17,7 @@ from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, everything, monitor_mode
 from benchmarks.naive import NaiveMode
+from benchmarks.scaling import memory, taps_of
 from benchmarks.workloads import WORKLOADS, chain
 from lightning_hooks import assert_no_hooks
 
@@ -53,6 +54,18 @@ class Seen(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.steps.append(batch_idx)
+
+
+def test_a_run_may_begin_in_a_mode() -> None:
+    seen = Seen()
+    layout = Layout(("seen",), rounds=1, length=2, lead=0)
+    fit(*TINY.make(layout.steps), layout, [CallbackMode("seen", seen)])
+    assert seen.steps[:4] == [0, 1, 2, 3]
+
+
+def test_what_is_weighed_is_a_model_that_is_watched() -> None:
+    row = memory(12)  # which counts the hooks
+    assert row["taps"] == taps_of(TINY.make(0)[0]) and row["bytes"] / row["taps"] / 1e3 == row["mb_per_1000_taps"]
 
 
 def test_each_mode_is_there_in_its_own_steps_only() -> None:
