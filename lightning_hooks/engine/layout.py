@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.engine.observer import Due
-from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.plan import Due, Plan
 from lightning_hooks.stats.merging import Merges, Statistics
 from lightning_hooks.stats.record import Columns, Head
 from lightning_hooks.stats.rollup import RollUp, TapLabel

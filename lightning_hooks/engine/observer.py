@@ -15,8 +15,10 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
+from lightning_hooks.engine.param_reads import read, read_changes
+from lightning_hooks.engine.param_rows import ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
-from lightning_hooks.engine.plan import FLOWING, Plan, Row
+from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
 from lightning_hooks.engine.slot import Slot
 from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
@@ -24,12 +26,11 @@ from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.divided import Divided
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, measure_all
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.merged import Merged, Merging
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
 
-Due = frozenset[EveryN]
 _GRAD = attrgetter("grad")
 
 
@@ -71,10 +72,7 @@ class Observer(Participant):
         self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
-        self._params = self._rows_by_parameter()
-        self._state_tensors = [tensor for tensor in self._params if tensor.startswith("state.")]
-        self._due_params: dict[tuple[str, Due], dict[int, Row]] = {}
-        self._serves = {param: update for update, param in plan.param_row_of.items()}
+        self._params = ParamRows(plan)
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
@@ -156,8 +154,7 @@ class Observer(Participant):
 
     def renewed(self) -> None:
         """Find rows by the parameters that there are now."""
-        self._params = self._rows_by_parameter()
-        self._due_params.clear()
+        self._params.renew()
         self._snapshots.clear()
 
     def left(self) -> None:
@@ -221,14 +218,14 @@ class Observer(Participant):
             if memo.shared:
                 self._read(optimizer, "update", memo, change)
             else:
-                self._read_changes(self._due_rows(optimizer, "update"), memo.before, change)
+                read_changes(self, self._due_rows(optimizer, "update"), memo.before, change)
             try:
-                for tensor in self._state_tensors:
+                for tensor in self._params.of_state:
                     self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
             except RuleError as error:
                 self.fail(error)
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
-                tensors = ("update", *self._state_tensors)
+                tensors = ("update", *self._params.of_state)
                 self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
@@ -302,94 +299,10 @@ class Observer(Participant):
             self.fail(error)
 
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
-        if not memo.shared and scale is None:
-            self._read_alone(self._due_rows(optimizer, tensor), value_of)
-            return
-        rows: list[Row] = []
-        keys: list[tuple[int, str]] = []
-        fresh: dict[tuple[int, str], Tensor] = {}
-        for parameter, row in self._due_rows(optimizer, tensor):
-            if not parameter.requires_grad:
-                continue
-            key = (id(parameter), tensor)
-            if key not in memo.looks:
-                value = value_of(parameter)
-                if value is None:
-                    continue
-                fresh[key] = value
-            rows.append(row)
-            keys.append(key)
-        try:
-            measured = measure_all(list(fresh.values()))
-            if scale is not None:
-                measured = [Divided(look, scale) for look in measured]
-            memo.looks.update(zip(fresh, measured, strict=True))
-            looks = [memo.looks[key] for key in keys]
-            left = [] if self.failed else self.table.put_all([row.index for row in rows], looks)
-        except Exception as error:
-            self.fail(error)
-            return
-        for position in left:
-            self.take(rows[position], looks[position], last=True)
-
-    def _read_alone(self, due: Iterable[tuple[nn.Parameter, Row]], value_of: Any) -> None:
-        rows: list[Row] = []
-        values: list[Tensor] = []
-        for parameter, row in due:
-            if parameter.requires_grad:
-                value = value_of(parameter)
-                if value is not None:
-                    rows.append(row)
-                    values.append(value)
-        self._set_alone(rows, values, lambda indices: self.table.measure_all(indices, values))
-
-    def _read_changes(self, due: Iterable[tuple[nn.Parameter, Row]], before: dict[int, Tensor], change: Any) -> None:
-        pairs = [(p, row, before[id(p)]) for p, row in due if p.requires_grad and id(p) in before]
-        values: list[Tensor] = [parameter for parameter, _, _ in pairs]
-        earlier = [copy for _, _, copy in pairs]
-        rows = [row for _, row, _ in pairs]
-        self._set_alone(rows, values, lambda indices: self.table.measure_differences(indices, values, earlier), change)
-
-    def _set_alone(
-        self,
-        rows: list[Row],
-        values: list[Tensor],
-        measure: Callable[[list[int]], list[int]],
-        value_of: Callable[[Any], Tensor] = lambda value: value,
-    ) -> None:
-        """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
-        try:
-            left = [] if self.failed else measure([row.index for row in rows])
-            looks = measure_all([value_of(values[position]) for position in left])
-            rest = self.table.put_all([rows[position].index for position in left], looks) if left else []
-        except Exception as error:
-            self.fail(error)
-            return
-        for place in rest:
-            self.take(rows[left[place]], looks[place], last=True)
+        read(self, self._due_rows(optimizer, tensor), tensor, memo, value_of, scale)
 
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
-        if (tensor, self.schedules) not in self._due_params:
-            rows = self._params.get(tensor, {})
-            kept = {key: row for key, row in rows.items() if self._is_due(row)}
-            self._due_params[tensor, self.schedules] = rows if len(kept) == len(rows) else kept
-        due = self._due_params[tensor, self.schedules]
-        if not due:
-            return []
-        return [(p, due[id(p)]) for group in optimizer.param_groups for p in group["params"] if id(p) in due]
-
-    def _is_due(self, row: Row) -> bool:
-        if row.due(self.schedules):
-            return True
-        served = self._serves.get(row.index)
-        return served is not None and self.plan.rows[served].due(self.schedules)
-
-    def _rows_by_parameter(self) -> dict[str, dict[int, Row]]:
-        out: dict[str, dict[int, Row]] = {}
-        for row in self.plan.rows:
-            if row.kind not in MODULE_TENSORS:
-                out.setdefault(row.tensor, {})[id(row.target.value)] = row
-        return out
+        return self._params.due(optimizer, tensor, self.schedules)
 
 
 def _itself(parameter: nn.Parameter) -> Tensor:

@@ -19,6 +19,8 @@ FLOWING = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""
 
 
+Due = frozenset[EveryN]
+"""The schedules that are due at a step."""
 Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 _NO_USERS: Mapping[str, UserStatistic] = {}
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.engine.layout import Column, Filled, Layout
-from lightning_hooks.engine.observer import Due, Observer
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.plan import Due
 from lightning_hooks.engine.readings import Readings
 from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile

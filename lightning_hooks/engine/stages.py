@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
-from lightning_hooks.engine.observer import Due, Observer
-from lightning_hooks.engine.plan import Group, Plan, Row
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.plan import Due, Group, Plan, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS
 from lightning_hooks.schedule import EveryN

@@ -495,7 +495,7 @@ def test_a_measurement_that_fails_goes_through_on_error(tmp_path: Path, monkeypa
     def out_of_memory(tensors: Any) -> Any:
         raise MemoryError("mine")
 
-    monkeypatch.setattr("lightning_hooks.engine.observer.measure_all", out_of_memory)
+    monkeypatch.setattr("lightning_hooks.engine.param_reads.measure_all", out_of_memory)
     model, monitor = Net(), StatsMonitor(on_error="warn")
     with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine; training goes on"):
         memory, trainer = watch_fit(tmp_path, model, monitor)

@@ -1,0 +1,118 @@
+"""How what belongs to parameters gets into a table: many tensors in one call, and one by one what that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from lightning_hooks.engine.participant import Memo
+from lightning_hooks.engine.plan import Row
+from lightning_hooks.stats.divided import Divided
+from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.table import Table
+
+Pairs = Sequence[tuple[nn.Parameter, Row]]
+
+
+class Sink(Protocol):
+    """Whose table it is."""
+
+    table: Table
+    failed: bool
+
+    def fail(self, error: Exception) -> None:
+        """What to do about an error of ours."""
+
+    def take(self, row: Row, look: Measurement, *, last: bool) -> None:
+        """Put a measurement into a row."""
+
+
+def read(sink: Sink, due: Pairs, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None) -> None:
+    """Set rows to a tensor of their parameters; measured once where several look, and divided by a loss scale.
+
+    Args:
+        sink: takes what is measured.
+        due: parameters with their rows.
+        tensor: which.
+        memo: of the optimizer's step.
+        value_of: from a parameter to its tensor, or None where there is none.
+        scale: by which the tensor is to be divided.
+    """
+    if not memo.shared and scale is None:
+        _read_alone(sink, due, value_of)
+        return
+    rows: list[Row] = []
+    keys: list[tuple[int, str]] = []
+    fresh: dict[tuple[int, str], Tensor] = {}
+    for parameter, row in due:
+        if not parameter.requires_grad:
+            continue
+        key = (id(parameter), tensor)
+        if key not in memo.looks:
+            value = value_of(parameter)
+            if value is None:
+                continue
+            fresh[key] = value
+        rows.append(row)
+        keys.append(key)
+    try:
+        measured = measure_all(list(fresh.values()))
+        if scale is not None:
+            measured = [Divided(look, scale) for look in measured]
+        memo.looks.update(zip(fresh, measured, strict=True))
+        looks = [memo.looks[key] for key in keys]
+        left = [] if sink.failed else sink.table.put_all([row.index for row in rows], looks)
+    except Exception as error:
+        sink.fail(error)
+        return
+    for position in left:
+        sink.take(rows[position], looks[position], last=True)
+
+
+def read_changes(sink: Sink, due: Pairs, before: dict[int, Tensor], change: Callable[[Any], Any]) -> None:
+    """Set rows to what parameters are more than they were, without making the differences where that can be avoided.
+
+    Args:
+        sink: takes what is measured.
+        due: parameters with their rows.
+        before: what they were, by the id of the parameter.
+        change: from a parameter to the difference.
+    """
+    pairs = [(p, row, before[id(p)]) for p, row in due if p.requires_grad and id(p) in before]
+    values: list[Tensor] = [parameter for parameter, _, _ in pairs]
+    earlier = [copy for _, _, copy in pairs]
+    rows = [row for _, row, _ in pairs]
+    _set_alone(sink, rows, values, lambda indices: sink.table.measure_differences(indices, values, earlier), change)
+
+
+def _read_alone(sink: Sink, due: Iterable[tuple[nn.Parameter, Row]], value_of: Callable[[Any], Any]) -> None:
+    rows: list[Row] = []
+    values: list[Tensor] = []
+    for parameter, row in due:
+        if parameter.requires_grad:
+            value = value_of(parameter)
+            if value is not None:
+                rows.append(row)
+                values.append(value)
+    _set_alone(sink, rows, values, lambda indices: sink.table.measure_all(indices, values))
+
+
+def _set_alone(
+    sink: Sink,
+    rows: list[Row],
+    values: list[Tensor],
+    measure: Callable[[list[int]], list[int]],
+    value_of: Callable[[Any], Any] = lambda value: value,
+) -> None:
+    """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
+    try:
+        left = [] if sink.failed else measure([row.index for row in rows])
+        looks = measure_all([value_of(values[position]) for position in left])
+        rest = sink.table.put_all([rows[position].index for position in left], looks) if left else []
+    except Exception as error:
+        sink.fail(error)
+        return
+    for place in rest:
+        sink.take(rows[left[place]], looks[place], last=True)
