@@ -283,9 +283,8 @@ class Observer(Participant):
         try:
             if last:
                 self.table.put(row.index, look)
-            elif (
-                self.scale is not None and row.kind in FLOWING and self.table.has_users(row.index)
-            ):  # moments are divided at the end of the step
+            elif self.scale is not None and row.kind in FLOWING and row.index in self.table.users:
+                # Moments are divided at the end of the step.
                 self.table.add(row.index, look, Divided(look, self.scale).tensor)
             else:
                 self.table.add(row.index, look)

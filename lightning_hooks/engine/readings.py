@@ -103,7 +103,7 @@ class Readings:
                 histograms[self._slots[row]] = shift(histograms[self._slots[row]], -round(float(np.log2(scale))))
 
     def _read_functions(self, table: Table, sums: Array) -> None:
-        named = {(row, name): sums[place] for row, place, name in table.functions}
+        named = {(row, name): sums[place] for row, place, name in table.users.functions}
         for key, pair in named.items():
             if pair[1] > 0:
                 self.users[key] = float(pair[0] / pair[1])

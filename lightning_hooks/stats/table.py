@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.stats import device_rows, kernels
-from lightning_hooks.stats.custom import UserStatistic, weighted, whole
+from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.device_rows import HasDirect
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
@@ -21,6 +20,7 @@ from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutr
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 from lightning_hooks.stats.sections import Sections
+from lightning_hooks.stats.user_rows import UserRows
 
 
 class Table(Metric):
@@ -65,25 +65,15 @@ class Table(Metric):
         self.rows = rows
         self.magnitudes = magnitudes
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
-        self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
-        self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
-        functions = 0
-        for row, user in users:
-            if user.is_metric:
-                made: Any = user.call  # a class, so calling it makes a metric
-                self._metrics.setdefault(row, []).append((user, made(sync_on_compute=row not in replicated).to(device)))
-            else:
-                self._functions.setdefault(row, []).append((functions, user))
-                functions += 1
-        self._users = {*self._functions, *self._metrics}
-        self._more_than_moments = {*self._slot_of, *self._users}
+        self.users = UserRows(users, replicated, device)
+        self._more_than_moments = {*self._slot_of, *self.users.rows}
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
-        self.sections = Sections(rows, len(histogram_rows), functions, len(pair_rows))
+        functions = [row for row, _, _ in self.users.functions]
+        self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
         self.add_state("state", default=self.sections.blank(), dist_reduce_fx=self._merge_ranks)
-        kept_by = [histogram_rows, [row for row, _, _ in self.functions], pair_rows]
-        indices = [torch.tensor(each, dtype=torch.int64, device=device) for each in kept_by]
+        indices = [torch.tensor(kept, dtype=torch.int64, device=device) for kept in (histogram_rows, functions, pair_rows)]
         self._kept_by = (self._replicated.to(device), *indices)
         self._touched: set[int] = set()
         self.set_dtype(torch.float64)
@@ -103,15 +93,6 @@ class Table(Metric):
     def pair_rows(self) -> tuple[int, ...]:
         """The rows that keep sums over pairs, in the order of these."""
         return tuple(self._pair_slots)
-
-    @property
-    def functions(self) -> list[tuple[int, int, str]]:
-        """Row, place in the weighted sums, and name of every user's function."""
-        return [(row, place, user.name) for row, kept in self._functions.items() for place, user in kept]
-
-    def has_users(self, row: int) -> bool:
-        """Whether a row keeps a user's statistic."""
-        return row in self._functions or row in self._metrics
 
     def add(self, row: int, look: Measurement, seen: Tensor | None = None) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step.
@@ -146,7 +127,7 @@ class Table(Metric):
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
             return device_rows.writer(device, self, row, owner, otherwise)
-        if not self.state.is_cpu or row in self._functions or row in self._metrics:
+        if not self.state.is_cpu or row in self.users:
             return otherwise
         counts = self._histogram_of(row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row * MOMENTS, counts, owner, otherwise)
@@ -154,8 +135,7 @@ class Table(Metric):
 
     def put(self, row: int, look: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
-        for _, metric in self._metrics.get(row, ()):
-            metric.reset()
+        self.users.reset(row)
         self._write(row, look, merging=False)
 
     def put_all(self, rows: Sequence[int], looks: Sequence[Measurement]) -> list[int]:
@@ -172,7 +152,7 @@ class Table(Metric):
         if not self.state.is_cpu:
             self._touched.update(rows)
             parts = self.sections.split(self.state)[:2]
-            return device_rows.put(*parts, self._slot_of, {*self._functions, *self._metrics}, rows, looks)
+            return device_rows.put(*parts, self._slot_of, self.users.rows, rows, looks)
         places: list[int] = []
         moments: list[bytes] = []
         left: list[int] = []
@@ -221,7 +201,7 @@ class Table(Metric):
         device = kernels.on_device(self.state)
         if device is not None:
             return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
-        if not self.state.is_cpu or self._users:
+        if not self.state.is_cpu or self.users.rows:
             return list(range(len(rows)))
         places = [row * MOMENTS for row in rows]
         counts = [self._histogram_of(row) for row in rows] if self._slot_of else None
@@ -245,10 +225,9 @@ class Table(Metric):
                 counts = look.packed_histogram()
                 in_place.put_histogram(self.state, self.sections.histogram(slot), counts, merging)
         self._touched.add(row)
-        if row in self._functions:
-            self._write_sums(row, look.tensor if seen is None else seen, merging=merging)
-        for _, metric in self._metrics.get(row, ()):
-            metric.update(whole(look.tensor if seen is None else seen))
+        if row in self.users:
+            sums = self.sections.split(self.state)[2]
+            self.users.fill(row, sums, look.tensor if seen is None else seen, merging=merging)
 
     def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
         moments, histograms, _, _ = self.sections.split(self.state)
@@ -257,12 +236,6 @@ class Table(Metric):
         if slot is not None:
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
-
-    def _write_sums(self, row: int, seen: Tensor, *, merging: bool) -> None:
-        sums = self.sections.split(self.state)[2]
-        for place, user in self._functions[row]:
-            pair = weighted(user, seen).to(self.state.device)
-            sums[place] = sums[place] + pair if merging else pair
 
     def add_part(self, row: int, look: Measurement, *, first: bool) -> None:
         """Take in the gradient of one micro-batch, of which the row's own tensor is the sum.
@@ -305,7 +278,7 @@ class Table(Metric):
         moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
         slots = to_device([self._slot_of[row] for row in rows if row in self._slot_of], self.state.device)
         histograms[slots] = torch.where(gone, 0.0, histograms[slots])
-        places = to_device([place for row in rows for place, _ in self._functions.get(row, ())], self.state.device)
+        places = to_device([place for row in rows for place in self.users.places(row)], self.state.device)
         sums[places] = torch.where(gone, 0.0, sums[places])
 
     def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
@@ -328,9 +301,7 @@ class Table(Metric):
         """Make every row neutral again."""
         self.state.copy_(self._defaults["state"])  # type: ignore[arg-type]
         self._touched.clear()
-        for kept in self._metrics.values():
-            for _, metric in kept:
-                metric.reset()
+        self.users.reset()
 
     def merging(self, *, stop: bool = False, factor: int = 1) -> Merging:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
@@ -342,7 +313,7 @@ class Table(Metric):
             stop: the vote of this rank; all ranks learn whether any has voted to stop.
             factor: by which this rank wants intervals to be longer; all ranks learn the greatest.
         """
-        to_host = at_once if self._metrics else begin_copy
+        to_host = at_once if self.users.have_metrics else begin_copy
         if world_size() == 1:
             return Merging(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
@@ -351,15 +322,12 @@ class Table(Metric):
             return Merging(to_host(self.state))
 
     def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
-        """The value of every user's metric whose row was filled on any rank; metrics synchronise by themselves.
+        """The value of every user's metric whose row was filled on any rank.
 
         Args:
-            counts: elements of every row, a vector, merged over ranks, so that all of them ask the same metrics.
+            counts: elements of every row, a vector, merged over ranks.
         """
-        filled = [row for row in self._metrics if counts[row] > 0 and (row in self._touched or not self._replicated[row])]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
-            return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
+        return self.users.metric_values(counts, self._touched)
 
     @property
     def only_moments(self) -> bool:
