@@ -6,7 +6,6 @@ What it does not measure it says so of, as `native` does, and `elsewhere` serves
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
@@ -90,19 +89,23 @@ def writer(
         otherwise: called with a tensor in place of that, and where it is not measured here or anything goes wrong.
     """
     magnitudes = table.magnitudes
-    keeps, place = histogram_at is not None, histogram_at or 0
+
+    def merge(tensor: Tensor) -> bool:
+        row = _row(tensor, magnitudes)
+        if row is None:
+            return False
+        kept = _numbers(table.state)
+        counts = None if histogram_at is None else histogram(tensor).numpy()
+        _put(kept, first, row, merging=True)
+        if counts is not None and histogram_at is not None:
+            kept[histogram_at : histogram_at + len(counts)] += counts
+        return True
 
     def write(tensor: Tensor) -> None:
-        written = False
-        if owner.direct:
-            with suppress(Exception):  # `otherwise` meets the same error, and knows what to do about it
-                row = _row(tensor, magnitudes=magnitudes)
-                if row is not None:
-                    kept = _numbers(table.state)
-                    counts = histogram(tensor).numpy() if keeps else ()
-                    _put(kept, first, row, merging=True)
-                    kept[place : place + len(counts)] += counts
-                    written = True
+        try:
+            written = owner.direct and merge(tensor)
+        except Exception:  # `otherwise` meets the same error, and knows what to do about it
+            written = False
         if not written:
             otherwise(tensor)
 
@@ -142,7 +145,7 @@ def measure_many_into(
             small.setdefault((tensor.dtype, tensor.shape, other if other is None else other.dtype), []).append(position)
         else:
             seen = tensor.detach() if other is None else _difference(tensor, other)
-            row = _row(seen, magnitudes=magnitudes)
+            row = _row(seen, magnitudes)
             place = None if histograms is None else histograms[position]
             if row is None:
                 left.append(position)
@@ -190,9 +193,10 @@ def _numbers(state: Tensor) -> Array:
 
 
 def _put(kept: Array, first: int, row: Row, merging: bool) -> None:
+    bytewise = kept.data
     if merging:
-        row = merged(_ROW.unpack_from(kept.data, 8 * first), row)
-    _ROW.pack_into(kept.data, 8 * first, *row)
+        row = merged(_ROW.unpack_from(bytewise, 8 * first), row)
+    _ROW.pack_into(bytewise, 8 * first, *row)
 
 
 def _is_ours(tensor: Tensor) -> bool:
@@ -205,7 +209,7 @@ def _is_ours(tensor: Tensor) -> bool:
     )
 
 
-def _row(tensor: Tensor, *, magnitudes: bool = True) -> Row | None:
+def _row(tensor: Tensor, magnitudes: bool = True) -> Row | None:
     if not _is_ours(tensor):
         return None
     tiny = _TINY[tensor.dtype]
