@@ -38,7 +38,10 @@ def norms(values: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
     def run(group: list[Tensor]) -> list[Tensor]:
         wide = WIDER.get(group[0].dtype)
         full = [value for value in group if value.numel()]
-        found = iter(torch._foreach_norm(full, norm_type, dtype=wide) if full else ())
+        each = torch._foreach_norm(full, norm_type, dtype=wide) if full else ()
+        if len(full) == len(group):
+            return list(each)
+        found = iter(each)
         # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
         # would be taken in another order than torch takes it.
         zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
@@ -53,7 +56,9 @@ def together(each: list[Tensor]) -> Tensor:
     Args:
         each: at least one scalar.
     """
-    return torch.stack([scalar.to(each[0].device) for scalar in each])
+    device = each[0].device
+    alike = all(scalar.device == device for scalar in each)
+    return torch.stack(each if alike else [scalar.to(device) for scalar in each])
 
 
 def norm_of_norms(each: list[Tensor], norm_type: float = 2.0) -> Tensor:

@@ -136,6 +136,7 @@ def measure_many_into(
     """
     kept = _numbers(state)
     left: list[int] = []
+    alone: list[int] = []
     small: dict[tuple[Any, ...], list[int]] = {}
     for position, tensor in enumerate(tensors):
         other = None if taken_away is None else taken_away[position]
@@ -144,18 +145,24 @@ def measure_many_into(
         elif 0 < tensor.numel() <= stacks.LARGEST and (histograms is None or histograms[position] is None):
             small.setdefault((tensor.dtype, tensor.shape, other if other is None else other.dtype), []).append(position)
         else:
-            seen = tensor.detach() if other is None else _difference(tensor, other)
-            row = _row(seen, magnitudes)
-            place = None if histograms is None else histograms[position]
-            if row is None:
-                left.append(position)
-                continue
-            _put(kept, firsts[position], row, merging=False)
-            if place is not None:
-                counts = histogram(seen).numpy()
-                kept[place : place + len(counts)] = counts
+            alone.append(position)
     for positions in small.values():
-        _measure_stacks(kept, firsts, tensors, taken_away, positions, magnitudes)
+        if len(positions) < stacks.FEWEST:
+            alone += positions
+        else:
+            _measure_stacks(kept, firsts, tensors, taken_away, positions, magnitudes)
+    for position in alone:
+        tensor = tensors[position]
+        seen = tensor if taken_away is None else _difference(tensor, taken_away[position])
+        row = _row(seen, magnitudes)
+        if row is None:
+            left.append(position)
+            continue
+        _put(kept, firsts[position], row, merging=False)
+        place = None if histograms is None else histograms[position]
+        if place is not None:
+            counts = histogram(seen).numpy()
+            kept[place : place + len(counts)] = counts
     return sorted(left)
 
 

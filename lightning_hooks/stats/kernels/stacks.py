@@ -14,6 +14,7 @@ Array = NDArray[Any]
 Rows = NDArray[np.float64]
 
 LARGEST: Final = 1 << 14  # elements of an array that is worth stacking
+FEWEST: Final = 8  # arrays that are worth stacking: fewer take less time one by one
 TOGETHER: Final = 1 << 17  # elements of a stack, which is to lie in the caches
 
 

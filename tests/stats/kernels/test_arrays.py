@@ -80,16 +80,17 @@ def test_small_tensors_side_by_side_are_each_measured(shape, dtype):
 
 def test_of_many_those_that_are_not_measured_are_named():
     tensors = [torch.ones(2), torch.ones(2, dtype=torch.int32), torch.eye(2).to_sparse(), torch.ones(0), torch.ones(2)]
-    rows, left = put(tensors, None, None)
-    assert left == [1, 2]
-    assert rows[:, 0].tolist() == [2.0, 0.0, 0.0, 0.0, 2.0]
+    for more in (0, stacks.FEWEST):
+        rows, left = put([*tensors, *[torch.ones(2)] * more], None, None)
+        assert left == [1, 2]
+        assert rows[:, 0].tolist() == [2.0, 0.0, 0.0, 0.0, 2.0] + more * [2.0]
     assert put([torch.ones(2), torch.ones(3)], [torch.ones(2), torch.ones(2)], None)[1] == [1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1, 100, stacks.LARGEST + 1])
 def test_differences_are_those_of_float32_at_least(size, dtype):
-    before = [normal(size, dtype=dtype, seed=seed) for seed in range(3)]
+    before = [normal(size, dtype=dtype, seed=seed) for seed in range(stacks.FEWEST)]
     after = [each + each.roll(1) * 0.01 for each in before]
     rows, left = put(after, before, None)
     assert left == []
