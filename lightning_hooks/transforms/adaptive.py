@@ -90,11 +90,11 @@ class AdaptiveClip(Transform):
 
     def _by_unit(self, values: list[Tensor], params: list[Tensor], owned: bool) -> Sequence[Tensor]:
         """Those of one device and dtype; only the norms are taken one tensor at a time, what follows from them together."""
-        norms = [_unit_norm(value, self.unit_dim) for value in values]
-        limits = [_unit_norm(param, self.unit_dim).to(norms[0]).flatten() for param in params]
-        flat = self._factor(torch.cat([norm.flatten() for norm in norms]), torch.cat(limits))
-        each = flat.split([norm.numel() for norm in norms])
-        factors = [factor.view_as(norm) for factor, norm in zip(each, norms, strict=True)]
+        norms = torch.cat([_unit_norms(value, self.unit_dim) for value in values])
+        flat = self._factor(norms, torch.cat([_unit_norms(param, self.unit_dim) for param in params]))
+        units = [value.shape[self.unit_dim] for value in values]
+        shapes = [[1] * self.unit_dim + [-1] + [1] * (value.dim() - self.unit_dim - 1) for value in values]
+        factors = [factor.view(shape) for factor, shape in zip(flat.split(units), shapes, strict=True)]
         if values[0].dtype not in WIDER:
             return foreach("mul", values, factors, owned=owned)
         # Of as many dimensions as the tensor, so it takes part in the promotion: calculated wide, rounded once.
@@ -200,7 +200,8 @@ class PerModuleClip(Transform):
         return [found[module] for module in modules[: len(each)]]
 
 
-def _unit_norm(value: Tensor, unit_dim: int) -> Tensor:
+def _unit_norms(value: Tensor, unit_dim: int) -> Tensor:
+    """The norm of each unit, one after the other."""
     others = [dim for dim in range(value.dim()) if dim != unit_dim]
-    norm: Tensor = torch.linalg.vector_norm(value, dim=others, keepdim=True, dtype=WIDER.get(value.dtype))
-    return norm
+    norms: Tensor = torch.linalg.vector_norm(value, dim=others, dtype=WIDER.get(value.dtype))
+    return norms
