@@ -10,7 +10,7 @@ from lightning_hooks.engine.chain import Chain, Part
 from lightning_hooks.engine.participant import ModulePart
 from lightning_hooks.taps import Call, Line, Place
 
-_LIST_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
+_PART_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
 
 
 @dataclass
@@ -35,11 +35,11 @@ def build_places(parts: Iterable[ModulePart], called: set[int]) -> list[Place]:
     for part in parts:
         place = places.setdefault(id(part.module), Place(part.module, called=called))
         if part.at == "node":
-            place.node.insert(0 if part.first else len(place.node), part.part)
+            place.node = (part.part, *place.node) if part.first else (*place.node, part.part)
         else:
             _add(lists.setdefault((id(part.module), part.at), []), part)
     for (module, at), items in lists.items():
-        setattr(places[module], _LIST_OF[at], [item if isinstance(item, Call) else _line(item) for item in items])
+        setattr(places[module], _PART_OF[at], tuple(item if isinstance(item, Call) else _line(item) for item in items))
     return list(places.values())
 
 

@@ -98,6 +98,8 @@ def _add_param_rows(plan: Plan, rows: dict[tuple[int, str], Row]) -> None:
 
 def _place_groups(plan: Plan) -> None:
     """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them."""
+    if not any(found.groups for found in plan.rules):
+        return
     names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
     for position, found in enumerate(plan.rules):
         for group in found.groups:

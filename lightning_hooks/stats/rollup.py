@@ -60,9 +60,11 @@ class RollUp:
     """
 
     def __init__(self, labels: Sequence[TapLabel], room: int) -> None:
-        self.labels = list(labels)
         deepest = max((label.name.count(".") + 1 for label in labels), default=0)
-        self.depth = next((d for d in range(deepest, 0, -1) if len(self._tags(d)) <= room), 0)
+        self.depth = 0
+        # Each level divides the blocks of the one above, so the first that does not fit ends the search.
+        while self.depth < deepest and _fits(labels, self.depth + 1, room):
+            self.depth += 1
         found: dict[tuple[str, str], Block] = {}
         for position, label in enumerate(labels):
             where = (label.tensor, block_of(label.name, self.depth))
@@ -71,8 +73,15 @@ class RollUp:
             block.stats = tuple(dict.fromkeys((*block.stats, *_mergeable(label.stats))))
         self.blocks = list(found.values())
 
-    def _tags(self, depth: int) -> set[tuple[str, str, str]]:
-        return {(label.tensor, stat, block_of(label.name, depth)) for label in self.labels for stat in _mergeable(label.stats)}
+
+def _fits(labels: Sequence[TapLabel], depth: int, room: int) -> bool:
+    tags: set[tuple[str, str, str]] = set()
+    for label in labels:
+        block = block_of(label.name, depth)
+        tags.update((label.tensor, stat, block) for stat in _mergeable(label.stats))
+        if len(tags) > room:  # of ten thousand rows there may be a hundred thousand
+            return False
+    return True
 
 
 def _mergeable(stats: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ class UserRows:
     ) -> None:
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
         self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
-        self._replicated = set(replicated)
+        self._replicated = {row for row, _ in users}.intersection(replicated)
         functions = 0
         for row, user in users:
             if user.is_metric:

@@ -193,7 +193,7 @@ def _connect_each(pending: Iterable[Contribution], outputs: list[Tensor], start:
         connect(list(group.values()), outputs, start)
 
 
-def _rewritten(arguments: Arguments, lines: list[Line], gate: Gate) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _rewritten(arguments: Arguments, lines: tuple[Line, ...], gate: Gate) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
 
     A clone, since a view would break modules that work in place.

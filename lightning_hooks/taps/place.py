@@ -41,24 +41,24 @@ class Call:
 
 @dataclass(slots=True)
 class Place:
-    """Everything that happens at one module, each list in the order in which it runs.
+    """Everything that happens at one module, each part in the order in which it runs.
 
     Args:
         module: where.
         before: what sees or changes the arguments.
         after: what sees or changes the result.
         input_grad: what sees or changes the module's contribution to the gradient of its input.
-        output_grad: what sees or changes the gradient of the result, as it left the list `after`.
+        output_grad: what sees or changes the gradient of the result, as it left `after`.
         node: called with the autograd node of each tensor of that result.
         called: the ids of the modules that were called in the step, shared by all places.
     """
 
     module: nn.Module
-    before: list[Line | Call] = field(default_factory=list)
-    after: list[Line | Call] = field(default_factory=list)
-    input_grad: list[Line] = field(default_factory=list)
-    output_grad: list[Line] = field(default_factory=list)
-    node: list[Callable[[Node], None]] = field(default_factory=list)
+    before: tuple[Line | Call, ...] = ()
+    after: tuple[Line | Call, ...] = ()
+    input_grad: tuple[Line, ...] = ()
+    output_grad: tuple[Line, ...] = ()
+    node: tuple[Callable[[Node], None], ...] = ()
     called: set[int] = field(default_factory=set)
 
     @property
