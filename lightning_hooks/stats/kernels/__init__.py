@@ -7,11 +7,14 @@ LIGHTNING_HOOKS_KERNEL chooses, see `lightning_hooks._build`: with `reference` n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
+
+from torch import Tensor
 
 from lightning_hooks._build import VARIABLE, wanted
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.stats.kernels import arrays, elsewhere
+from lightning_hooks.stats.kernels import arrays, elsewhere, tensors
 from lightning_hooks.stats.kernels.elsewhere import on_device
 
 __all__ = ["VARIABLE", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
@@ -36,8 +39,25 @@ def _choose() -> tuple[ModuleType | None, str]:
 compiled: ModuleType | None  # the module `native` where it serves
 compiled, _IN_USE = _choose()
 host: ModuleType = arrays if compiled is None else compiled  # measures in the memory of this machine
-measure = host.measure
-measure_many = host.measure_many
+
+
+def measure(tensor: Tensor) -> Tensor:
+    """The raw moments of one tensor, float64 [9] on its device, which is not waited for.
+
+    Args:
+        tensor: real and dense, any shape, any device.
+
+    Example:
+        >>> import torch
+        >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
+        [2.0, 2.0, 2.0]
+    """
+    return tensors.measure(host, tensor)
+
+
+def measure_many(several: Sequence[Tensor]) -> Tensor:
+    """The raw moments of several tensors on one device, float64 [len(several), 9]."""
+    return tensors.measure_many(host, several)
 
 
 def in_use() -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.kernels import elsewhere, passes, stacks
+from lightning_hooks.stats.kernels import passes, stacks
 from lightning_hooks.stats.kernels.passes import NEUTRAL, Row, merged
 from lightning_hooks.stats.moments import MOMENTS
 
@@ -28,35 +28,6 @@ _WIDE: Final = (torch.float32, torch.float64)  # what NumPy adds up; the others 
 _is_wrapped: Final[Callable[[Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
 _COLUMNS: Final = np.arange(MOMENTS)
 _CHUNK: Final = 1 << 20  # elements that are converted at a time
-
-
-def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of one tensor.
-
-    Args:
-        tensor: real and dense, any shape, any device.
-
-    Returns:
-        float64 [9] on the tensor's device.
-
-    Example:
-        >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
-        [2.0, 2.0, 2.0]
-    """
-    # A compiler traces plain torch, whose operations it knows.
-    row = None if torch.compiler.is_compiling() else _row(tensor)
-    return elsewhere.measure(tensor) if row is None else torch.tensor(row, dtype=torch.float64)
-
-
-def measure_many(tensors: Sequence[Tensor]) -> Tensor:
-    """The raw moments of several tensors on one device.
-
-    Returns:
-        float64 [len(tensors), 9].
-    """
-    if torch.compiler.is_compiling() or not tensors or not all(map(_is_ours, tensors)):
-        return elsewhere.measure_many(tensors)
-    return torch.stack([measure(tensor) for tensor in tensors])
 
 
 def read(tensor: Tensor, /) -> bytes | None:

@@ -22,6 +22,21 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
 
 
+class Sub(torch.Tensor):
+    """A subclass of tensor."""
+
+
+NOT_OURS = (  # what a kernel of this machine leaves to others
+    torch.ones(3, dtype=torch.int64),
+    torch.ones(3, dtype=torch.complex64),
+    torch.ones(3, device="meta"),
+    torch.eye(3).to_sparse(),
+    torch.ones(3).as_subclass(Sub),
+    torch.tensor([1 + 2j]).conj().imag,
+    torch._efficientzerotensor(5),
+)
+
+
 def numbers(packed):
     return torch.frombuffer(bytearray(packed), dtype=torch.float64)
 
