@@ -85,14 +85,15 @@ class Clock(Callback):
         return [self.ended[step] - self.begun[step] for step in steps]
 
     def _switch(self, trainer: Trainer, step: int) -> None:
-        before, after = self.layout.mode_at(step - 1), self.layout.mode_at(step)
-        # What the logger has not written yet is written now, so that it does not burden the steps of another mode.
-        started = time.perf_counter()
-        trainer.logger.experiment.flush()  # type: ignore[union-attr]
-        self.drained[before].append(time.perf_counter() - started)
-        if before == after and step > 0:
+        before, after = self.layout.mode_at(step - 1) if step else None, self.layout.mode_at(step)
+        if before is not None:
+            # What the logger has not written yet is written now, so that it does not burden the steps of another mode.
+            started = time.perf_counter()
+            trainer.logger.experiment.flush()  # type: ignore[union-attr]
+            self.drained[before].append(time.perf_counter() - started)
+        if before == after:
             return
-        if before in self.modes and step > 0:
+        if before in self.modes:
             self._leaving = self.modes[before]
             self._leaving.stop(trainer)
             time.sleep(self.settle)

@@ -24,15 +24,15 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 def into_a_row(tensor: Tensor) -> Callable[[], object]:
     """The measurement as hooks do it: into a row of a table's state, without a histogram and magnitudes."""
-    state = torch.zeros(MOMENTS, dtype=torch.float64)
     if kernels.compiled is None:
-        return in_numpy(tensor, state)
-    measure_into = kernels.compiled.measure_into
+        return in_numpy(tensor)
+    state, measure_into = torch.zeros(MOMENTS, dtype=torch.float64), kernels.compiled.measure_into
     return lambda: measure_into(state, 0, None, tensor, False)
 
 
-def in_numpy(tensor: Tensor, state: Tensor) -> Callable[[], object]:
+def in_numpy(tensor: Tensor) -> Callable[[], object]:
     """The same where nothing is compiled."""
+    state = torch.zeros(MOMENTS, dtype=torch.float64)
     return lambda: arrays.measure_many_into(state, [0], [tensor], None, None, False)
 
 
@@ -48,7 +48,7 @@ def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
     target = torch.empty_like(tensor)
     calls: dict[str, Callable[[], Any]] = {
         "measure": into_a_row(tensor),
-        "numpy": in_numpy(tensor, torch.zeros(MOMENTS, dtype=torch.float64)),
+        "numpy": in_numpy(tensor),
         "sum": tensor.sum,
         "copy": lambda: target.copy_(tensor),
     }

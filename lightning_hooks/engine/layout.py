@@ -97,7 +97,6 @@ class Layout:
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(stats)}
         self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
-        self._width = width
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def _union(self, rows: list[int]) -> int:
@@ -160,7 +159,7 @@ class Filled:
         layout = self._layout
         values: Array = self._values.ravel().take(layout._flat)
         # Of most steps everything was measured.
-        there = np.ones(len(values), bool) if self.measured.all() else self.measured.take(layout._flat % layout._width)
+        there = np.ones(len(values), bool) if self.measured.all() else self.measured.take(layout._flat % len(self.measured))
         return Columns(layout.heads, values, there)
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:

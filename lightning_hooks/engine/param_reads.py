@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -87,7 +87,7 @@ def read_changes(sink: Sink, due: Pairs, before: dict[int, Tensor], change: Call
     _set_alone(sink, rows, values, lambda indices: sink.table.measure_differences(indices, values, earlier), change)
 
 
-def _read_alone(sink: Sink, due: Iterable[tuple[nn.Parameter, Row]], value_of: Callable[[Any], Any]) -> None:
+def _read_alone(sink: Sink, due: Pairs, value_of: Callable[[Any], Any]) -> None:
     rows: list[Row] = []
     values: list[Tensor] = []
     for parameter, row in due:

@@ -69,29 +69,16 @@ class Readings:
             square: Array = m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN])
             return square
 
-    def histogram(self, index: int) -> Array:
-        """The log2 buckets of a row or a group.
-
-        Args:
-            index: of it.
-        """
-        if index in self._groups:
-            merged: Array = self.histograms[[self._slots[i] for i in self._groups[index]]].sum(0)
-            return merged
-        one: Array = self.histograms[self._slots[index]].copy()
-        return one
-
     def histograms_of(self, indices: NDArray[np.intp]) -> Array:
         """The log2 buckets of rows and groups [indices, BUCKETS]; they stay when the table is written again.
 
         Args:
             indices: of them.
         """
-        if self._groups:
-            return np.stack([self.histogram(index) for index in indices.tolist()])
-        slots = np.array([self._slots[index] for index in indices.tolist()], dtype=np.intp)
-        taken: Array = self.histograms.take(slots, axis=0)
-        return taken
+        slots = [[self._slots[row] for row in self._groups.get(index, (index,))] for index in indices.tolist()]
+        if not self._groups:
+            return self.histograms[[slot for (slot,) in slots]]
+        return np.stack([self.histograms[each].sum(0) for each in slots])
 
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
         rows = [row.index for row in plan.rows if row.kind in FLOWING]

@@ -177,8 +177,7 @@ class Recorder:
             return np.array([self._noise.scale(self._members(int(row))) for row in rows])
         q = quantile_of(stat)
         if q is not None:
-            counts = np.stack([readings.histogram(int(row)) for row in rows])
-            return quantile(counts, q, readings.moments[rows, MIN], readings.moments[rows, MAX])
+            return quantile(readings.histograms_of(rows), q, readings.moments[rows, MIN], readings.moments[rows, MAX])
         return readings.of_user(stat, rows)
 
     def _average_noise(self, readings: Readings) -> None:

@@ -63,7 +63,8 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
             kept = set(map(id, alone))
             for row in fresh:
                 asked, own = ((due, stats), users) if id(row) in kept else ((due, ()), {})
-                row.requests = known.setdefault((*row.requests, asked), (*row.requests, asked))
+                requests = (*row.requests, asked)
+                row.requests = known.setdefault(requests, requests)
                 if own:
                     row.users = {**row.users, **own}
         matched.append(found)

@@ -12,6 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.tensorboard._compiled import compiled
+
 Words = NDArray[np.uint32]
 _BLOCK = 64  # bytes
 _BASE = 0x82F63B78
@@ -19,11 +21,10 @@ _BASE = 0x82F63B78
 
 def find() -> Callable[[bytes], int]:
     """The fastest function there is from bytes to their CRC-32C."""
-    from lightning_hooks.stats import kernels  # here, so that reading a run does not load torch
-
-    if kernels.compiled is not None:
-        compiled: Callable[[bytes], int] = kernels.compiled.crc32c
-        return compiled
+    kernel = compiled()
+    if kernel is not None:
+        fastest: Callable[[bytes], int] = kernel.crc32c
+        return fastest
     try:
         from google_crc32c import value  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.tensorboard._compiled import compiled
 from lightning_hooks.tensorboard.template import varint
 
 Array = NDArray[np.float64]
@@ -26,10 +27,9 @@ def serialized(tags: Sequence[str], counts: Array, limits: Array) -> bytes:
         counts: [tags, buckets].
         limits: right edges, ascending [buckets].
     """
-    from lightning_hooks.stats import kernels  # here, so that reading a run does not load torch
-
-    if kernels.compiled is not None:
-        drawn: bytes = kernels.compiled.draw(tags, np.ascontiguousarray(counts), limits)
+    kernel = compiled()
+    if kernel is not None:
+        drawn: bytes = kernel.draw(tags, np.ascontiguousarray(counts), limits)
         return drawn
     return with_numpy(tags, counts, limits)
 

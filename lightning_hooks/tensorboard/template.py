@@ -16,6 +16,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 
+from lightning_hooks.tensorboard._compiled import compiled
+
 _WALL_TIME, _STEP, _SUMMARY, _VALUE = b"\x09", b"\x10", b"\x2a", b"\x0a"  # field numbers and wire types in their messages
 
 
@@ -73,9 +75,7 @@ class _Slots:
     """
 
     def __init__(self, runs: Sequence[tuple[int, int, int]]) -> None:
-        from lightning_hooks.stats import kernels  # here, so that reading a run does not load torch
-
-        self._compiled = kernels.compiled
+        self._compiled = compiled()
         self._runs = np.array(runs, dtype=np.int64).reshape(-1, 3)
 
     @cached_property

@@ -231,9 +231,10 @@ def _measure_stacks(
     at_once = max(1, stacks.TOGETHER // size)
     for start in range(0, len(positions), at_once):
         group = positions[start : start + at_once]
-        stack = torch.stack([tensors[i] for i in group]).detach().view(len(group), -1)
-        if taken_away is not None:
-            stack = _difference(stack, torch.stack([taken_away[i] for i in group]).detach().view(len(group), -1))
-            tiny = _TINY[stack.dtype]
+        with torch.no_grad():  # parameters get no node of a graph
+            stack = torch.stack([tensors[i] for i in group]).view(len(group), -1)
+            if taken_away is not None:
+                stack = _difference(stack, torch.stack([taken_away[i] for i in group]).view(len(group), -1))
+                tiny = _TINY[stack.dtype]
         rows = stacks.measure((stack if stack.dtype in _WIDE else stack.float()).numpy(), tiny, magnitudes=magnitudes)
         kept[np.array([firsts[i] for i in group])[:, None] + _COLUMNS] = rows

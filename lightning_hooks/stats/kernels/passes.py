@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.moments import neutral
 
 Array = NDArray[Any]
 Row = tuple[float, ...]
@@ -24,7 +25,7 @@ Row = tuple[float, ...]
 BLOCK: Final = 512  # numbers in a row of sums: few enough that their float32 errors stay at 1e-7
 ALONE: Final = 1 << 16  # elements of a piece that one thread reads, and NumPy is faster at small ones
 SHARED: Final = 1 << 19  # of one that torch's threads share
-NEUTRAL: Final[Row] = (0.0, 0.0, 0.0, 0.0, float("inf"), float("-inf"), 0.0, 0.0, 0.0)
+NEUTRAL: Final[Row] = tuple(neutral(1)[0].tolist())
 UNKNOWN: Final = float("nan")
 # Between these magnitudes sums of squares neither overflow nor lose what counts: the greatest square is far above the smallest
 # normal number, and so many greatest squares as memory holds are far below the largest.
@@ -132,23 +133,19 @@ def _heights(values: Array, threaded: Tensor | None, low: float, total: float) -
 
 def _sums(values: Array) -> tuple[float, float]:
     """The sum of the numbers and of their squares."""
-    size, ones = values.size, ONES[values.dtype]
-    if size <= BLOCK:
-        return float(_dot(values, ones[:size])), float(_dot(values, values))
-    whole = size // BLOCK * BLOCK
-    rows, rest = values[:whole].reshape(-1, BLOCK), values[whole:]
-    # Python adds up a few numbers in a tenth of the time that NumPy takes to begin with it.
-    total, squares = sum(_vecdot(rows, ones).tolist()), sum(_vecdot(rows, rows).tolist())
-    if rest.size:
-        total, squares = total + float(_dot(rest, ones[: rest.size])), squares + float(_dot(rest, rest))
-    return total, squares
+    return _total(values), _total(values, squared=True)
 
 
-def _total(values: Array) -> float:
+def _total(values: Array, *, squared: bool = False) -> float:
     size, ones = values.size, ONES[values.dtype]
     whole = size // BLOCK * BLOCK
-    total = sum(_vecdot(values[:whole].reshape(-1, BLOCK), ones).tolist()) if whole else 0.0
-    return total + (float(_dot(values[whole:], ones[: size - whole])) if whole < size else 0.0)
+    rest = values[whole:]
+    total = float(_dot(rest, rest if squared else ones[: size - whole])) if whole < size else 0.0
+    if whole:
+        rows = values[:whole].reshape(-1, BLOCK)
+        # Python adds up a few numbers in a tenth of the time that NumPy takes to begin with it.
+        total += sum(_vecdot(rows, rows if squared else ones).tolist())
+    return total
 
 
 def _extremes(values: Tensor) -> tuple[float, float]:
@@ -178,8 +175,4 @@ def _zeros(values: Tensor) -> int:
 def _sums_in_threads(values: Tensor) -> tuple[float, float]:
     whole = values.numel() // BLOCK * BLOCK
     norms = torch.linalg.vector_norm(values[:whole].view(-1, BLOCK), dim=1).numpy().astype(np.float64)
-    squares = float(_dot(norms, norms))
-    if whole < values.numel():
-        rest = values[whole:].numpy()
-        squares += float(_dot(rest, rest))
-    return float(values.sum()), squares
+    return float(values.sum()), float(_dot(norms, norms)) + _total(values[whole:].numpy(), squared=True)

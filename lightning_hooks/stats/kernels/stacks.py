@@ -70,15 +70,14 @@ def _each(mask: NDArray[np.bool_]) -> Array:
 
 
 def _sums(stack: Array) -> tuple[Rows, Rows]:
-    whole = stack.shape[1] // BLOCK * BLOCK
+    """The sums of the numbers and of their squares."""
+    return _totals(stack), _totals(stack, squared=True)
+
+
+def _totals(stack: Array, *, squared: bool = False) -> Rows:
+    size, ones = stack.shape[1], ONES[stack.dtype]
+    whole = size // BLOCK * BLOCK
     blocks, rest = stack[:, :whole].reshape(len(stack), -1, BLOCK), stack[:, whole:]
-    squares = np.vecdot(blocks, blocks).sum(1, dtype=np.float64) + np.vecdot(rest, rest)
-    return _totals(stack), squares
-
-
-def _totals(stack: Array) -> Rows:
-    whole = stack.shape[1] // BLOCK * BLOCK
-    ones = ONES[stack.dtype]
-    totals: Rows = np.vecdot(stack[:, :whole].reshape(len(stack), -1, BLOCK), ones).sum(1, dtype=np.float64)
-    totals += np.vecdot(stack[:, whole:], ones[: stack.shape[1] - whole])
+    totals: Rows = np.vecdot(blocks, blocks if squared else ones).sum(1, dtype=np.float64)
+    totals += np.vecdot(rest, rest if squared else ones[: size - whole])
     return totals
