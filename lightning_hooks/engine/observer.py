@@ -15,8 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
-from lightning_hooks.engine.param_reads import read, read_changes
-from lightning_hooks.engine.param_rows import ParamRows
+from lightning_hooks.engine.param_reads import read, read_alone, read_changes
+from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
 from lightning_hooks.engine.slot import Slot
@@ -72,7 +72,7 @@ class Observer(Participant):
         self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
-        self._params = ParamRows(plan)
+        self._params = ParamRows(plan, self.table)
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
         self._checked_calls = False
@@ -178,11 +178,16 @@ class Observer(Participant):
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
-        self._read(optimizer, "param", memo, _itself)
-        self._read(optimizer, "grad", memo, _GRAD, memo.scale)
+        params, grads = self._params.due(optimizer, self.schedules, "param", "grad")
+        if not memo.shared and memo.scale is None:
+            read_alone(self, params)
+            read_alone(self, grads, _GRAD)
+        else:
+            read(self, params, "param", memo, _itself)
+            read(self, grads, "grad", memo, _GRAD, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
-                for parameter, row in self._due_rows(optimizer, "grad"):
+                for parameter, row in grads:
                     if parameter.grad is not None:
                         self.pairs.take(row, parameter.grad if memo.scale is None else parameter.grad / memo.scale)
 
@@ -300,8 +305,8 @@ class Observer(Participant):
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
         read(self, self._due_rows(optimizer, tensor), tensor, memo, value_of, scale)
 
-    def _due_rows(self, optimizer: HasParameters, tensor: str) -> list[tuple[nn.Parameter, Row]]:
-        return self._params.due(optimizer, tensor, self.schedules)
+    def _due_rows(self, optimizer: HasParameters, tensor: str) -> DueRows:
+        return self._params.due(optimizer, self.schedules, tensor)[0]
 
 
 def _itself(parameter: nn.Parameter) -> Tensor:

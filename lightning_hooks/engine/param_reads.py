@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import repeat
+from operator import attrgetter, is_not
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from lightning_hooks.engine.param_rows import DueRows
 from lightning_hooks.engine.participant import Memo
 from lightning_hooks.engine.plan import Row
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
 
-Pairs = Sequence[tuple[nn.Parameter, Row]]
+_trains = attrgetter("requires_grad")
 
 
 class Sink(Protocol):
@@ -29,7 +32,7 @@ class Sink(Protocol):
         """Put a measurement into a row."""
 
 
-def read(sink: Sink, due: Pairs, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None) -> None:
+def read(sink: Sink, due: DueRows, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None) -> None:
     """Set rows to a tensor of their parameters; measured once where several look, and divided by a loss scale.
 
     Args:
@@ -41,7 +44,7 @@ def read(sink: Sink, due: Pairs, tensor: str, memo: Memo, value_of: Callable[[An
         scale: by which the tensor is to be divided.
     """
     if not memo.shared and scale is None:
-        _read_alone(sink, due, value_of)
+        read_alone(sink, due, value_of)
         return
     rows: list[Row] = []
     keys: list[tuple[int, str]] = []
@@ -71,7 +74,7 @@ def read(sink: Sink, due: Pairs, tensor: str, memo: Memo, value_of: Callable[[An
         sink.take(rows[position], looks[position], last=True)
 
 
-def read_changes(sink: Sink, due: Pairs, before: dict[int, Tensor], change: Callable[[Any], Any]) -> None:
+def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Callable[[Any], Any]) -> None:
     """Set rows to what parameters are more than they were, without making the differences where that can be avoided.
 
     Args:
@@ -84,33 +87,42 @@ def read_changes(sink: Sink, due: Pairs, before: dict[int, Tensor], change: Call
     values: list[Tensor] = [parameter for parameter, _, _ in pairs]
     earlier = [copy for _, _, copy in pairs]
     rows = [row for _, row, _ in pairs]
-    _set_alone(sink, rows, values, lambda indices: sink.table.measure_differences(indices, values, earlier), change)
+    indices = due.places if len(rows) == len(due.rows) else [row.index for row in rows]
+    _set_alone(sink, rows, values, lambda: sink.table.measure_differences(indices, values, earlier), change)
 
 
-def _read_alone(sink: Sink, due: Pairs, value_of: Callable[[Any], Any]) -> None:
-    rows: list[Row] = []
-    values: list[Tensor] = []
-    for parameter, row in due:
-        if parameter.requires_grad:
-            value = value_of(parameter)
-            if value is not None:
-                rows.append(row)
-                values.append(value)
-    _set_alone(sink, rows, values, lambda indices: sink.table.measure_all(indices, values))
+def read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None = None) -> None:
+    """Set rows to a tensor of their parameters at which nobody else looks.
+
+    Args:
+        sink: takes what is measured.
+        due: parameters with their rows.
+        value_of: from a parameter to its tensor, or None where there is none; by default the parameter itself.
+    """
+    rows, places, values = due.rows, due.places, due.parameters
+    if value_of is not None:
+        values = list(map(value_of, values))
+    if not (all(map(_trains, due.parameters)) and all(map(is_not, values, repeat(None)))):
+        kept = [i for i, value in enumerate(values) if value is not None and due.parameters[i].requires_grad]
+        rows, values = [rows[i] for i in kept], [values[i] for i in kept]
+        places = sink.table.places([row.index for row in rows])
+    _set_alone(sink, rows, values, lambda: sink.table.measure_all(places, list(values)))
 
 
 def _set_alone(
     sink: Sink,
     rows: list[Row],
     values: list[Tensor],
-    measure: Callable[[list[int]], list[int]],
+    measure: Callable[[], list[int]],
     value_of: Callable[[Any], Any] = lambda value: value,
 ) -> None:
     """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
     try:
-        left = [] if sink.failed else measure([row.index for row in rows])
+        left = [] if sink.failed else measure()
+        if not left:
+            return
         looks = measure_all([value_of(values[position]) for position in left])
-        rest = sink.table.put_all([rows[position].index for position in left], looks) if left else []
+        rest = sink.table.put_all([rows[position].index for position in left], looks)
     except Exception as error:
         sink.fail(error)
         return

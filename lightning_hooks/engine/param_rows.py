@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from operator import is_
+
 from torch import nn
 
 from lightning_hooks.engine.participant import HasParameters
 from lightning_hooks.engine.plan import Due, Plan, Row
 from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.stats.table import Places, Table
+
+
+class DueRows:
+    """Parameters with the rows that are due of one of their tensors; iterating gives pairs of them.
+
+    Args:
+        every: the parameters of an optimizer.
+        rows: the row of each that has one, by its id.
+        table: in which the rows are.
+    """
+
+    __slots__ = ("_every", "parameters", "places", "rows")
+
+    def __init__(self, every: list[nn.Parameter], rows: dict[int, Row], table: Table) -> None:
+        self._every = every
+        self.parameters = [parameter for parameter in every if id(parameter) in rows]
+        self.rows = [rows[id(parameter)] for parameter in self.parameters]
+        self.places: Places = table.places([row.index for row in self.rows])
+
+    def __iter__(self) -> Iterator[tuple[nn.Parameter, Row]]:
+        return iter(zip(self.parameters, self.rows, strict=True))
+
+    def are_of(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether they were found for these parameters."""
+        return len(self._every) == len(parameters) and all(map(is_, self._every, parameters))
 
 
 class ParamRows:
@@ -14,13 +43,15 @@ class ParamRows:
 
     Args:
         plan: whose rows.
+        table: in which they are.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, table: Table) -> None:
         self._plan = plan
+        self._table = table
         self._serves = {param: update for update, param in plan.param_row_of.items()}
         self._rows: dict[str, dict[int, Row]] = {}
-        self._due: dict[tuple[str, Due], dict[int, Row]] = {}
+        self._due: dict[tuple[str, Due, int], DueRows] = {}
         self.renew()
 
     @property
@@ -36,22 +67,24 @@ class ParamRows:
             if row.kind not in MODULE_TENSORS:
                 self._rows.setdefault(row.tensor, {})[id(row.target.value)] = row
 
-    def due(self, optimizer: HasParameters, tensor: str, schedules: Due) -> list[tuple[nn.Parameter, Row]]:
-        """The parameters of an optimizer of which a tensor is due, with their rows.
+    def due(self, optimizer: HasParameters, schedules: Due, *tensors: str) -> list[DueRows]:
+        """The parameters of an optimizer of which tensors are due, with their rows; found once for the same parameters.
 
         Args:
             optimizer: whose, in its order.
-            tensor: which.
             schedules: those that are due.
+            tensors: which, one or several.
         """
-        if (tensor, schedules) not in self._due:
-            rows = self._rows.get(tensor, {})
-            kept = {key: row for key, row in rows.items() if self._is_due(row, schedules)}
-            self._due[tensor, schedules] = rows if len(kept) == len(rows) else kept
-        due = self._due[tensor, schedules]
-        if not due:
-            return []
-        return [(p, due[id(p)]) for group in optimizer.param_groups for p in group["params"] if id(p) in due]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        first = id(parameters[0]) if parameters else 0
+        found = []
+        for tensor in tensors:
+            known = self._due.get((tensor, schedules, first))
+            if known is None or not known.are_of(parameters):
+                rows = {key: row for key, row in self._rows.get(tensor, {}).items() if self._is_due(row, schedules)}
+                known = self._due[tensor, schedules, first] = DueRows(parameters, rows, self._table)
+            found.append(known)
+        return found
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         if row.due(schedules):

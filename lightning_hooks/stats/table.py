@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,20 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.user_rows import UserRows
+
+
+class Places(NamedTuple):
+    """Where in the state of a table rows lie that are written together again and again.
+
+    Args:
+        rows: which.
+        moments: the first number of each.
+        histograms: the first number of the histogram of each, None for none; None where no row has one.
+    """
+
+    rows: Sequence[int]
+    moments: list[int]
+    histograms: list[int | None] | None
 
 
 class Table(Metric):
@@ -166,7 +180,16 @@ class Table(Metric):
         kernels.host.put_many(self.state, places, moments)
         return left
 
-    def measure_all(self, rows: Sequence[int], tensors: list[Tensor]) -> list[int]:
+    def places(self, rows: Sequence[int]) -> Places:
+        """Where rows lie, for those who write them again and again.
+
+        Args:
+            rows: which.
+        """
+        histograms = [self._histogram_of(row) for row in rows] if self._slot_of else None
+        return Places(rows, [row * MOMENTS for row in rows], histograms)
+
+    def measure_all(self, rows: Sequence[int] | Places, tensors: list[Tensor]) -> list[int]:
         """Set rows to what tensors hold that nobody else looks at.
 
         Args:
@@ -178,7 +201,7 @@ class Table(Metric):
         """
         return self._measure_into(rows, tensors)
 
-    def measure_differences(self, rows: Sequence[int], after: list[Tensor], before: list[Tensor]) -> list[int]:
+    def measure_differences(self, rows: Sequence[int] | Places, after: list[Tensor], before: list[Tensor]) -> list[int]:
         """Set rows to what tensors are more than others, in float32 at least, without making the differences.
 
         Args:
@@ -197,16 +220,17 @@ class Table(Metric):
         """
         return self._measure_into(rows, after, before)
 
-    def _measure_into(self, rows: Sequence[int], *tensors: list[Tensor]) -> list[int]:
+    def _measure_into(self, rows: Sequence[int] | Places, *tensors: list[Tensor]) -> list[int]:
+        places = rows if isinstance(rows, Places) else self.places(rows)
         device = kernels.on_device(self.state)
         if device is not None:
-            return device_rows.measure_into(device, self.state, rows, tensors, self._more_than_moments)
+            return device_rows.measure_into(device, self.state, places.rows, tensors, self._more_than_moments)
         if not self.state.is_cpu or self.users.rows:
-            return list(range(len(rows)))
-        places = [row * MOMENTS for row in rows]
-        counts = [self._histogram_of(row) for row in rows] if self._slot_of else None
+            return list(range(len(places.rows)))
         before = tensors[1] if len(tensors) > 1 else None
-        left: list[int] = kernels.host.measure_many_into(self.state, places, tensors[0], before, counts, self.magnitudes)
+        left: list[int] = kernels.host.measure_many_into(
+            self.state, places.moments, tensors[0], before, places.histograms, self.magnitudes
+        )
         return left
 
     def _histogram_of(self, row: int) -> int | None:

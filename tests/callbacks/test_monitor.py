@@ -492,10 +492,10 @@ def test_a_failing_statistic_detaches_the_monitor_and_training_goes_on(tmp_path:
 
 
 def test_a_measurement_that_fails_goes_through_on_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(tensors: Any) -> Any:
+    def out_of_memory(*of: Any) -> Any:
         raise MemoryError("mine")
 
-    monkeypatch.setattr("lightning_hooks.engine.param_reads.measure_all", out_of_memory)
+    monkeypatch.setattr("lightning_hooks.stats.table.Table.measure_all", out_of_memory)
     model, monitor = Net(), StatsMonitor(on_error="warn")
     with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine; training goes on"):
         memory, trainer = watch_fit(tmp_path, model, monitor)

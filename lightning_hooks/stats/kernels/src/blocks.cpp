@@ -71,12 +71,23 @@ class FlushSubnormals {
 #define HOOKS_TARGET avx512
 #define HOOKS_BYTES 64
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_cvtph_ps(read<__m256i>(p)))
+// The lesser magnitude (2), without its sign (8).
+#define HOOKS_LESSER(a, b) reinterpret_cast<Floats::vec>(_mm512_range_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), 2 | 8))
+// Of lanes without an exponent.
+#define HOOKS_NOTE_SMALL(bits, count, marks)                                                                          \
+  const __mmask16 found = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));                                 \
+  count = reinterpret_cast<Floats::ivec>(                                                                             \
+      _mm512_mask_add_epi32(reinterpret_cast<__m512i>(count), found, reinterpret_cast<__m512i>(count), _mm512_set1_epi32(1))); \
+  marks = reinterpret_cast<Floats::ivec>(                                                                             \
+      _mm512_mask_or_epi32(reinterpret_cast<__m512i>(marks), found, reinterpret_cast<__m512i>(marks), bits))
 HOOKS_PUSH("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
 #include "blocks.inc"
 HOOKS_POP
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
 #undef HOOKS_HALF
+#undef HOOKS_LESSER
+#undef HOOKS_NOTE_SMALL
 
 #define HOOKS_TARGET avx2
 #define HOOKS_BYTES 32

@@ -18,7 +18,7 @@ constexpr int tables_for(int n) { return n < 2048 ? kFewTables : kTables; }
 // floats as float32.
 struct Blocks {
   const char* name;
-  void (*measure)(Kind, const void* data, int n, Row& out);
+  void (*measure)(Kind, const void* data, int n, bool sized, Row& out);
   void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
   void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
 };

@@ -15,7 +15,7 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kChunk = 4 * kBlock;   // what a thread takes at a time
+constexpr std::int64_t kChunk = 2 * kBlock;   // what a thread takes at a time
 constexpr int kMiddle = kBuckets / 2;         // the bucket of zeros and of magnitudes below the normal numbers
 constexpr int kExponents = kKeys / 2;
 
@@ -39,7 +39,7 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
     } else {
       data = view.block(begin, n, scratch.buffer);
     }
-    kernels.measure(view.kind, data, n, part);
+    kernels.measure(view.kind, data, n, view.sized, part);
     if (view.counts) {
       kernels.count(view.kind, data, n, scratch.tables);
       scratch.used = std::max(scratch.used, tables_for(n));
@@ -181,6 +181,7 @@ void measure(const View* views, std::size_t many, Row* rows, unsigned threads) {
     note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   }
   for (std::size_t i = 0; i < many; ++i) {
+    if (!views[i].sized) rows[i].abs_sum = std::numeric_limits<double>::quiet_NaN();
     const double copies = views[i].copies;
     if (copies == 1) continue;
     repeat(rows[i], copies);

@@ -75,7 +75,7 @@ namespace {
 
 // Measures a tensor into a row and, where `histogram` is not None, a histogram of a state. 1: done. 0: the tensor is not
 // measured here. -1: a Python error is set.
-int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject* tensor, bool merging) {
+int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject* tensor, bool merging, bool sized) {
   View state, view;
   int found = look(into, state, false);
   if (found > 0) found = look(tensor, view);
@@ -86,6 +86,7 @@ int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject*
   Row row;
   double buckets[kBuckets];
   view.counts = counts ? buckets : nullptr;
+  view.sized = sized;
   if (!measure_views(&view, 1, &row)) return -1;
   if (merging) {
     join_moments(numbers, &row);
@@ -97,8 +98,8 @@ int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject*
   return 1;
 }
 
-// What a writer holds, in this order.
-enum Held { kTable, kFirst, kHistogram, kOwner, kOtherwise, kAll };
+// What a writer holds, in this order: its arguments, and whether the table is asked for `magnitudes`.
+enum Held { kTable, kFirst, kHistogram, kOwner, kOtherwise, kMagnitudes, kAll };
 
 // 1 where the owner lets tensors be written and this one was; 0 where not; -1 with a Python error set.
 int write_directly(PyObject* held, PyObject* tensor) {
@@ -110,7 +111,8 @@ int write_directly(PyObject* held, PyObject* tensor) {
   if (open != Py_True) return 0;
   PyObject* const into = PyObject_GetAttr(PyTuple_GetItem(held, kTable), state);
   if (!into) return -1;
-  const int done = measure_into(into, PyTuple_GetItem(held, kFirst), PyTuple_GetItem(held, kHistogram), tensor, true);
+  const bool sized = PyTuple_GetItem(held, kMagnitudes) == Py_True;
+  const int done = measure_into(into, PyTuple_GetItem(held, kFirst), PyTuple_GetItem(held, kHistogram), tensor, true, sized);
   Py_DECREF(into);
   return done;
 }
@@ -129,31 +131,44 @@ PyMethodDef write_method = {"write", write_tensor, METH_O, "Merge a tensor into 
 
 }  // namespace
 
-// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place.
+// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place;
+// then, if it is False, that magnitudes are not asked for.
 PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  if (given != 5) {
+  if (given != 5 && given != 6) {
     PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
     return nullptr;
   }
-  const int done = measure_into(args[0], args[1], args[2], args[3], args[4] == Py_True);
+  const bool sized = given == 5 || args[5] == Py_True;
+  const int done = measure_into(args[0], args[1], args[2], args[3], args[4] == Py_True, sized);
   if (done < 0) return nullptr;
   return PyBool_FromLong(done);
 }
 
 // Arguments: what has the `state`, place of the row, place of its histogram or None, what has `direct`, what else to call.
 PyObject* py_writer(PyObject*, PyObject* args) {
-  if (PyTuple_Size(args) != kAll) {
+  if (PyTuple_Size(args) != kMagnitudes) {
     PyErr_SetString(PyExc_TypeError, "expected a table, two places in it, an owner, and what to call otherwise");
     return nullptr;
   }
-  return PyCFunction_NewEx(&write_method, args, nullptr);
+  PyObject* const magnitudes = PyObject_GetAttrString(PyTuple_GetItem(args, kTable), "magnitudes");
+  PyObject* const held = magnitudes ? PyTuple_New(kAll) : nullptr;
+  for (Py_ssize_t i = 0; i < kMagnitudes && held; ++i) {
+    PyObject* const item = PyTuple_GetItem(args, i);
+    Py_INCREF(item);
+    PyTuple_SetItem(held, i, item);
+  }
+  if (held) PyTuple_SetItem(held, kMagnitudes, magnitudes);
+  PyObject* const writer = held ? PyCFunction_NewEx(&write_method, held, nullptr) : nullptr;
+  Py_XDECREF(held);
+  return writer;
 }
 
 namespace {
 
 // Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
 // released, and the second may be null. So may the list of places of histograms, in which None stands for none.
-PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away, PyObject* histograms) {
+PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away, PyObject* histograms,
+                        bool sized) {
   View state;
   int found = look(args[0], state, false);
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
@@ -164,6 +179,7 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
     View view;
     PyObject* const tensor = PyTuple_GetItem(kept, i);
     found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
+    view.sized = sized;
     double* const numbers = found > 0 ? numbers_of(state, PyList_GetItem(args[1], i), kMoments) : nullptr;
     PyObject* const counts = histograms ? PyList_GetItem(histograms, i) : Py_None;
     if (numbers && counts != Py_None) view.counts = numbers_of(state, counts, kBuckets);
@@ -189,7 +205,7 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
 }  // namespace
 
 // Arguments: state, a list of places, a list of as many tensors; to measure differences another of what is taken away from them,
-// or None; a list of places of histograms, with None for none, or None; whether magnitudes are asked for, which cost nothing here.
+// or None; a list of places of histograms, with None for none, or None; whether magnitudes are asked for.
 // Gives the positions of those that are not measured here.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   const Py_ssize_t many = given >= 3 && given <= 6 ? PyList_Size(args[1]) : -1;
@@ -201,7 +217,7 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
   const bool fits = kept && PyTuple_Size(kept) == many && (!histograms || PyList_Size(histograms) == many) &&
                     (!differences || (taken_away && PyTuple_Size(taken_away) == many));
   if (fits) {
-    out = measure_lists(args, many, kept, taken_away, histograms);
+    out = measure_lists(args, many, kept, taken_away, histograms, given < 6 || args[5] == Py_True);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
   }
