@@ -46,6 +46,11 @@ class HooksCallback(EveryStage):
     def _finish(self, trainer: Trainer, step: int) -> None:
         """Called when a step of training ends, before its hooks may go."""
 
+    @property
+    def _waits(self) -> bool:
+        """Whether a step that has ended is still to be finished when the next one ends, even if nobody acts in that."""
+        return False
+
     def _finish_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called after a batch of any stage."""
 
@@ -100,19 +105,21 @@ class HooksCallback(EveryStage):
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._dispatcher is not None:
             step = current_step(trainer)
-            self._dispatcher.begin(step, reporting=is_log_step(trainer, step))
+            if not self._dispatcher.rests(step):
+                self._dispatcher.begin(step, reporting=is_log_step(trainer, step))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: note the scale by which its gradients are multiplied."""
-        scale = loss_scale(trainer)
-        if self._dispatcher is not None and scale is not None:
-            self._dispatcher.scaled_by(scale)
+        if self._dispatcher is not None and self._dispatcher.gate.open:
+            scale = loss_scale(trainer)
+            if scale is not None:
+                self._dispatcher.scaled_by(scale)
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._dispatcher is not None:
+        if self._dispatcher is not None and self._dispatcher.gate.open:
             for participant in self._participants:
                 self._dispatcher.before_step(participant, optimizer)
 
@@ -126,6 +133,8 @@ class HooksCallback(EveryStage):
             return
         dispatcher.suspend()
         self._finish_batch(trainer, "train", batch_idx)
+        if dispatcher.resting and not self._waits:
+            return
         if dispatcher.step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, dispatcher.step)

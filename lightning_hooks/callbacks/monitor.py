@@ -237,6 +237,11 @@ class StatsMonitor(HooksCallback):
         with Guard(recorder.observer):
             self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
 
+    @property
+    @override
+    def _waits(self) -> bool:
+        return self._pending is not None and self._pending.waits
+
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
         recorder, dispatcher, pending = self._recorder, self._dispatcher, self._pending

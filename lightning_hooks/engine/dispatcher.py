@@ -30,11 +30,15 @@ class _Open:
     step: int
     active: list[tuple[Participant, Hashable]]
     called: set[int] = field(default_factory=set)
+    key: tuple[Any, ...] = ()  # equal for steps that need the same hooks
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for steps that need the same hooks."""
-        return tuple((id(p), key) for p, key in self.active)
+    def __post_init__(self) -> None:
+        self.key = tuple([(id(p), key) for p, key in self.active])
+
+    def let_go(self, participant: Participant) -> None:
+        """Go on without a participant."""
+        self.active = [(p, key) for p, key in self.active if p is not participant]
+        self.__post_init__()
 
 
 class Dispatcher:
@@ -63,6 +67,7 @@ class Dispatcher:
         self._installed: tuple[Any, ...] | None = None
         self._parameters = ParameterHooks(model, self.gate, self._handles, self._step_handles)
         self._pauses = 0
+        self._rested = 0  # steps since the last that was begun
         self._reopen = False
         # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
         finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
@@ -70,7 +75,7 @@ class Dispatcher:
 
     @property
     def step(self) -> int | None:
-        """The step of training that is under way; None between two."""
+        """The step of training that is under way; between two None, or the last one where nobody acted in it."""
         opened = self._open.get(TRAIN)
         return None if opened is None else opened.step
 
@@ -88,7 +93,7 @@ class Dispatcher:
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
-        return any(p is participant for p, _ in self.active)
+        return participant in self._actors
 
     def join(self, participant: Participant) -> None:
         """Take a participant in, at its place in the order."""
@@ -104,11 +109,39 @@ class Dispatcher:
         participant.left()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
-            opened.active = [(p, key) for p, key in opened.active if p is not participant]
+            opened.let_go(participant)
         if not self.participants:
             self.close()
         elif self._installed is not None:
             self._install()
+
+    def rests(self, step: int) -> bool:
+        """Whether nobody acts in a step of training, nor did in the one before: then there is nothing to begin or to end.
+
+        Where only some steps are watched most are such ones, and they should cost nothing that can be measured.
+
+        Args:
+            step: the number of the step.
+        """
+        if not self.resting:
+            return False
+        opened = self._open[TRAIN]
+        if opened.step == step:
+            return True
+        if self._pauses or self.renewal.wanted or not self.meter.runs:
+            return False
+        for participant in self.participants:
+            if participant.due(step, TRAIN) is not None:
+                return False
+        opened.step = step
+        self._rested += 1
+        return True
+
+    @property
+    def resting(self) -> bool:
+        """Whether nobody acts in the step of training that is under way or was the last, and no hook is left from another."""
+        opened = self._open.get(TRAIN)
+        return opened is not None and not opened.active and self._installed == () and self.stage == TRAIN
 
     def begin(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
         """Open the gate for a batch; at the first batch of a step decide who acts and put the hooks in place.
@@ -124,16 +157,13 @@ class Dispatcher:
         fresh = opened is None or opened.step != step
         if fresh and stage == TRAIN:
             self._lap()
-        if stage == TRAIN and self._rests(step, fresh):
+        if stage == TRAIN and self._nobody_acts(step, fresh):
             return
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
 
-    def _rests(self, step: int, fresh: bool) -> bool:
-        """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do.
-
-        Where only some steps are watched, most are such ones, and they should cost nothing that can be measured.
-        """
+    def _nobody_acts(self, step: int, fresh: bool) -> bool:
+        """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do."""
         if self._installed != () or self.renewal.wanted:
             return False
         if not fresh:
@@ -146,8 +176,9 @@ class Dispatcher:
 
     def _lap(self) -> None:
         wall, common = self.meter.lap(), self.meter.common.take()
+        steps, self._rested = 1 + self._rested, 0
         for participant in self.participants:
-            participant.lap(participant.account.take() + common, wall)
+            participant.lap(participant.account.take() + common, wall, steps)
 
     def _begin(self, step: int, stage: str, reporting: bool) -> None:
         self.stage = stage

@@ -59,6 +59,7 @@ class Expense:
         self._taken: dict[Hashable, int] = {}
         self._to_report = [0.0, 0.0]
         self._costs: list[tuple[float, float, bool]] = []
+        self._steps = 0  # that these are of
         self._skip = 1  # the first step prepares what the others reuse
 
     def begin(self, key: Hashable, clock: Clock) -> Sample | None:
@@ -76,12 +77,13 @@ class Expense:
         self._sample = Sample(clock) if taken <= 2 or taken % SAMPLED_EVERY == 0 else None
         return self._sample
 
-    def lap(self, own: float, wall: float | None) -> None:
+    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """A step is over.
 
         Args:
             own: seconds that were spent on watching, hooks apart.
             wall: seconds of the step; None where they are not known.
+            steps: of how many steps this is the time; of several only the first was watched, if any.
         """
         key, self._watched = self._watched, None
         if self._sample is not None:
@@ -99,6 +101,7 @@ class Expense:
             self._skip -= 1
         else:
             self._costs.append((own, wall, key is not None))
+            self._steps += steps
 
     def report(self) -> dict[str, float]:
         """The share over the steps since the last report; nothing where there was no step."""
@@ -113,9 +116,9 @@ class Expense:
             factor: by how much they are.
         """
         costs = self._costs
-        if self.limit is None or len(costs) < LEAST_STEPS or sum(watched for *_, watched in costs) < LEAST_WATCHED:
+        if self.limit is None or self._steps < LEAST_STEPS or sum(watched for *_, watched in costs) < LEAST_WATCHED:
             return factor
-        self._costs = []
+        self._costs, self._steps = [], 0
         share = _share(costs)
         floor = _share([cost for cost in costs if not cost[2]])
         if share <= self.limit or floor >= self.limit:  # what steps cost that are not watched, no interval changes
@@ -126,7 +129,7 @@ class Expense:
 
     def begin_anew(self) -> None:
         """The intervals are others: what was counted before says nothing about them."""
-        self._costs, self._skip = [], 1
+        self._costs, self._steps, self._skip = [], 0, 1
 
 
 def _share(costs: list[tuple[float, float, bool]]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.engine.plan import Due, Plan
-from lightning_hooks.stats.merging import Merges, Statistics
+from lightning_hooks.stats.merging import Derived, Merges, Statistics
 from lightning_hooks.stats.record import Columns, Head
 from lightning_hooks.stats.rollup import RollUp, TapLabel
 from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
@@ -79,24 +79,25 @@ class Layout:
         self._roll_up(plan, due, max_scalars, pinned)
         self._totals = [tensor for tensor in totals if any(row.tensor == tensor for row in plan.rows)]
         unions = [self._union([row.index for row in plan.rows if row.tensor == tensor]) for tensor in self._totals]
-        self._total_rows = np.array(unions, dtype=np.intp)
         merges = Merges(self._unions)
         wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
         stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
-        self._statistics = Statistics(stats, self._rows, merges)
         self._place = {stat: i for i, stat in enumerate(stats)}
-        # One look-up for the counts and all the statistics that follow from moments; the others are put in afterwards.
+        # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
         width = self._rows + len(self._unions)
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
-        self._merged_flat = np.array(
-            [self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)],
-            dtype=np.intp,
-        )
+        merged = [self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)]
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(stats)}
-        self._flat = _joined([places.get(c.stat, places["count"]) * width + c.rows for c in every_column])
+        parts = [places.get(c.stat, places["count"]) * width + c.rows for c in every_column]
+        wanted = np.concatenate([*parts, np.array([*merged, *(self._place["norm"] * width + row for row in unions)], dtype=np.intp)])
+        self._statistics = Statistics(stats, self._rows, merges, wanted)
+        self._rows_of = wanted % width  # of each value
+        self._ends = (len(wanted) - len(unions) - len(merged), len(wanted) - len(unions))
+        self._all_there = np.ones(len(wanted), dtype=np.bool_)
+        self._all_there.flags.writeable = False
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def _union(self, rows: list[int]) -> int:
@@ -146,33 +147,39 @@ class Filled:
 
     Args:
         layout: of what.
-        values: of each statistic, of rows, groups and unions; last the counts.
+        derived: of its rows, groups and unions.
     """
 
-    def __init__(self, layout: Layout, values: Array) -> None:
+    def __init__(self, layout: Layout, derived: Derived) -> None:
         self._layout = layout
-        self._values = values
-        self.measured: NDArray[np.bool_] = values[-1] > 0
+        self._every, self._values, self._complete = derived
+        # Of most steps everything was measured.
+        self._there = layout._all_there if self._complete else self.measured.take(layout._rows_of)
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """Which rows, groups and unions have elements."""
+        return self._every[-1] > 0
 
     def columns(self) -> Columns:
         """The values of every column; those of `others` are still to be put in."""
         layout = self._layout
-        values: Array = self._values.ravel().take(layout._flat)
-        # Of most steps everything was measured.
-        there = np.ones(len(values), bool) if self.measured.all() else self.measured.take(layout._flat % len(self.measured))
-        return Columns(layout.heads, values, there)
+        columns = slice(layout._ends[0])
+        there = self._there[columns]
+        return Columns(layout.heads, self._values[columns], there.copy() if layout.others else there)
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
-        norms = self._values[self._layout._place["norm"]]
+        norms = self._every[self._layout._place["norm"]]
         return ratio_of_norms(norms.take(rows), norms.take(below))
 
     def total_norms(self) -> dict[str, float]:
         """The norm over all rows of each tensor for which that is asked and of which any was measured."""
-        layout = self._layout
-        norms = self._values[layout._place["norm"]].take(layout._total_rows).tolist()
-        there = self.measured.take(layout._total_rows).tolist()
-        return {tensor: norm for tensor, norm, is_there in zip(layout._totals, norms, there, strict=True) if is_there}
+        totals = slice(self._layout._ends[1], None)
+        norms = dict(zip(self._layout._totals, self._values[totals].tolist(), strict=True))
+        if not self._complete:
+            norms = {tensor: norm for (tensor, norm), there in zip(norms.items(), self._there[totals], strict=True) if there}
+        return norms
 
     def merged(self, columns: Columns) -> dict[str, float] | None:
         """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.
@@ -183,20 +190,15 @@ class Filled:
         layout = self._layout
         if layout.depth is None:
             return None
-        rows = layout._merged_rows
-        values = self._values.ravel().take(layout._merged_flat).tolist()
+        merged = slice(*layout._ends)
+        values = self._values[merged].tolist()
         for i in layout._merged_ratios:
-            values[i] = float(self.ratio([rows[i]], [layout._merged_below[i]])[0])
+            values[i] = float(self.ratio([layout._merged_rows[i]], [layout._merged_below[i]])[0])
         out = dict(zip(layout._merged_tags, values, strict=True))
-        if not self.measured.all():
-            there = self.measured.take(rows).tolist()
-            out = {tag: value for (tag, value), is_there in zip(out.items(), there, strict=True) if is_there}
+        if not self._complete:
+            out = {tag: value for (tag, value), there in zip(out.items(), self._there[merged], strict=True) if there}
         for number, kept, tags in layout._pinned:
             series = columns[number]
             found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)
             out.update((tag, value) for tag, value, is_there in found if is_there)
         return out
-
-
-def _joined(parts: Sequence[Indices]) -> Indices:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)

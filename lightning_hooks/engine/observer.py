@@ -64,6 +64,7 @@ class Observer(Participant):
         self.sample: Sample | None = None
         self.direct = True  # tensors are written into the table without asking: neither timed nor, after a failure, left out
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
+        self._last_due: tuple[int, Due] = (-1, frozenset())
         pairs = plan.pair_rows
         self.table = Table(
             len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
@@ -89,8 +90,10 @@ class Observer(Participant):
         return self._due_at(step) or None
 
     def _due_at(self, step: int) -> Due:
-        due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])
-        return self._known_due.setdefault(due, frozenset(due))
+        if step != self._last_due[0]:
+            due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])
+            self._last_due = step, self._known_due.setdefault(due, frozenset(due))
+        return self._last_due[1]
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
@@ -101,11 +104,11 @@ class Observer(Participant):
         if self.pairs is not None:
             self.pairs.begin()
 
-    def lap(self, own: float, wall: float | None) -> None:
+    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""
         self._time_with(None)
         if self.expense is not None:
-            self.expense.lap(own, wall)
+            self.expense.lap(own, wall, steps)
 
     def _time_with(self, sample: Sample | None) -> None:
         self.sample = sample
@@ -128,6 +131,7 @@ class Observer(Participant):
             if self.expense is not None:
                 self.expense.begin_anew()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+            self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:
         """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""

@@ -91,12 +91,13 @@ class Participant:
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Called when a step that is due begins."""
 
-    def lap(self, own: float, wall: float | None) -> None:
+    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Called when a step of training is over because the next begins, whether or not it was due.
 
         Args:
             own: seconds that it took, outside hooks of modules; what all participants have in common included.
             wall: seconds of the step; None where they are not known.
+            steps: of how many steps this is the time; where nobody acts, several are one.
         """
 
     def batch(self) -> None:

@@ -77,7 +77,7 @@ def begin_copy(tensor: Tensor) -> HostCopy:
 
 def at_once(tensor: Tensor) -> HostCopy:
     """What lies anywhere, in the memory of this machine; its device is waited for."""
-    return Here(tensor.detach().cpu())
+    return Here(tensor if tensor.is_cpu and not tensor.requires_grad else tensor.detach().cpu())
 
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:

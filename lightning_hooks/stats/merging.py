@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,21 @@ class Merges:
         return out
 
 
+class Derived(NamedTuple):
+    """What follows from the moments of a step.
+
+    Args:
+        every: float64 [statistics + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts;
+            until those of the next step.
+        taken: what was wanted of it, float64, a vector.
+        complete: whether every row has elements.
+    """
+
+    every: Array
+    taken: Array
+    complete: bool
+
+
 class Statistics:
     """Several statistics of rows and of unions of rows, and how many elements each holds.
 
@@ -75,26 +91,27 @@ class Statistics:
         stats: keys of `STATISTICS`.
         rows: how many.
         merges: the unions.
+        wanted: what is read of them at every step: places in the flat table of `Derived`.
     """
 
-    def __init__(self, stats: Sequence[str], rows: int, merges: Merges) -> None:
+    def __init__(self, stats: Sequence[str], rows: int, merges: Merges, wanted: NDArray[np.intp] | None = None) -> None:
         self._stats = tuple(stats)
         self._letters = letters(self._stats)
         self._merges = merges
         self._out = np.empty((len(stats) + 1, rows + len(merges)))  # one for all steps: it is large, and soon read out
+        self._wanted = np.empty(0, dtype=np.int64) if wanted is None else wanted.astype(np.int64)
 
-    def __call__(self, moments: Array) -> Array:
-        """The statistics of a step, until the next call.
+    def __call__(self, moments: Array) -> Derived:
+        """The statistics of a step.
 
         Args:
-            moments: float64 [rows, 9].
-
-        Returns:
-            float64 [len(stats) + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts.
+            moments: float64 [rows, 9], contiguous.
         """
-        merges = self._merges
+        merges, wanted = self._merges, self._wanted
         if kernels.compiled is not None:
-            kernels.compiled.derive(np.ascontiguousarray(moments), merges.rows, merges.starts, self._letters, self._out)
-            return self._out
-        every = np.concatenate([moments, merges(moments)])
-        return np.concatenate([compute_all(self._stats, every), every[None, :, COUNT]])
+            taken = np.empty(len(wanted))
+            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, self._letters, self._out, wanted, taken)
+            return Derived(self._out, taken, complete)
+        united = np.concatenate([moments, merges(moments)])
+        every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
+        return Derived(every, every.ravel().take(wanted), bool(every[-1].all()))

@@ -41,6 +41,8 @@ class Handles:
 
     def close(self) -> None:
         """Remove every handle, also when removing one of them fails."""
+        if not self._kept:  # as at the end of most steps
+            return
         self._keys.clear()
         with contextlib.ExitStack() as stack:
             while self._kept:

@@ -10,7 +10,6 @@ not as expected, events go through the public way, only slower.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -109,13 +108,7 @@ def _quicken(records: Any) -> Callable[[bytes], bytes] | None:
     """
     if type(records) is not RecordWriter or not hasattr(records, "_writer"):
         return None
-    crc32c, masked = checksum.find(), checksum.masked
-
-    def frame(data: bytes) -> bytes:
-        header = struct.pack("<Q", len(data))
-        parts = (header, struct.pack("<I", masked(crc32c(header))), data, struct.pack("<I", masked(crc32c(data))))
-        return b"".join(parts)
-
+    frame = checksum.framing()
     if "write" not in vars(records):
         file = records._writer
         records.write = lambda data: file.write(frame(data))  # type: ignore[method-assign, unused-ignore]

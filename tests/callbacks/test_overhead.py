@@ -70,11 +70,12 @@ def test_a_validation_is_no_part_of_a_step(tmp_path, clock):
             clock.now += 100.0
             super().validation_step(batch, batch_idx)
 
-    monitor = StatsMonitor([param(clock, 0.25)])
-    model = timed(Validates, clock)
-    trainer = trainer_of(tmp_path, monitor, val_check_interval=2)
-    trainer.fit(model, data(6), data(1))
-    assert monitor.latest["hooks/overhead"] == 0.2
+    for every, share in ((1, 0.25 / 1.25), (3, 0.25 / 3.25)):
+        monitor = StatsMonitor([param(clock, 0.25)], every_n_steps=every)
+        model = timed(Validates, clock)
+        trainer = trainer_of(tmp_path, monitor, val_check_interval=2)
+        trainer.fit(model, data(6), data(1))
+        assert monitor.latest["hooks/overhead"] == share
 
 
 def test_two_monitors_pay_for_their_own(tmp_path, clock):

@@ -226,7 +226,7 @@ def test_watching_every_third_step_compiles_one_more_variant_at_most(tmp_path: P
 
     monitor = Note(RULES, every_n_steps=3)
     assert graphs(monitor) <= 2 * graphs()
-    assert len(monitor.records) == 12 and len({id(r["output_norm/net.head"]) for r in monitor.records[2:]}) >= 1
+    assert len(monitor.records) == 4  # of 12 steps
 
 
 @pytest.mark.parametrize("way", WAYS)

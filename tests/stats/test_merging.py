@@ -23,7 +23,7 @@ UNIONS = [[0], [0, 1], [5, 6, 7], [11, 3], [13, 13, 0], list(range(14, 40))]
 
 
 def statistics(stats, rows, merges):
-    return Statistics(stats, len(rows), merges)(rows)
+    return Statistics(stats, len(rows), merges)(rows).every
 
 
 def test_unions_are_those_of_merge_groups(rows):
@@ -47,6 +47,18 @@ def test_compiled_and_numpy_agree(rows, monkeypatch):
     np.testing.assert_allclose(found, statistics(tuple(STATISTICS), rows, Merges(UNIONS)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows, monkeypatch, compiled):
+    if not compiled:
+        monkeypatch.setattr(kernels, "compiled", None)
+    places = np.array([3, 0, 3, len(rows) + 2])
+    every, taken, complete = Statistics(("mean",), len(rows), Merges([[1], [2], [3, 4]]), places)(rows)
+    np.testing.assert_array_equal(taken, every.ravel()[places])
+    assert complete is not bool((rows[:, 0] == 0).any())
+    rows[:, 0] += rows[:, 0] == 0
+    assert Statistics(("mean",), len(rows), Merges([]))(rows).complete is True
+
+
 def test_no_rows_and_no_unions():
     assert Merges([])(np.empty((0, 9))).shape == (0, 9)
     assert statistics(("mean",), np.empty((0, 9)), Merges([])).shape == (2, 0)
@@ -59,4 +71,4 @@ def test_what_does_not_belong_together_is_refused(rows):
     with pytest.raises(ValueError, match="belong together"):
         statistics(("mean",), rows, merges)
     with pytest.raises(ValueError, match="belong together"):
-        kernels.compiled.derive(rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)))
+        kernels.compiled.derive(rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)), np.zeros(0, np.int64), np.empty(0))

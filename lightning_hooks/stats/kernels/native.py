@@ -19,12 +19,14 @@ from lightning_hooks.stats.kernels._native import (
     crc32c,
     derive,
     draw,
+    event,
     fill_floats,
     measure_into,
     measure_many_into,
     put_histogram,
     put_many,
     put_moments,
+    record,
     writer,
 )
 from lightning_hooks.stats.kernels._native import measure as read
@@ -36,6 +38,7 @@ __all__ = [
     "derive",
     "describe",
     "draw",
+    "event",
     "fill_floats",
     "measure_into",
     "measure_many_into",
@@ -45,6 +48,7 @@ __all__ = [
     "read",
     "read_histogram",
     "read_many",
+    "record",
     "writer",
 ]
 

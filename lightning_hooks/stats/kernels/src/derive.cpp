@@ -64,8 +64,9 @@ double statistic(char letter, const Row& row) {
 PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   char* letters = nullptr;
   Py_ssize_t many = 0;
-  if (given != 5) {
-    PyErr_SetString(PyExc_TypeError, "expected moments, members, their beginnings, letters and the place of the result");
+  if (given != 7) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected moments, members, their beginnings, letters, the place of the result, what to take of it, and where to");
     return nullptr;
   }
   if (PyBytes_AsStringAndSize(args[3], &letters, &many) != 0) return nullptr;
@@ -77,11 +78,17 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (!starts.held()) return nullptr;
   const Buffer result(args[4], PyBUF_WRITABLE);
   if (!result.held()) return nullptr;
+  const Buffer wanted(args[5], PyBUF_SIMPLE);
+  if (!wanted.held()) return nullptr;
+  const Buffer taken(args[6], PyBUF_WRITABLE);
+  if (!taken.held()) return nullptr;
   const std::size_t rows = moments.size(8) / kMoments, unions = starts.size(8), width = rows + unions;
   const auto* const member = members.data<std::int64_t>();
   const auto* const start = starts.data<std::int64_t>();
-  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width;
+  const auto* const place = wanted.data<std::int64_t>();
+  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width && wanted.size(8) == taken.size(8);
   for (std::size_t i = 0; i < members.size(8); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
+  for (std::size_t i = 0; i < wanted.size(8); ++i) fits = fits && place[i] >= 0 && place[i] < static_cast<std::int64_t>(result.size(8));
   for (std::size_t i = 0; i < unions; ++i) {
     const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size(8));
     fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size(8));
@@ -92,6 +99,7 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   }
   const Row* const row = moments.data<Row>();
   double* const out = result.data<double>();
+  bool all = true;
   for (std::size_t i = 0; i < width; ++i) {
     Row united;
     if (i >= rows) {
@@ -102,8 +110,10 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
     const Row& seen = i < rows ? row[i] : united;
     for (Py_ssize_t s = 0; s < many; ++s) out[static_cast<std::size_t>(s) * width + i] = statistic(letters[s], seen);
     out[static_cast<std::size_t>(many) * width + i] = seen.count;
+    all = all && seen.count > 0;
   }
-  Py_RETURN_NONE;
+  for (std::size_t i = 0; i < wanted.size(8); ++i) taken.data<double>()[i] = out[place[i]];
+  return PyBool_FromLong(all);
 }
 
 }  // namespace hooks

@@ -1,10 +1,10 @@
 #include "drawing.hpp"
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "buffer.hpp"
+#include "little.hpp"
 
 namespace hooks {
 namespace {
@@ -15,20 +15,13 @@ constexpr char kValue = 0x0a, kTag = 0x0a, kHistogram = 0x2a, kNumbers[] = {0x09
                kCounts = 0x3a;
 
 void put_varint(std::string& out, std::size_t number) {
-  for (; number > 127; number >>= 7) out.push_back(static_cast<char>((number & 127) | 128));
-  out.push_back(static_cast<char>(number));
-}
-std::size_t varint_size(std::size_t number) {
-  std::size_t size = 1;
-  for (; number > 127; number >>= 7) ++size;
-  return size;
+  unsigned char bytes[10];
+  out.append(reinterpret_cast<char*>(bytes), static_cast<std::size_t>(hooks::put_varint(bytes, number) - bytes));
 }
 void put_double(std::string& out, double number) {
-  std::uint64_t bits;
-  std::memcpy(&bits, &number, sizeof bits);
-  char bytes[8];
-  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(bits >> (8 * i));
-  out.append(bytes, sizeof bytes);
+  unsigned char bytes[8];
+  hooks::put_double(bytes, number);
+  out.append(reinterpret_cast<char*>(bytes), sizeof bytes);
 }
 
 struct Drawing {

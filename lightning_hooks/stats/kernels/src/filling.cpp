@@ -1,21 +1,11 @@
 #include "filling.hpp"
 
 #include <cstdint>
-#include <cstring>
 
 #include "buffer.hpp"
+#include "little.hpp"
 
 namespace hooks {
-namespace {
-
-void put_float(unsigned char* into, double number) {
-  const float narrow = static_cast<float>(number);
-  std::uint32_t bits;
-  std::memcpy(&bits, &narrow, sizeof bits);
-  for (int i = 0; i < 4; ++i) into[i] = static_cast<unsigned char>(bits >> (8 * i));
-}
-
-}  // namespace
 
 PyObject* py_fill_floats(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given != 3) {
