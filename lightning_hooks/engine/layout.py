@@ -79,9 +79,9 @@ class Layout:
         self._roll_up(plan, due, max_scalars, pinned)
         self._totals = [tensor for tensor in totals if any(row.tensor == tensor for row in plan.rows)]
         unions = [self._union([row.index for row in plan.rows if row.tensor == tensor]) for tensor in self._totals]
+        everything = self._union([row.index for row in plan.rows])
         merges = Merges(self._unions)
-        wanted = dict.fromkeys(stat for _, stat in members if stat in STATISTICS)
-        stats = (*wanted, *(() if "norm" in wanted else ("norm",)))
+        stats = tuple(dict.fromkeys([*(stat for _, stat in members if stat in STATISTICS), "norm", "nonfinite"]))
         self._place = {stat: i for i, stat in enumerate(stats)}
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
         width = self._rows + len(self._unions)
@@ -92,10 +92,11 @@ class Layout:
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(stats)}
         parts = [places.get(c.stat, places["count"]) * width + c.rows for c in every_column]
-        wanted = np.concatenate([*parts, np.array([*merged, *(self._place["norm"] * width + row for row in unions)], dtype=np.intp)])
+        of_all = [*(self._place["norm"] * width + row for row in unions), self._place["nonfinite"] * width + everything]
+        wanted = np.concatenate([*parts, np.array([*merged, *of_all], dtype=np.intp)])
         self._statistics = Statistics(stats, self._rows, merges, wanted)
         self._rows_of = wanted % width  # of each value
-        self._ends = (len(wanted) - len(unions) - len(merged), len(wanted) - len(unions))
+        self._ends = (len(wanted) - len(of_all) - len(merged), len(wanted) - len(of_all))
         self._all_there = np.ones(len(wanted), dtype=np.bool_)
         self._all_there.flags.writeable = False
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
@@ -175,11 +176,16 @@ class Filled:
 
     def total_norms(self) -> dict[str, float]:
         """The norm over all rows of each tensor for which that is asked and of which any was measured."""
-        totals = slice(self._layout._ends[1], None)
+        totals = slice(self._layout._ends[1], -1)
         norms = dict(zip(self._layout._totals, self._values[totals].tolist(), strict=True))
         if not self._complete:
             norms = {tensor: norm for (tensor, norm), there in zip(norms.items(), self._there[totals], strict=True) if there}
         return norms
+
+    @property
+    def nonfinite(self) -> float:
+        """How many elements of all rows are no finite numbers."""
+        return float(self._values[-1]) if self._there[-1] else 0.0
 
     def merged(self, columns: Columns) -> dict[str, float] | None:
         """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.

@@ -37,9 +37,9 @@ class Readings:
         self.users: dict[tuple[int, str], float] = {}
         self.pairs: Array = _NONE
         if table.only_moments:
-            self.moments, self.histograms = table.sections.moments_of(state.numpy()), _NONE
+            self.moments, self.histograms = table.sections.moments_of(table.array_of(state)), _NONE
         else:
-            self._read_more(plan, table, state.numpy())
+            self._read_more(plan, table, table.array_of(state))
         if plan.groups:
             self._merge_groups(plan)
 

@@ -19,7 +19,7 @@ from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.merged import Merged, Merging
-from lightning_hooks.stats.moments import COUNT, MAX, MIN, NONFINITE
+from lightning_hooks.stats.moments import COUNT, MAX, MIN
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine, noise_estimates
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.record import Histograms, StepRecord
@@ -140,7 +140,7 @@ class Recorder:
             step=ended.step,
             prefix=self.prefix,
             series=columns,
-            summaries={**(self._globals(filled, moments) if self.summaries else {}), **ended.reports},
+            summaries={**(self._globals(filled) if self.summaries else {}), **ended.reports},
             rolled_up=filled.merged(columns),
             histograms=_drawn(layout, filled, readings) if layout.drawn_tags else (),
         )
@@ -203,7 +203,7 @@ class Recorder:
                 self._say(layout.scalars, layout.depth)
         return self._layouts[due]
 
-    def _globals(self, filled: Filled, moments: Array) -> dict[str, float]:
+    def _globals(self, filled: Filled) -> dict[str, float]:
         norms = filled.total_norms()
         out = {tag: norms[tensor] for tag, tensor in _GLOBALS if tensor in norms}
         update, param = norms.get("update"), norms.get("param")
@@ -213,7 +213,7 @@ class Recorder:
             scale = self._noise.scale()
             if not np.isnan(scale):
                 out["hooks/noise_scale"] = scale
-        out["hooks/nonfinite"] = float(moments[: len(self.observer.plan.rows), NONFINITE].sum())
+        out["hooks/nonfinite"] = filled.nonfinite
         return out
 
     def _pin(self, patterns: Sequence[str]) -> set[str]:

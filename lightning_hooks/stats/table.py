@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.stats import device_rows, kernels
+from lightning_hooks.stats.array_view import ArrayView
 from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.device_rows import HasDirect
 from lightning_hooks.stats.histogram import shift
@@ -76,6 +79,7 @@ class Table(Metric):
         magnitudes: bool = True,
     ) -> None:
         super().__init__(dist_sync_fn=gather, sync_on_compute=False)
+        self._array, self._blank = ArrayView(), ArrayView()
         self.rows = rows
         self.magnitudes = magnitudes
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
@@ -97,6 +101,14 @@ class Table(Metric):
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
         return self.sections.moments_of(self.state)
+
+    def array_of(self, state: Tensor) -> NDArray[np.float64]:
+        """A state as an array; that of this table is made once.
+
+        Args:
+            state: flat, in the memory of this machine.
+        """
+        return self._array.of(state) if state is self.state else state.numpy()
 
     @property
     def histogram_slots(self) -> Mapping[int, int]:
@@ -323,7 +335,11 @@ class Table(Metric):
 
     def clear(self) -> None:
         """Make every row neutral again."""
-        self.state.copy_(self._defaults["state"])  # type: ignore[arg-type]
+        blank: Tensor = self._defaults["state"]  # type: ignore[assignment]
+        if self.state.is_cpu:
+            self._array.of(self.state)[:] = self._blank.of(blank)  # half of what torch takes for it
+        else:
+            self.state.copy_(blank)
         self._touched.clear()
         self.users.reset()
 
