@@ -84,14 +84,51 @@ struct Task {
   std::int64_t begin, end;
 };
 
-struct Job {
-  const Blocks& kernels;
-  const View* views;
+// What several threads do together; kept by the thread that asks for it, so that a tensor costs no allocation.
+class Job {
+ public:
+  void plan(const View* of, std::size_t many, unsigned helpers) {
+    kernels = &blocks();
+    views = of;
+    threads = helpers;
+    tasks.clear();
+    bytes = 0;
+    for (std::size_t i = 0; i < many; ++i) {
+      for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
+        tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
+      }
+      bytes += views[i].numel * size_of(views[i].kind);
+    }
+    rows.resize(tasks.size());
+    if (room < tasks.size()) {
+      room = 0;
+      taken.reset(new std::atomic<bool>[tasks.size()]);
+      room = tasks.size();
+    }
+    for (std::size_t i = 0; i < tasks.size(); ++i) taken[i].store(false, std::memory_order_relaxed);
+  }
+  void merge_into(Row* out) const {
+    for (std::size_t i = 0; i < tasks.size(); ++i) merge(out[tasks[i].view], rows[i]);
+  }
+  std::int64_t size() const { return bytes; }
+  static void body(void* job, unsigned thread) {
+    try {
+      static_cast<Job*>(job)->work(thread);
+    } catch (const std::bad_alloc&) {
+      // No room for its scratch, so it took nothing; the calling thread has its own already.
+    }
+  }
+
+ private:
+  const Blocks* kernels = nullptr;
+  const View* views = nullptr;
   std::vector<Task> tasks;
   std::vector<Row> rows;
   std::mutex adding;
-  unsigned threads;
+  unsigned threads = 1;
+  std::int64_t bytes = 0;
   std::unique_ptr<std::atomic<bool>[]> taken;
+  std::size_t room = 0;
 
   // Begins where torch would have this thread begin, whose cache may hold it; then helps the others.
   void work(unsigned thread) {
@@ -109,17 +146,10 @@ struct Job {
       if (taken[i].load(std::memory_order_relaxed) || taken[i].exchange(true)) continue;
       const Task& task = tasks[i];
       if (counted < tasks.size() && tasks[counted].view != task.view) settle();
-      rows[i] = measure_range(kernels, views[task.view], task.begin, task.end, scratch);
+      rows[i] = measure_range(*kernels, views[task.view], task.begin, task.end, scratch);
       counted = i;
     }
     settle();
-  }
-  static void body(void* job, unsigned thread) {
-    try {
-      static_cast<Job*>(job)->work(thread);
-    } catch (const std::bad_alloc&) {
-      // No room for its scratch, so it took nothing; the calling thread has its own already.
-    }
   }
 };
 
@@ -140,23 +170,15 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
 
 void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
   static_cast<void>(scratch_of_thread());  // an error now, not among the others
-  Job job{blocks(), views, {}, {}, {}, threads, {}};
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < many; ++i) {
-    for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
-      job.tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
-    }
-    bytes += views[i].numel * size_of(views[i].kind);
-  }
-  job.rows.resize(job.tasks.size());
-  job.taken.reset(new std::atomic<bool>[job.tasks.size()]());
+  thread_local const std::unique_ptr<Job> job(new Job());
+  job->plan(views, many, threads);
   if (in_team) {
-    run_in_team(Job::body, &job, bytes);
+    run_in_team(Job::body, job.get(), job->size());
   } else {
-    run_parallel(Job::body, &job, threads);
+    run_parallel(Job::body, job.get(), threads);
   }
   std::fill_n(rows, many, Row());
-  for (std::size_t i = 0; i < job.tasks.size(); ++i) merge(rows[job.tasks[i].view], job.rows[i]);
+  job->merge_into(rows);
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ bool find_team([[maybe_unused]] const char* library) {
   return found;
 }
 
+unsigned team_size() { return found.load(std::memory_order_relaxed) ? static_cast<unsigned>(runtime.size()) : 0; }
+
 bool team_pays(unsigned threads) {
   // A team of another size would end some of torch's threads, or start more.
   return found.load(std::memory_order_relaxed) && gain.load(std::memory_order_relaxed) >= 0 &&

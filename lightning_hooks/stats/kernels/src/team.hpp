@@ -16,6 +16,9 @@ constexpr std::int64_t kWorthTeam = 1 << 15;
 // in, so there is one runtime in the process.
 bool find_team(const char* library);
 
+// How many threads the team would have if the calling thread asked it; 0 where there is none.
+unsigned team_size();
+
 // Whether a team of so many threads can be asked, and asking has paid so far.
 bool team_pays(unsigned threads);
 

@@ -20,6 +20,8 @@ constexpr std::int64_t kWorthRelease = 1 << 19;
 // How many threads torch would use: a DataLoader's worker, for one, has a single one.
 unsigned threads_for(std::int64_t elements) {
   if (elements < kWorthTeam) return 1;
+  const unsigned team = team_size();  // the same number, without asking Python for it
+  if (team > 0) return team;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
   Py_XDECREF(number);
@@ -46,8 +48,10 @@ int look(PyObject* object, View& view, bool may_be_negated) {
   } else {
     return 0;
   }
-  // What lies there may stand for its negative (`z.conj().imag`), of which the table says nothing.
-  if (may_be_negated) {
+  view.lay_out(found.shape, found.strides, found.ndim);
+  // What lies there may stand for its negative, of which the table says nothing. Such a tensor is a half of complex numbers
+  // (`z.conj().imag`): its elements do not lie side by side.
+  if (may_be_negated && (!view.gaps.empty() || view.numel <= 1)) {
     PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
     if (negated != Py_False) {
       Py_XDECREF(negated);
@@ -55,7 +59,6 @@ int look(PyObject* object, View& view, bool may_be_negated) {
     }
     Py_DECREF(negated);
   }
-  view.lay_out(found.shape, found.strides, found.ndim);
   if (!found.data && view.numel != 0) return 0;  // zeros of autograd that were never written anywhere
   view.data = static_cast<const char*>(found.data) + found.byte_offset;
   return 1;
