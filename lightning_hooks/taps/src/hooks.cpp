@@ -18,7 +18,7 @@ PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* hooks_type = nullptr;   // of the dictionary in which a tensor keeps its hooks
 PyObject* minus_one = nullptr;    // also a key that no handle of torch has: they count from 0
-PyObject *open_name, *is_floating, *is_leaf, *requires_grad, *hooks_name, *grad_fn, *register_dict, *register_hook;
+PyObject *open_name, *is_floating, *hooks_name, *grad_fn, *register_dict, *register_hook;
 
 // 1 where an attribute is True, 0 where it is anything else, -1 with a Python error set.
 int is_true(PyObject* owner, PyObject* name) {
@@ -99,23 +99,21 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
 
 // What Tensor.register_hook does for the first hook of a tensor, without a handle: nothing takes this hook away before the
 // graph goes.
-bool hook_first(PyObject* output, PyObject* hook) {
+bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
   PyObject* const kept = PyObject_CallNoArgs(hooks_type);
-  bool done = kept && PyObject_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
+  const bool done = kept && PyObject_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
   Py_XDECREF(kept);
-  PyObject* const node = done ? PyObject_GetAttr(output, grad_fn) : nullptr;
-  PyObject* const result = node ? PyObject_CallMethodObjArgs(node, register_dict, output, nullptr) : nullptr;
-  done = result != nullptr;
+  PyObject* const result = done ? PyObject_CallMethodObjArgs(node, register_dict, output, nullptr) : nullptr;
   Py_XDECREF(result);
-  Py_XDECREF(node);
-  return done;
+  return result != nullptr;
 }
 
-bool hook_gradient(PyObject* output, PyObject* hook) {
+// The node is that of the output.
+bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
   PyObject* const hooks = PyObject_GetAttr(output, hooks_name);
   if (!hooks) return false;
   Py_DECREF(hooks);
-  if (hooks == Py_None && register_dict) return hook_first(output, hook);
+  if (hooks == Py_None && register_dict) return hook_first(output, node, hook);
   PyObject* const handle = PyObject_CallMethodObjArgs(output, register_hook, hook, nullptr);
   Py_XDECREF(handle);
   return handle != nullptr;
@@ -137,14 +135,25 @@ PyObject* pass_on(const Plain* hook, PyObject* module, PyObject* args, PyObject*
   return result;
 }
 
-// 1 for a plain tensor of floating numbers that is no leaf of the graph.
+// 1 for a plain tensor of floating numbers.
 int is_plain(PyObject* output) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(output)) != tensor_type) return 0;
   PyObject* const floating = PyObject_CallMethodObjArgs(output, is_floating, nullptr);
   Py_XDECREF(floating);
-  if (!floating) return -1;
-  const int leaf = floating == Py_True ? is_true(output, is_leaf) : 1;
-  return leaf < 0 ? -1 : !leaf;
+  return floating ? floating == Py_True : -1;
+}
+
+// Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
+bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* node) {
+  PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
+  const bool noted = key && PySet_Add(hook->called, key) == 0;
+  Py_XDECREF(key);
+  if (!noted) return false;
+  if (hook->see != Py_None) {
+    const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
+    if (inside < 0 || (!inside && !call(hook->see, output))) return false;
+  }
+  return hook->grad == Py_None || hook_gradient(output, node, hook->grad);
 }
 
 // Arguments: the module, its arguments, its result.
@@ -156,19 +165,16 @@ PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
   if (!open) Py_RETURN_NONE;
   PyObject* const output = args[2];
   const int plain = is_plain(output);
-  if (plain <= 0) return plain < 0 ? nullptr : pass_on(hook, args[0], args[1], output);
-  PyObject* const key = PyLong_FromVoidPtr(args[0]);  // id(module)
-  const bool noted = key && PySet_Add(hook->called, key) == 0;
-  Py_XDECREF(key);
-  if (!noted) return nullptr;
-  if (hook->see != Py_None) {
-    const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
-    if (inside < 0 || (!inside && !call(hook->see, output))) return nullptr;
+  if (plain < 0) return nullptr;
+  PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
+  if (plain && !node) return nullptr;
+  if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
+    Py_XDECREF(node);
+    return pass_on(hook, args[0], args[1], output);
   }
-  if (hook->grad != Py_None) {
-    const int wanted = is_true(output, requires_grad);
-    if (wanted < 0 || (wanted && !hook_gradient(output, hook->grad))) return nullptr;
-  }
+  const bool done = look_at(hook, args[0], output, node);
+  Py_DECREF(node);
+  if (!done) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -237,8 +243,7 @@ PyMODINIT_FUNC PyInit__hooks() {
   const struct {
     PyObject** name;
     const char* text;
-  } names[] = {{&open_name, "open"},        {&is_floating, "is_floating_point"}, {&is_leaf, "is_leaf"},
-               {&requires_grad, "requires_grad"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
+  } names[] = {{&open_name, "open"},        {&is_floating, "is_floating_point"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
