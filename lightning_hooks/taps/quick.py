@@ -29,9 +29,12 @@ class PlainHook(OurHook, _hooks.Plain):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Called by torch after the module."""
-        if torch.compiler.is_compiling():  # in Python, so that a compiler sees it
+        if _is_traced():  # in Python, so that a compiler sees it
             return None
         return self.run(module, args, output)
+
+
+_is_traced = torch.compiler.is_dynamo_compiling  # without the tracers whose tensors are of a type of their own
 
 
 def _takes_hooks() -> bool:

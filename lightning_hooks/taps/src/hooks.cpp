@@ -28,25 +28,51 @@ int is_true(PyObject* owner, PyObject* name) {
   return value == Py_True;
 }
 
-bool call(PyObject* callee, PyObject* argument) {
-  PyObject* const result = PyObject_CallFunctionObjArgs(callee, argument, nullptr);
-  Py_XDECREF(result);
-  return result != nullptr;
-}
+
+// What a visitor may be called by without the interpreter: 0, or -1 with a Python error set. Its type then has a capsule of this
+// name, `_see`, that holds the function.
+typedef int (*See)(PyObject* visitor, PyObject* tensor);
+constexpr char kSee[] = "see", kSeeOf[] = "_see";
 
 // A hook of a gradient for one visitor that only looks.
 struct Look {
   PyObject_HEAD
   PyObject *gate, *see;
+  See quick;  // of `see`; null where it has none
 };
 // A forward hook of a module that is only looked at.
 struct Plain {
   PyObject_HEAD
   PyObject *gate, *called, *see, *grad, *otherwise;
+  See quick;
 };
 
 template <class Type>
-constexpr std::size_t kFields = (sizeof(Type) - sizeof(PyObject)) / sizeof(PyObject*);
+constexpr std::size_t kFields = (offsetof(Type, quick) - sizeof(PyObject)) / sizeof(PyObject*);
+
+// Shows a tensor to the visitor of a hook; false with a Python error set.
+template <class Type>
+bool show(const Type* hook, PyObject* tensor) {
+  if (hook->quick) return hook->quick(hook->see, tensor) == 0;
+  PyObject* const result = PyObject_CallFunctionObjArgs(hook->see, tensor, nullptr);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+// What a visitor may be called by. False with a Python error set.
+bool find_quick(PyObject* visitor, See& quick) {
+  quick = nullptr;
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(visitor));
+  PyObject* const pointer = PyObject_GetAttrString(type, kSeeOf);
+  if (!pointer) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
+    PyErr_Clear();
+    return true;
+  }
+  if (PyCapsule_IsValid(pointer, kSee)) quick = reinterpret_cast<See>(PyCapsule_GetPointer(pointer, kSee));
+  Py_DECREF(pointer);
+  return true;
+}
 
 template <class Type>
 PyObject** fields_of(PyObject* self) {
@@ -65,7 +91,8 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
     fields_of<Type>(self)[i] = value;
     Py_XDECREF(before);
   }
-  return 0;
+  Type* const hook = reinterpret_cast<Type*>(self);
+  return find_quick(hook->see, hook->quick) ? 0 : -1;
 }
 template <class Type>
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -93,7 +120,7 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
   if (grad == Py_None) Py_RETURN_NONE;  // a consumer's backward returned none
   const int open = is_true(hook->gate, open_name);
-  if (open < 0 || (open && !call(hook->see, grad))) return nullptr;
+  if (open < 0 || (open && !show(hook, grad))) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -151,7 +178,7 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* no
   if (!noted) return false;
   if (hook->see != Py_None) {
     const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
-    if (inside < 0 || (!inside && !call(hook->see, output))) return false;
+    if (inside < 0 || (!inside && !show(hook, output))) return false;
   }
   return hook->grad == Py_None || hook_gradient(output, node, hook->grad);
 }

@@ -41,14 +41,13 @@ double norm(const Row& row) {
   return std::isinf(abs_max(row)) ? std::numeric_limits<double>::infinity() : std::sqrt(row.m2 + row.count * (row.mean * row.mean));
 }
 
-// The letters are those of `_LETTERS` in lightning_hooks/stats/scalars.py.
-double statistic(char letter, const Row& row) {
-  if (!(row.count > 0)) return std::numeric_limits<double>::quiet_NaN();
+// Of a row with elements, whose norm is given. The letters are those of `_LETTERS` in lightning_hooks/stats/scalars.py.
+double statistic(char letter, const Row& row, double length) {
   switch (letter) {
     case 'm': return row.mean;
     case 's': return std::sqrt(row.m2 / row.count);
-    case 'r': return norm(row) / std::sqrt(row.count);
-    case 'n': return norm(row);
+    case 'r': return length / std::sqrt(row.count);
+    case 'n': return length;
     case 'b': return row.abs_sum / row.count;
     case 'l': return row.min;
     case 'g': return row.max;
@@ -108,9 +107,14 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
       united = unite(row, member + start[number], static_cast<std::size_t>(end - start[number]));
     }
     const Row& seen = i < rows ? row[i] : united;
-    for (Py_ssize_t s = 0; s < many; ++s) out[static_cast<std::size_t>(s) * width + i] = statistic(letters[s], seen);
-    out[static_cast<std::size_t>(many) * width + i] = seen.count;
-    all = all && seen.count > 0;
+    const bool there = seen.count > 0;
+    const double length = there ? norm(seen) : 0;
+    double* into = out + i;
+    for (Py_ssize_t s = 0; s < many; ++s, into += width) {
+      *into = there ? statistic(letters[s], seen, length) : std::numeric_limits<double>::quiet_NaN();
+    }
+    *into = seen.count;
+    all = all && there;
   }
   for (std::size_t i = 0; i < wanted.size(8); ++i) taken.data<double>()[i] = out[place[i]];
   return PyBool_FromLong(all);

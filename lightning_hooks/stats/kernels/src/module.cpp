@@ -10,6 +10,7 @@
 #include "drawing.hpp"
 #include "filling.hpp"
 #include "records.hpp"
+#include "writer.hpp"
 #include "writing.hpp"
 
 namespace {
@@ -128,4 +129,4 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The native kernel."
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__native() { return hooks::add_writer_type() ? PyModule_Create(&definition) : nullptr; }

@@ -7,10 +7,8 @@
 namespace hooks {
 namespace {
 
-// The numbers first to first + many of a state; null with a Python error set.
-double* numbers_of(const View& state, PyObject* first, std::size_t many) {
-  const Py_ssize_t begin = PyLong_AsSsize_t(first);
-  if (begin == -1 && PyErr_Occurred()) return nullptr;
+// The numbers begin to begin + many of a state; null with a Python error set.
+double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
     PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
     return nullptr;
@@ -20,6 +18,10 @@ double* numbers_of(const View& state, PyObject* first, std::size_t many) {
     return nullptr;
   }
   return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
+}
+double* numbers_of(const View& state, PyObject* first, std::size_t many) {
+  const Py_ssize_t begin = PyLong_AsSsize_t(first);
+  return begin == -1 && PyErr_Occurred() ? nullptr : numbers_of(state, begin, many);
 }
 
 void join_moments(double* numbers, const void* from) {
@@ -71,18 +73,14 @@ PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, void 
 
 }  // namespace
 
-namespace {
-
-// Measures a tensor into a row and, where `histogram` is not None, a histogram of a state. 1: done. 0: the tensor is not
-// measured here. -1: a Python error is set.
-int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject* tensor, bool merging, bool sized) {
+int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized) {
   View state, view;
   int found = look(into, state, false);
   if (found > 0) found = look(tensor, view);
   if (found <= 0) return found;
   double* const numbers = numbers_of(state, first, kMoments);
-  double* const counts = numbers && histogram != Py_None ? numbers_of(state, histogram, kBuckets) : nullptr;
-  if (!numbers || (histogram != Py_None && !counts)) return -1;
+  double* const counts = numbers && histogram >= 0 ? numbers_of(state, histogram, kBuckets) : nullptr;
+  if (!numbers || (histogram >= 0 && !counts)) return -1;
   Row row;
   double buckets[kBuckets];
   view.counts = counts ? buckets : nullptr;
@@ -98,38 +96,10 @@ int measure_into(PyObject* into, PyObject* first, PyObject* histogram, PyObject*
   return 1;
 }
 
-// What a writer holds, in this order: its arguments, and whether the table is asked for `magnitudes`.
-enum Held { kTable, kFirst, kHistogram, kOwner, kOtherwise, kMagnitudes, kAll };
-
-// 1 where the owner lets tensors be written and this one was; 0 where not; -1 with a Python error set.
-int write_directly(PyObject* held, PyObject* tensor) {
-  static PyObject* const direct = PyUnicode_InternFromString("direct");
-  static PyObject* const state = PyUnicode_InternFromString("state");
-  PyObject* const open = PyObject_GetAttr(PyTuple_GetItem(held, kOwner), direct);
-  if (!open) return -1;
-  Py_DECREF(open);
-  if (open != Py_True) return 0;
-  PyObject* const into = PyObject_GetAttr(PyTuple_GetItem(held, kTable), state);
-  if (!into) return -1;
-  const bool sized = PyTuple_GetItem(held, kMagnitudes) == Py_True;
-  const int done = measure_into(into, PyTuple_GetItem(held, kFirst), PyTuple_GetItem(held, kHistogram), tensor, true, sized);
-  Py_DECREF(into);
-  return done;
+bool read_place(PyObject* number, Py_ssize_t& place) {
+  place = number == Py_None ? kNowhere : PyLong_AsSsize_t(number);
+  return !PyErr_Occurred();
 }
-
-PyObject* write_tensor(PyObject* held, PyObject* tensor) {
-  const int done = write_directly(held, tensor);
-  if (done > 0) Py_RETURN_NONE;
-  if (done < 0) PyErr_Clear();  // the long way meets it again, and tells the owner
-  PyObject* const result = PyObject_CallFunctionObjArgs(PyTuple_GetItem(held, kOtherwise), tensor, nullptr);
-  Py_XDECREF(result);
-  if (!result) return nullptr;
-  Py_RETURN_NONE;
-}
-
-PyMethodDef write_method = {"write", write_tensor, METH_O, "Merge a tensor into a row."};
-
-}  // namespace
 
 // Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place;
 // then, if it is False, that magnitudes are not asked for.
@@ -138,29 +108,12 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
     PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
     return nullptr;
   }
+  Py_ssize_t first, histogram;
+  if (!read_place(args[1], first) || !read_place(args[2], histogram)) return nullptr;
   const bool sized = given == 5 || args[5] == Py_True;
-  const int done = measure_into(args[0], args[1], args[2], args[3], args[4] == Py_True, sized);
+  const int done = measure_into(args[0], first, histogram, args[3], args[4] == Py_True, sized);
   if (done < 0) return nullptr;
   return PyBool_FromLong(done);
-}
-
-// Arguments: what has the `state`, place of the row, place of its histogram or None, what has `direct`, what else to call.
-PyObject* py_writer(PyObject*, PyObject* args) {
-  if (PyTuple_Size(args) != kMagnitudes) {
-    PyErr_SetString(PyExc_TypeError, "expected a table, two places in it, an owner, and what to call otherwise");
-    return nullptr;
-  }
-  PyObject* const magnitudes = PyObject_GetAttrString(PyTuple_GetItem(args, kTable), "magnitudes");
-  PyObject* const held = magnitudes ? PyTuple_New(kAll) : nullptr;
-  for (Py_ssize_t i = 0; i < kMagnitudes && held; ++i) {
-    PyObject* const item = PyTuple_GetItem(args, i);
-    Py_INCREF(item);
-    PyTuple_SetItem(held, i, item);
-  }
-  if (held) PyTuple_SetItem(held, kMagnitudes, magnitudes);
-  PyObject* const writer = held ? PyCFunction_NewEx(&write_method, held, nullptr) : nullptr;
-  Py_XDECREF(held);
-  return writer;
 }
 
 namespace {

@@ -5,9 +5,17 @@
 
 namespace hooks {
 
+constexpr Py_ssize_t kNowhere = -1;
+
+// Measures a tensor into a row and, unless its place is kNowhere, a histogram of a state, or merges it with what is there.
+// 1: done. 0: the tensor is not measured here. -1: a Python error is set.
+int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized);
+
+// A place in a state, or None for none. False with a Python error set.
+bool read_place(PyObject* number, Py_ssize_t& place);
+
 // What each takes is said where it is written.
 PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given);
-PyObject* py_writer(PyObject*, PyObject* args);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given);

@@ -1,0 +1,119 @@
+#include "writer.hpp"
+
+#include <structmember.h>
+
+#include "writing.hpp"
+
+namespace hooks {
+namespace {
+
+PyObject* writer_type = nullptr;
+PyObject *direct_name, *state_name;
+
+struct Writer {
+  PyObject_HEAD
+  PyObject *table, *owner, *otherwise;
+  Py_ssize_t first, histogram;
+  bool sized;
+};
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  const Writer* const writer = reinterpret_cast<Writer*>(self);
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(writer->table);
+  Py_VISIT(writer->owner);
+  Py_VISIT(writer->otherwise);
+  return 0;
+}
+int clear(PyObject* self) {
+  Writer* const writer = reinterpret_cast<Writer*>(self);
+  Py_CLEAR(writer->table);
+  Py_CLEAR(writer->owner);
+  Py_CLEAR(writer->otherwise);
+  return 0;
+}
+void destroy(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  clear(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+// 1 where the owner lets tensors be written and this one was; 0 where not; -1 with a Python error set.
+int write_directly(const Writer* writer, PyObject* tensor) {
+  PyObject* const open = PyObject_GetAttr(writer->owner, direct_name);
+  if (!open) return -1;
+  Py_DECREF(open);  // True itself stays
+  if (open != Py_True) return 0;
+  PyObject* const into = PyObject_GetAttr(writer->table, state_name);
+  if (!into) return -1;
+  const int done = measure_into(into, writer->first, writer->histogram, tensor, true, writer->sized);
+  Py_DECREF(into);
+  return done;
+}
+
+// What `_see` of the type points to, for hooks that are compiled too. 0, or -1 with a Python error set.
+int see(PyObject* self, PyObject* tensor) {
+  const Writer* const writer = reinterpret_cast<Writer*>(self);
+  const int done = write_directly(writer, tensor);
+  if (done > 0) return 0;
+  if (done < 0) PyErr_Clear();  // the long way meets it again, and tells the owner
+  PyObject* const result = PyObject_CallFunctionObjArgs(writer->otherwise, tensor, nullptr);
+  Py_XDECREF(result);
+  return result ? 0 : -1;
+}
+
+PyObject* call(PyObject* self, PyObject* args, PyObject*) {
+  if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
+  if (see(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+template <class Function>
+void* slot_of(Function function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+PyObject* py_writer(PyObject*, PyObject* args) {
+  PyObject *table, *first, *histogram, *owner, *otherwise;
+  if (!PyArg_ParseTuple(args, "OOOOO:writer", &table, &first, &histogram, &owner, &otherwise)) return nullptr;
+  Py_ssize_t row, counts;
+  if (!read_place(first, row) || !read_place(histogram, counts)) return nullptr;
+  PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
+  if (!magnitudes) return nullptr;
+  Py_DECREF(magnitudes);
+  auto* const type = reinterpret_cast<PyTypeObject*>(writer_type);
+  PyObject* const made = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+  if (!made) return nullptr;
+  Writer* const writer = reinterpret_cast<Writer*>(made);
+  for (PyObject* const kept : {table, owner, otherwise}) Py_INCREF(kept);
+  writer->table = table;
+  writer->owner = owner;
+  writer->otherwise = otherwise;
+  writer->first = row;
+  writer->histogram = counts;
+  writer->sized = magnitudes == Py_True;
+  return made;
+}
+
+bool add_writer_type() {
+  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
+                                {Py_tp_traverse, slot_of(traverse)},
+                                {Py_tp_clear, slot_of(clear)},
+                                {Py_tp_dealloc, slot_of(destroy)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"lightning_hooks.stats.kernels._native.Writer", sizeof(Writer), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  direct_name = PyUnicode_InternFromString("direct");
+  state_name = PyUnicode_InternFromString("state");
+  writer_type = PyType_FromSpec(&spec);
+  PyObject* const pointer = writer_type ? PyCapsule_New(slot_of(see), "see", nullptr) : nullptr;
+  const bool added = pointer && PyObject_SetAttrString(writer_type, "_see", pointer) == 0;
+  Py_XDECREF(pointer);
+  return added;
+}
+
+}  // namespace hooks
