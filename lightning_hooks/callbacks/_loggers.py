@@ -75,8 +75,7 @@ class Outlet:
 
     def _writer(self, logger: Any) -> RunWriter | None:
         experiment = getattr(logger, "experiment", None)  # a Logger need not have one
-        if not is_tensorboard(experiment):
-            return None
-        if id(experiment) not in self._writers:
-            self._writers[id(experiment)] = RunWriter(experiment)
-        return self._writers[id(experiment)]
+        known = self._writers.get(id(experiment))  # it holds the experiment, so its id stays its own
+        if known is None and is_tensorboard(experiment):
+            known = self._writers[id(experiment)] = RunWriter(experiment)
+        return known

@@ -88,14 +88,16 @@ class Layout:
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
-        merged = [self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)]
+        merged = [
+            self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)
+        ]
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**self._place, "count": len(stats)}
         parts = [places.get(c.stat, places["count"]) * width + c.rows for c in every_column]
         of_all = [*(self._place["norm"] * width + row for row in unions), self._place["nonfinite"] * width + everything]
-        wanted = np.concatenate([*parts, np.array([*merged, *of_all], dtype=np.intp)])
+        wanted = np.concatenate([*parts, np.array([*merged, *of_all])], dtype=np.int32, casting="same_kind")
         self._statistics = Statistics(stats, self._rows, merges, wanted)
-        self._rows_of = wanted % width  # of each value
+        self._wanted, self._width = wanted, width
         self._ends = (len(wanted) - len(of_all) - len(merged), len(wanted) - len(of_all))
         self._all_there = np.ones(len(wanted), dtype=np.bool_)
         self._all_there.flags.writeable = False
@@ -134,6 +136,10 @@ class Layout:
                 self._merged_rows.append(union)
                 self._merged_below.append(below)
 
+    def rows_of_values(self) -> NDArray[np.int32]:
+        """The row, group or union of each value; worked out anew, since most steps have all of them."""
+        return self._wanted % self._width
+
     def fill(self, moments: Array) -> Filled:
         """Compute everything that follows from the moments of rows and groups.
 
@@ -155,12 +161,13 @@ class Filled:
         self._layout = layout
         self._every, self._values, self._complete = derived
         # Of most steps everything was measured.
-        self._there = layout._all_there if self._complete else self.measured.take(layout._rows_of)
+        self._there = layout._all_there if self._complete else self.measured.take(layout.rows_of_values())
 
     @property
     def measured(self) -> NDArray[np.bool_]:
         """Which rows, groups and unions have elements."""
-        return self._every[-1] > 0
+        there: NDArray[np.bool_] = self._every[-1] > 0
+        return there
 
     def columns(self) -> Columns:
         """The values of every column; those of `others` are still to be put in."""

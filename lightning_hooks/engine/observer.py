@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
-from lightning_hooks.engine.param_reads import read, read_alone, read_changes
+from lightning_hooks.engine.param_reads import all_train, read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
@@ -184,8 +184,9 @@ class Observer(Participant):
         """Read `param` and `grad` of the optimizer's parameters."""
         params, grads = self._params.due(optimizer, self.schedules, "param", "grad")
         if not memo.shared and memo.scale is None:
-            read_alone(self, params)
-            read_alone(self, grads, _GRAD)
+            trainable = all_train(params)
+            read_alone(self, params, trainable=trainable)
+            read_alone(self, grads, _GRAD, trainable=trainable and grads.parameters is params.parameters)
         else:
             read(self, params, "param", memo, _itself)
             read(self, grads, "grad", memo, _GRAD, memo.scale)

@@ -32,7 +32,9 @@ class Sink(Protocol):
         """Put a measurement into a row."""
 
 
-def read(sink: Sink, due: DueRows, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None) -> None:
+def read(
+    sink: Sink, due: DueRows, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None
+) -> None:
     """Set rows to a tensor of their parameters; measured once where several look, and divided by a loss scale.
 
     Args:
@@ -91,22 +93,27 @@ def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Ca
     _set_alone(sink, rows, values, lambda: sink.table.measure_differences(indices, values, earlier), change)
 
 
-def read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None = None) -> None:
+def all_train(due: DueRows) -> bool:
+    """Whether none of the parameters is frozen."""
+    return all(map(_trains, due.parameters))
+
+
+def read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None = None, *, trainable: bool = False) -> None:
     """Set rows to a tensor of their parameters at which nobody else looks.
 
     Args:
         sink: takes what is measured.
         due: parameters with their rows.
         value_of: from a parameter to its tensor, or None where there is none; by default the parameter itself.
+        trainable: whether it is known that none of the parameters is frozen.
     """
-    rows, places, values = due.rows, due.places, due.parameters
-    if value_of is not None:
-        values = list(map(value_of, values))
-    if not (all(map(_trains, due.parameters)) and all(map(is_not, values, repeat(None)))):
+    rows, places = due.rows, due.places
+    values: list[Any] = due.parameters if value_of is None else list(map(value_of, due.parameters))
+    if not (trainable or all_train(due)) or not all(map(is_not, values, repeat(None))):
         kept = [i for i, value in enumerate(values) if value is not None and due.parameters[i].requires_grad]
         rows, values = [rows[i] for i in kept], [values[i] for i in kept]
         places = sink.table.places([row.index for row in rows])
-    _set_alone(sink, rows, values, lambda: sink.table.measure_all(places, list(values)))
+    _set_alone(sink, rows, values, lambda: sink.table.measure_all(places, values))
 
 
 def _set_alone(

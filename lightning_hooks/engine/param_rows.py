@@ -77,12 +77,14 @@ class ParamRows:
         """
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         first = id(parameters[0]) if parameters else 0
-        found = []
+        found: list[DueRows] = []
         for tensor in tensors:
             known = self._due.get((tensor, schedules, first))
             if known is None or not known.are_of(parameters):
                 rows = {key: row for key, row in self._rows.get(tensor, {}).items() if self._is_due(row, schedules)}
                 known = self._due[tensor, schedules, first] = DueRows(parameters, rows, self._table)
+                if found and list(map(id, found[0].parameters)) == list(map(id, known.parameters)):
+                    known.parameters = found[0].parameters  # the same list, as it is of `param` and `grad` as a rule
             found.append(known)
         return found
 

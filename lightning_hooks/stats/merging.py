@@ -94,12 +94,12 @@ class Statistics:
         wanted: what is read of them at every step: places in the flat table of `Derived`.
     """
 
-    def __init__(self, stats: Sequence[str], rows: int, merges: Merges, wanted: NDArray[np.intp] | None = None) -> None:
+    def __init__(self, stats: Sequence[str], rows: int, merges: Merges, wanted: NDArray[np.int32] | None = None) -> None:
         self._stats = tuple(stats)
         self._letters = letters(self._stats)
         self._merges = merges
         self._out = np.empty((len(stats) + 1, rows + len(merges)))  # one for all steps: it is large, and soon read out
-        self._wanted = np.empty(0, dtype=np.int64) if wanted is None else wanted.astype(np.int64)
+        self._wanted = np.empty(0, dtype=np.int32) if wanted is None else wanted
 
     def __call__(self, moments: Array) -> Derived:
         """The statistics of a step.

@@ -54,8 +54,8 @@ class Table(Metric):
         replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
         pair_rows: the rows that also keep sums over pairs of gradients.
         device: where the moments live.
-        magnitudes: whether the sums of magnitudes and the underflows of rows are asked for; if not, the kernel in NumPy leaves
-            them out, NaN.
+        magnitudes: whether the sums of magnitudes and the underflows of rows are asked for; if not, NaN stands where the kernel
+            leaves them out: the sums in the compiled one, both in NumPy's.
 
     Example:
         >>> table = Table(2)

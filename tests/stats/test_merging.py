@@ -51,7 +51,7 @@ def test_compiled_and_numpy_agree(rows, monkeypatch):
 def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows, monkeypatch, compiled):
     if not compiled:
         monkeypatch.setattr(kernels, "compiled", None)
-    places = np.array([3, 0, 3, len(rows) + 2])
+    places = np.array([3, 0, 3, len(rows) + 2], dtype=np.int32)
     every, taken, complete = Statistics(("mean",), len(rows), Merges([[1], [2], [3, 4]]), places)(rows)
     np.testing.assert_array_equal(taken, every.ravel()[places])
     assert complete is not bool((rows[:, 0] == 0).any())
@@ -71,4 +71,6 @@ def test_what_does_not_belong_together_is_refused(rows):
     with pytest.raises(ValueError, match="belong together"):
         statistics(("mean",), rows, merges)
     with pytest.raises(ValueError, match="belong together"):
-        kernels.compiled.derive(rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)), np.zeros(0, np.int64), np.empty(0))
+        kernels.compiled.derive(
+            rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)), np.zeros(0, np.int32), np.empty(0)
+        )

@@ -77,6 +77,16 @@ def test_checksums_agree(size):
     assert checksum.masked(checksum.crc32c(data)) == masked_crc32c(data)
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
+def test_events_and_records_are_the_same_compiled_or_not(size, monkeypatch):
+    data = os.urandom(size)
+    made = []
+    for _ in range(2):
+        made.append([event_bytes(1.5, step, data) for step in (0, 127, 128, 2**40)] + [checksum.framing()(data)])
+        monkeypatch.setattr("lightning_hooks.stats.kernels.compiled", None)
+    assert made[0] == made[1]
+
+
 def test_values_beyond_float32_are_infinite_in_a_template_too():
     builder = EventBuilder()
     for step in steady(4):

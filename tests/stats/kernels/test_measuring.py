@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lightning_hooks.stats.moments import UNDERFLOW
 from tests.stats.kernels.agreement import DTYPES, agrees, normal
 
-BLOCK = 4096  # of the compiled kernel; its chunks are four blocks
+BLOCK = 8192  # of the compiled kernel; its chunks are two blocks
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

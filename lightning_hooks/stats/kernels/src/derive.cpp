@@ -84,10 +84,10 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   const std::size_t rows = moments.size(8) / kMoments, unions = starts.size(8), width = rows + unions;
   const auto* const member = members.data<std::int64_t>();
   const auto* const start = starts.data<std::int64_t>();
-  const auto* const place = wanted.data<std::int64_t>();
-  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width && wanted.size(8) == taken.size(8);
+  const auto* const place = wanted.data<std::int32_t>();
+  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width && wanted.size(4) == taken.size(8);
   for (std::size_t i = 0; i < members.size(8); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
-  for (std::size_t i = 0; i < wanted.size(8); ++i) fits = fits && place[i] >= 0 && place[i] < static_cast<std::int64_t>(result.size(8));
+  for (std::size_t i = 0; i < wanted.size(4); ++i) fits = fits && place[i] >= 0 && static_cast<std::size_t>(place[i]) < result.size(8);
   for (std::size_t i = 0; i < unions; ++i) {
     const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size(8));
     fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size(8));
@@ -116,7 +116,7 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
     *into = seen.count;
     all = all && there;
   }
-  for (std::size_t i = 0; i < wanted.size(8); ++i) taken.data<double>()[i] = out[place[i]];
+  for (std::size_t i = 0; i < wanted.size(4); ++i) taken.data<double>()[i] = out[place[i]];
   return PyBool_FromLong(all);
 }
 

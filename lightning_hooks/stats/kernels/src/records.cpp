@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as the records of an event file carry it, is computed eight bytes at a time: by an instruction, or from tables.
+// CRC-32C (Castagnoli), as the records of an event file carry it, is computed eight bytes at a time from tables.
 #include "records.hpp"
 
 #include <array>
@@ -27,26 +27,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables8 = make_tables();
 
-#if defined(__x86_64__)
-// By the instruction for it.
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_by_instruction(const unsigned char* data, std::size_t size) {
-  unsigned long long crc = 0xffffffffu;
-  for (; size >= 8; size -= 8, data += 8) {
-    unsigned long long word;
-    std::memcpy(&word, data, sizeof word);
-    crc = __builtin_ia32_crc32di(crc, word);
-  }
-  auto last = static_cast<std::uint32_t>(crc);
-  for (; size > 0; --size, ++data) last = __builtin_ia32_crc32qi(last, *data);
-  return ~last;
-}
-const bool has_instruction = (__builtin_cpu_init(), __builtin_cpu_supports("sse4.2"));
-#endif
-
 std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
-#if defined(__x86_64__)
-  if (has_instruction) return crc32c_by_instruction(data, size);
-#endif
   std::uint32_t crc = 0xffffffffu;
   for (; size >= 8; size -= 8, data += 8) {
     crc ^= data[0] | data[1] << 8 | data[2] << 16 | static_cast<std::uint32_t>(data[3]) << 24;
