@@ -1,0 +1,112 @@
+"""The hooks that are on a model, for whom they were put there, and the handles by which they come off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+from weakref import finalize
+
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.compiled import CompiledTaps
+from lightning_hooks.engine.moments import hook_updates
+from lightning_hooks.engine.param_hooks import ParameterHooks
+from lightning_hooks.engine.participant import HasParameters, Participant
+from lightning_hooks.engine.places import build_places
+from lightning_hooks.taps import Gate, Handles, register
+
+Active = Sequence[tuple[Participant, Hashable]]
+"""Who acts in a step, with the key of what they do."""
+
+
+class Installed:
+    """Owns every handle of a model.
+
+    `key` tells what the hooks are for: they stay from step to step as long as it is the same, and are put anew where it is
+    None. `extras` are the handles of what stays longer.
+
+    Args:
+        model: the root module.
+        gate: that the hooks ask.
+        optimizers: called for the optimizers whose updates are watched; they may change during a fit.
+    """
+
+    def __init__(self, model: nn.Module, gate: Gate, optimizers: Callable[[], Sequence[Optimizer]]) -> None:
+        self.key: tuple[Any, ...] | None = None
+        self.extras = Handles()
+        self._gate = gate
+        self._optimizers = optimizers
+        self._handles = Handles()
+        self._step_handles = Handles()
+        self._compiled = CompiledTaps(model, gate, self._step_handles)
+        self._parameters = ParameterHooks(model, gate, self._handles, self._step_handles)
+        # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
+        finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
+        finalizer.atexit = False
+
+    def put(
+        self,
+        active: Active,
+        called: set[int],
+        key: tuple[Any, ...],
+        everybody: Sequence[Participant],
+        moment: Callable[[str, HasParameters], None],
+    ) -> None:
+        """Put the hooks of a step in the place of those that are there.
+
+        Args:
+            active: who acts in it.
+            called: takes the ids of the modules that are called.
+            key: of the step.
+            everybody: who may act in any step: hooks inside compiled code are theirs.
+            moment: a bound method, known weakly; called around an optimizer's step with the moment's name and the optimizer.
+        """
+        self.off()
+        parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
+        if self._compiled.changed():  # by somebody's on_train_start, say
+            self._compiled.place(everybody)
+        self._compiled.fill(parts, called)
+        for place in build_places([part for part in parts if id(part.module) not in self._compiled.inside], called):
+            register(place, self._gate, self._handles, self._step_handles)
+        self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
+        for participant, wanted in active:
+            participant.register(wanted, self._gate, self._handles)
+        if any(participant.needs_updates for participant, _ in active):
+            for optimizer in self._optimizers():
+                hook_updates(optimizer, moment, self._handles)
+        self.key = key
+
+    def place_inside(self, everybody: Sequence[Participant]) -> None:
+        """Put hooks inside compiled code wherever anybody ever acts there."""
+        self._compiled.place(everybody)
+
+    def begin_batch(self, *, opening: bool = True) -> None:
+        """Hook parameters that can only now be hooked, and open the gate.
+
+        Args:
+            opening: whether to open it.
+        """
+        self._parameters.register()
+        if opening:
+            self._gate.open = True
+            self._gate.traced = self._compiled.busy
+
+    def end_step(self) -> None:
+        """Take off what only one step needs."""
+        self._step_handles.close()
+
+    def off(self) -> None:
+        """Take everything off but what is inside compiled code, and the extras."""
+        self._handles.close()
+        self._step_handles.close()
+        self.key = None
+
+    def off_inside(self) -> None:
+        """Take off what is inside compiled code."""
+        self._compiled.close()
+
+
+def _close_all(*handles: Handles) -> None:
+    for kept in handles:
+        kept.close()

@@ -1,0 +1,27 @@
+"""A step that is under way: who acts in it, and what its hooks have seen so far."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_hooks.engine.participant import Participant
+
+
+@dataclass
+class OpenStep:
+    """A step that has begun and not ended. A validation run may fall into a step of training: each stage has its own."""
+
+    step: int
+    active: list[tuple[Participant, Hashable]]
+    called: set[int] = field(default_factory=set)
+    key: tuple[Any, ...] = ()  # equal for steps that need the same hooks
+
+    def __post_init__(self) -> None:
+        self.key = tuple([(id(p), key) for p, key in self.active])
+
+    def let_go(self, participant: Participant) -> None:
+        """Go on without a participant."""
+        self.active = [(p, key) for p, key in self.active if p is not participant]
+        self.__post_init__()
