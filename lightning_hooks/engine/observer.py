@@ -25,6 +25,7 @@ from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
+from lightning_hooks.stats.amending import rescale, withdraw
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.merged import Merged, Merging
@@ -236,13 +237,13 @@ class Observer(Participant):
                 self.fail(error)
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
                 tensors = ("update", *self._params.of_state)
-                self.table.withdraw([r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
+                withdraw(self.table, [r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""
         self.scale = scale
         if factor is not None:
-            self.table.rescale([row.index for row in self.plan.rows if row.kind in FLOWING], factor)
+            rescale(self.table, [row.index for row in self.plan.rows if row.kind in FLOWING], factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.

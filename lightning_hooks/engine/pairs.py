@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lightning_hooks.engine.plan import Plan, Row
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.moments import COUNT, M2, MEAN
+from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.prepare import local_part
 from lightning_hooks.stats.table import Table
 
@@ -60,7 +62,8 @@ class PairWatch:
         gradient = local_part(gradient)
         if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
             new, old = gradient.flatten().double(), before.flatten().double()
-            self.table.put_before(row.index, torch.dot(new, old), torch.dot(old, old), torch.dot(new, new))
+            sums = self.table.pair_sums(row.index)
+            sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
         self._now[row.index] = gradient.detach().clone()
 
 
@@ -76,4 +79,9 @@ class _Part:
 
     def look(self, look: Measurement) -> None:
         """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
-        self.table.add_part(self.row.index, look, first=self.row.target.value.grad is None)
+        sums = self.table.pair_sums(self.row.index)
+        new = look.moments.to(sums.device, non_blocking=True)
+        if self.row.target.value.grad is None:
+            sums[SMALL:] = 0.0
+        sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
+        sums[PARTS] += 1.0

@@ -15,12 +15,10 @@ from lightning_hooks.stats import device_rows, kernels
 from lightning_hooks.stats.array_view import ArrayView
 from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.device_rows import HasDirect
-from lightning_hooks.stats.histogram import shift
-from lightning_hooks.stats.host_copy import at_once, begin_copy, to_device
+from lightning_hooks.stats.host_copy import at_once, begin_copy
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
-from lightning_hooks.stats.moments import COUNT, M2, MEAN, MOMENTS, merge, neutral, rescale
-from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
+from lightning_hooks.stats.moments import MOMENTS, merge
 from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.user_rows import UserRows
@@ -273,65 +271,9 @@ class Table(Metric):
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
 
-    def add_part(self, row: int, look: Measurement, *, first: bool) -> None:
-        """Take in the gradient of one micro-batch, of which the row's own tensor is the sum.
-
-        Args:
-            row: which.
-            look: at the gradient.
-            first: whether it is the first of a sum that begins anew.
-        """
-        sums = self.sections.split(self.state)[3][self._pair_slots[row]]
-        new = look.moments.to(self.state.device, non_blocking=True)
-        square = new[M2] + new[COUNT] * new[MEAN].square()
-        if first:
-            sums[SMALL:] = 0.0
-        sums[SMALL] += square
-        sums[PARTS] += 1.0
-
-    def put_before(self, row: int, product: Tensor, before: Tensor, now: Tensor) -> None:
-        """Set the product of a row's gradient with the one before.
-
-        Args:
-            row: which.
-            product: of the two, a scalar.
-            before: squared norm of the one before, a scalar.
-            now: squared norm of this one, a scalar.
-        """
-        sums = self.sections.split(self.state)[3][self._pair_slots[row]]
-        sums[DOT], sums[BEFORE], sums[NOW] = product, before, now
-
-    def withdraw(self, rows: Sequence[int], unless: Tensor) -> None:
-        """Make rows neutral again, unless a number on the device is 0; nothing waits for it.
-
-        Args:
-            rows: which; a user's metric of them stays as it is.
-            unless: a scalar.
-        """
-        gone = unless.to(self.state.device, non_blocking=True) > 0
-        moments, histograms, sums, _ = self.sections.split(self.state)
-        index = to_device(rows, self.state.device)
-        moments[index] = torch.where(gone, neutral(len(index), self.state.device), moments[index])
-        slots = to_device([self._slot_of[row] for row in rows if row in self._slot_of], self.state.device)
-        histograms[slots] = torch.where(gone, 0.0, histograms[slots])
-        places = to_device([place for row in rows for place in self.users.places(row)], self.state.device)
-        sums[places] = torch.where(gone, 0.0, sums[places])
-
-    def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
-        """Multiply what rows hold, and what is known of the parts of gradients, by a factor.
-
-        Args:
-            rows: which; only where some of them keep histograms the device is waited for, since whole buckets move.
-            factor: a scalar, a power of two.
-        """
-        factor = factor.to(self.state.device, torch.float64)
-        moments, histograms, _, pairs = self.sections.split(self.state)
-        index = to_device(rows, self.state.device)
-        moments[index] = rescale(moments[index], factor)
-        pairs[:, SMALL] *= factor.square()
-        slots = [self._slot_of[row] for row in rows if row in self._slot_of]
-        if slots:
-            histograms[slots] = shift(histograms[slots], round(float(factor.log2())))
+    def pair_sums(self, row: int) -> Tensor:
+        """The sums over pairs of gradients that a row keeps, float64 [5]: a view of the state."""
+        return self.sections.split(self.state)[3][self._pair_slots[row]]
 
     def clear(self) -> None:
         """Make every row neutral again."""
