@@ -119,6 +119,15 @@ def test_a_state_that_cannot_be_written_is_refused():
         native.put_moments(state, 0, b"abc", False)
     assert not state.any()
     assert not native.measure_into(state.to("meta"), 0, None, tensor, False)
+    for place, histogram, error in (
+        (-9, None, IndexError),
+        (0, -1, IndexError),
+        (0, -509, IndexError),
+        (None, None, TypeError),
+    ):
+        with pytest.raises(error):
+            native.measure_into(state, place, histogram, tensor, False)
+    assert not state.any()
 
 
 def test_several_rows_are_put_at_once_and_the_rest_is_named():

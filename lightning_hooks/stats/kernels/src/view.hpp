@@ -21,9 +21,9 @@ struct View {
   // `stored`. The differences of sixteen-bit floats are float32, which `kind` then says. Null where nothing is.
   const char* minus = nullptr;
   Kind stored = Kind::f32;
-  bool sized = true;        // whether the sum of magnitudes is asked for; NaN in its place if not
+  bool sized = true;         // whether the sum of magnitudes is asked for; NaN in its place if not
   double* counts = nullptr;  // where its histogram goes, if that is wanted
-  std::vector<Dim> gaps;    // empty where the elements lie side by side; else the dimensions, innermost first
+  std::vector<Dim> gaps;     // empty where the elements lie side by side; else the dimensions, innermost first
 
   // Reads sizes and strides in elements, as torch gives them.
   void lay_out(const std::int64_t* shape, const std::int64_t* strides, int ndim);

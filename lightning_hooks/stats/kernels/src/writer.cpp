@@ -78,10 +78,10 @@ void* slot_of(Function function) {
 }  // namespace
 
 PyObject* py_writer(PyObject*, PyObject* args) {
-  PyObject *table, *first, *histogram, *owner, *otherwise;
-  if (!PyArg_ParseTuple(args, "OOOOO:writer", &table, &first, &histogram, &owner, &otherwise)) return nullptr;
+  PyObject *table, *histogram, *owner, *otherwise;
   Py_ssize_t row, counts;
-  if (!read_place(first, row) || !read_place(histogram, counts)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OnOOO:writer", &table, &row, &histogram, &owner, &otherwise)) return nullptr;
+  if (!read_place(histogram, counts)) return nullptr;
   PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
   if (!magnitudes) return nullptr;
   Py_DECREF(magnitudes);

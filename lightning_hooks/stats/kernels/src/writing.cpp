@@ -79,8 +79,9 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   if (found > 0) found = look(tensor, view);
   if (found <= 0) return found;
   double* const numbers = numbers_of(state, first, kMoments);
-  double* const counts = numbers && histogram >= 0 ? numbers_of(state, histogram, kBuckets) : nullptr;
-  if (!numbers || (histogram >= 0 && !counts)) return -1;
+  const bool counted = histogram != kNowhere;
+  double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
+  if (!numbers || (counted && !counts)) return -1;
   Row row;
   double buckets[kBuckets];
   view.counts = counts ? buckets : nullptr;
@@ -108,8 +109,9 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
     PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
     return nullptr;
   }
-  Py_ssize_t first, histogram;
-  if (!read_place(args[1], first) || !read_place(args[2], histogram)) return nullptr;
+  Py_ssize_t histogram;
+  const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
+  if (PyErr_Occurred() || !read_place(args[2], histogram)) return nullptr;
   const bool sized = given == 5 || args[5] == Py_True;
   const int done = measure_into(args[0], first, histogram, args[3], args[4] == Py_True, sized);
   if (done < 0) return nullptr;

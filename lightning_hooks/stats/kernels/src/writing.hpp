@@ -5,13 +5,13 @@
 
 namespace hooks {
 
-constexpr Py_ssize_t kNowhere = -1;
+constexpr Py_ssize_t kNowhere = PY_SSIZE_T_MIN;  // no place that anybody could give
 
 // Measures a tensor into a row and, unless its place is kNowhere, a histogram of a state, or merges it with what is there.
 // 1: done. 0: the tensor is not measured here. -1: a Python error is set.
 int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized);
 
-// A place in a state, or None for none. False with a Python error set.
+// The place of a histogram in a state, kNowhere for None. False with a Python error set.
 bool read_place(PyObject* number, Py_ssize_t& place);
 
 // What each takes is said where it is written.
