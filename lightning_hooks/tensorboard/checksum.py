@@ -21,11 +21,7 @@ _BASE = 0x82F63B78
 
 
 def find() -> Callable[[bytes], int]:
-    """The fastest function there is from bytes to their CRC-32C."""
-    kernel = compiled()
-    if kernel is not None:
-        fastest: Callable[[bytes], int] = kernel.crc32c
-        return fastest
+    """The fastest function in Python from bytes to their CRC-32C."""
     try:
         from google_crc32c import value  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

@@ -77,7 +77,7 @@ def test_checksums_agree(size):
     assert checksum.masked(checksum.crc32c(data)) == masked_crc32c(data)
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129, 1000, 4099, 70_000])
 def test_events_and_records_are_the_same_compiled_or_not(size, monkeypatch):
     data = os.urandom(size)
     made = []

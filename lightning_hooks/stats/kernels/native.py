@@ -16,7 +16,6 @@ from torch import Tensor
 
 from lightning_hooks.stats.kernels import _native
 from lightning_hooks.stats.kernels._native import (
-    crc32c,
     derive,
     draw,
     event,
@@ -34,7 +33,6 @@ from lightning_hooks.stats.kernels._native import measure_histogram as read_hist
 from lightning_hooks.stats.kernels._native import measure_many as read_many
 
 __all__ = [
-    "crc32c",
     "derive",
     "describe",
     "draw",

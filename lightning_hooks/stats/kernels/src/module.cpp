@@ -113,7 +113,6 @@ PyMethodDef methods[] = {
      "Write several rows of moments into a state."},
     {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
      "Write a histogram into a state, or add it."},
-    {"crc32c", hooks::py_crc32c, METH_O, "The CRC-32C of bytes."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
     {"event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_event)), METH_FASTCALL, "A serialized event."},
     {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,

@@ -52,13 +52,6 @@ constexpr unsigned char kWallTime = 0x09, kStep = 0x10, kSummary = 0x2a;
 
 }  // namespace
 
-PyObject* py_crc32c(PyObject*, PyObject* data) {
-  char* bytes = nullptr;
-  Py_ssize_t size = 0;
-  if (PyBytes_AsStringAndSize(data, &bytes, &size) != 0) return nullptr;
-  return PyLong_FromUnsignedLong(crc32c(reinterpret_cast<const unsigned char*>(bytes), static_cast<std::size_t>(size)));
-}
-
 PyObject* py_record(PyObject*, PyObject* data) {
   char* bytes = nullptr;
   Py_ssize_t size = 0;

@@ -5,9 +5,6 @@
 
 namespace hooks {
 
-// Argument: bytes. Gives their CRC-32C.
-PyObject* py_crc32c(PyObject*, PyObject* data);
-
 // Argument: bytes. Gives the record that holds them: their length, and a checksum of that and of them.
 PyObject* py_record(PyObject*, PyObject* data);
 
