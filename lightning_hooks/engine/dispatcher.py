@@ -103,11 +103,8 @@ class Dispatcher:
         opened = self._open[TRAIN]
         if opened.step == step:
             return True
-        if self._pauses or self.renewal.wanted or not self.meter.runs:
+        if self._pauses or self.renewal.wanted or not self.meter.runs or self._is_due(step):
             return False
-        for participant in self.participants:
-            if participant.due(step, TRAIN) is not None:
-                return False
         opened.step = step
         self._rested += 1
         return True
@@ -137,13 +134,17 @@ class Dispatcher:
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
 
+    def _is_due(self, step: int) -> bool:
+        """Whether anybody acts in a step of training."""
+        return any(participant.due(step, TRAIN) is not None for participant in self.participants)
+
     def _nobody_acts(self, step: int, fresh: bool) -> bool:
         """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do."""
         if self._hooks.key != () or self.renewal.wanted:
             return False
         if not fresh:
             return not self._open[TRAIN].active
-        if any(participant.due(step, TRAIN) is not None for participant in self.participants):
+        if self._is_due(step):
             return False
         self.stage = TRAIN
         self._open[TRAIN] = OpenStep(step, [])

@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
-from lightning_hooks.engine.param_reads import all_train, read, read_alone, read_changes
+from lightning_hooks.engine.param_reads import read, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
@@ -184,13 +184,8 @@ class Observer(Participant):
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
         params, grads = self._params.due(optimizer, self.schedules, "param", "grad")
-        if not memo.shared and memo.scale is None:
-            trainable = all_train(params)
-            read_alone(self, params, trainable=trainable)
-            read_alone(self, grads, _GRAD, trainable=trainable and grads.parameters is params.parameters)
-        else:
-            read(self, params, "param", memo, _itself)
-            read(self, grads, "grad", memo, _GRAD, memo.scale)
+        read(self, params, "param", memo)
+        read(self, grads, "grad", memo, _GRAD, memo.scale)
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in grads:
@@ -208,7 +203,7 @@ class Observer(Participant):
                 id(parameter): parameter
                 for parameter, _ in self._due_rows(optimizer, "update")
                 # One that is not initialized has no value before its first step.
-                if parameter.requires_grad and not isinstance(parameter, UninitializedParameter)
+                if not isinstance(parameter, UninitializedParameter)
             }
             missing = [parameter for key, parameter in wanted.items() if key not in memo.before]
             memo.before.update(self._snapshots.take(id(optimizer), missing))
@@ -313,7 +308,3 @@ class Observer(Participant):
 
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> DueRows:
         return self._params.due(optimizer, self.schedules, tensor)[0]
-
-
-def _itself(parameter: nn.Parameter) -> Tensor:
-    return parameter

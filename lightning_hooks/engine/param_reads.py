@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from operator import attrgetter, is_not
+from operator import is_not
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,8 +15,6 @@ from lightning_hooks.engine.plan import Row
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
-
-_trains = attrgetter("requires_grad")
 
 
 class Sink(Protocol):
@@ -33,7 +31,12 @@ class Sink(Protocol):
 
 
 def read(
-    sink: Sink, due: DueRows, tensor: str, memo: Memo, value_of: Callable[[Any], Any], scale: Tensor | None = None
+    sink: Sink,
+    due: DueRows,
+    tensor: str,
+    memo: Memo,
+    value_of: Callable[[Any], Any] | None = None,
+    scale: Tensor | None = None,
 ) -> None:
     """Set rows to a tensor of their parameters; measured once where several look, and divided by a loss scale.
 
@@ -42,21 +45,19 @@ def read(
         due: parameters with their rows.
         tensor: which.
         memo: of the optimizer's step.
-        value_of: from a parameter to its tensor, or None where there is none.
+        value_of: from a parameter to its tensor, or None where there is none; by default the parameter itself.
         scale: by which the tensor is to be divided.
     """
     if not memo.shared and scale is None:
-        read_alone(sink, due, value_of)
+        _read_alone(sink, due, value_of)
         return
     rows: list[Row] = []
     keys: list[tuple[int, str]] = []
     fresh: dict[tuple[int, str], Tensor] = {}
     for parameter, row in due:
-        if not parameter.requires_grad:
-            continue
         key = (id(parameter), tensor)
         if key not in memo.looks:
-            value = value_of(parameter)
+            value = parameter if value_of is None else value_of(parameter)
             if value is None:
                 continue
             fresh[key] = value
@@ -85,7 +86,7 @@ def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Ca
         before: what they were, by the id of the parameter.
         change: from a parameter to the difference.
     """
-    pairs = [(p, row, before[id(p)]) for p, row in due if p.requires_grad and id(p) in before]
+    pairs = [(p, row, before[id(p)]) for p, row in due if id(p) in before]
     values: list[Tensor] = [parameter for parameter, _, _ in pairs]
     earlier = [copy for _, _, copy in pairs]
     rows = [row for _, row, _ in pairs]
@@ -93,24 +94,12 @@ def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Ca
     _set_alone(sink, rows, values, lambda: sink.table.measure_differences(indices, values, earlier), change)
 
 
-def all_train(due: DueRows) -> bool:
-    """Whether none of the parameters is frozen."""
-    return all(map(_trains, due.parameters))
-
-
-def read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None = None, *, trainable: bool = False) -> None:
-    """Set rows to a tensor of their parameters at which nobody else looks.
-
-    Args:
-        sink: takes what is measured.
-        due: parameters with their rows.
-        value_of: from a parameter to its tensor, or None where there is none; by default the parameter itself.
-        trainable: whether it is known that none of the parameters is frozen.
-    """
+def _read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None) -> None:
+    """Set rows to a tensor of their parameters at which nobody else looks."""
     rows, places = due.rows, due.places
     values: list[Any] = due.parameters if value_of is None else list(map(value_of, due.parameters))
-    if not (trainable or all_train(due)) or not all(map(is_not, values, repeat(None))):
-        kept = [i for i, value in enumerate(values) if value is not None and due.parameters[i].requires_grad]
+    if not all(map(is_not, values, repeat(None))):
+        kept = [i for i, value in enumerate(values) if value is not None]
         rows, values = [rows[i] for i in kept], [values[i] for i in kept]
         places = sink.table.places([row.index for row in rows])
     _set_alone(sink, rows, values, lambda: sink.table.measure_all(places, values))

@@ -17,7 +17,7 @@ class DueRows:
     """Parameters with the rows that are due of one of their tensors; iterating gives pairs of them.
 
     Args:
-        every: the parameters of an optimizer.
+        every: the parameters of an optimizer that train.
         rows: the row of each that has one, by its id.
         table: in which the rows are.
     """
@@ -70,12 +70,14 @@ class ParamRows:
     def due(self, optimizer: HasParameters, schedules: Due, *tensors: str) -> list[DueRows]:
         """The parameters of an optimizer of which tensors are due, with their rows; found once for the same parameters.
 
+        Frozen ones are left out as long as they are frozen.
+
         Args:
             optimizer: whose, in its order.
             schedules: those that are due.
             tensors: which, one or several.
         """
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         first = id(parameters[0]) if parameters else 0
         found: list[DueRows] = []
         for tensor in tensors:
@@ -83,8 +85,6 @@ class ParamRows:
             if known is None or not known.are_of(parameters):
                 rows = {key: row for key, row in self._rows.get(tensor, {}).items() if self._is_due(row, schedules)}
                 known = self._due[tensor, schedules, first] = DueRows(parameters, rows, self._table)
-                if found and list(map(id, found[0].parameters)) == list(map(id, known.parameters)):
-                    known.parameters = found[0].parameters  # the same list, as it is of `param` and `grad` as a rule
             found.append(known)
         return found
 
