@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-
-from lightning_hooks.schedule import EveryN
 
 OFF = "off"
 
@@ -68,22 +66,6 @@ class Layout:
     def round_of(self, step: int) -> int:
         """The round of a step."""
         return (step - self.lead) // (self.block * len(self.modes))
-
-
-@dataclass(frozen=True, eq=False)
-class StepsOf(EveryN):
-    """The steps of one mode. Looked up, where a list of step numbers would be searched and hashed at every step."""
-
-    chosen: frozenset[int] = field(default_factory=frozenset)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def due(self, step: int) -> bool:
-        return step in self.chosen
 
 
 @dataclass(frozen=True)

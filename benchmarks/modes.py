@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from lightning.pytorch import Callback, Trainer
 
-from benchmarks.blocks import Layout, StepsOf
+from benchmarks.blocks import Layout
 from lightning_hooks import StatsMonitor, Watch
 
 EIGHT = ("mean", "std", "rms", "min", "max", "abs_max", "zero_fraction", "nonfinite")
@@ -97,14 +95,12 @@ def monitor_mode(name: str, rules: list[Watch], layout: Layout, place: int | Non
         layout: of the run.
         place: watch only this step of each block; default all.
     """
-    steps = frozenset(
+    steps = [
         step
         for step in range(layout.steps)
         if layout.mode_at(step) == name and layout.place_of(step) >= 0 and place in (None, layout.place_of(step))
-    )
-    # Not part of the signature, but read as it is (schedule.every_n): a list would cost time that grows with its length.
-    schedule = cast(Any, StepsOf(chosen=steps))
-    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=schedule))
+    ]
+    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps))
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +34,9 @@ class EveryN:
         # Asked and hashed at every step, and a list of steps may be long. Of integers only: the same in every process.
         last = -1 if self.last is None else self.last
         object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
-        object.__setattr__(self, "_chosen", None if self.steps is None else frozenset(self.steps))
+        if self.steps is not None:
+            object.__setattr__(self, "_chosen", frozenset(self.steps))
+            object.__setattr__(self, "_ordered", sorted(self.__dict__["_chosen"]))
 
     def __hash__(self) -> int:
         known: int = self.__dict__["_hash"]
@@ -44,6 +47,24 @@ class EveryN:
         if self.steps is not None:
             return step in self.__dict__["_chosen"]
         return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
+
+    def next(self, step: int) -> int | None:
+        """The first of them that is no earlier than a step; None where there is none.
+
+        Args:
+            step: from which on.
+
+        Example:
+            >>> EveryN(every=10).next(10), EveryN(every=10, last=15).next(10), EveryN(steps=(3, 5)).next(4)
+            (19, None, 5)
+        """
+        if self.steps is not None:
+            ordered = self.__dict__["_ordered"]
+            place = bisect_left(ordered, step)
+            return ordered[place] if place < len(ordered) else None
+        step = max(step, self.first)
+        step += -(step + 1) % self.every
+        return step if self.last is None or step <= self.last else None
 
     def widened(self, factor: int) -> EveryN:
         """The same with an interval so many times as long; of a list of steps every so manieth.
@@ -56,7 +77,7 @@ class EveryN:
             (EveryN(every=40, first=0, last=None, steps=None), (2, 5))
         """
         if self.steps is not None:
-            return replace(self, steps=tuple(sorted(set(self.steps)))[factor - 1 :: factor] if factor > 1 else self.steps)
+            return replace(self, steps=tuple(self.__dict__["_ordered"][factor - 1 :: factor]) if factor > 1 else self.steps)
         return replace(self, every=self.every * factor)
 
 

@@ -131,10 +131,10 @@ class HooksCallback(EveryStage):
         dispatcher = self._dispatcher
         if dispatcher is None:
             return
-        dispatcher.suspend()
         self._finish_batch(trainer, "train", batch_idx)
-        if dispatcher.resting and not self._waits:
+        if dispatcher.resting is not None and not self._waits:
             return
+        dispatcher.suspend()
         if dispatcher.step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, dispatcher.step)
@@ -150,8 +150,7 @@ class HooksCallback(EveryStage):
     @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._dispatcher is not None:
-            self._dispatcher.suspend()  # training is not watched meanwhile
-            self._dispatcher.meter.interrupt()
+            self._dispatcher.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -80,7 +80,7 @@ class CompiledTaps:
         """
         self.close()
         self.inside = compiled_modules(self.model)
-        if not self.inside:
+        if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
             return
         from lightning_hooks.taps.traced_hooks import TracedPlace  # defines operations, so only where they are needed
 
@@ -93,6 +93,9 @@ class CompiledTaps:
 
     def changed(self) -> bool:
         """Whether something was compiled, or is no longer, since the hooks were placed."""
+        # Asked wherever hooks are put on, and names of modules take longer than most models' hooks.
+        if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
+            return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
     def inside_of(self, parts: Iterable[ModulePart]) -> list[ModulePart]:
@@ -125,10 +128,22 @@ def forget_graphs() -> None:
     torch._dynamo.reset()
 
 
+def _all_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Every module once, in any order."""
+    found, left = {model}, [model]
+    while left:
+        module = left.pop()
+        yield module
+        for child in module._modules.values():
+            if child is not None and child not in found:
+                found.add(child)
+                left.append(child)
+
+
 def _is_compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
     return (
         (dynamo is not None and isinstance(module, dynamo.OptimizedModule))
         or getattr(module, "_compiled_call_impl", None) is not None
-        or getattr(module, "_compiler_ctx", None) is not None  # what Lightning keeps of a compiled LightningModule
+        or module.__dict__.get("_compiler_ctx") is not None  # what Lightning keeps of a compiled LightningModule
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from math import inf
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -40,8 +41,11 @@ class Dispatcher:
         self._hooks = Installed(model, self.gate, optimizers)
         self.moments = Moments()
         self._pauses = 0
-        self._rested = 0  # steps since the last that was begun
         self._reopen = False
+        self.resting: OpenStep | None = None
+        """The step of training that is under way or was the last, where nobody acts in it and no hook is left from another."""
+        self._rested = 0  # steps since the last that was begun
+        self._rests_until: float = 0  # nobody acts in a step before this one
 
     @property
     def extras(self) -> Handles:
@@ -73,7 +77,8 @@ class Dispatcher:
     def join(self, participant: Participant) -> None:
         """Take a participant in, at its place in the order."""
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
-        self._hooks.key = None
+        self._wake()
+        self._hooks.forget()
         _LIVE.add(self)
         participant.account = Account(self.meter)
         participant.joined(self.gate)
@@ -82,13 +87,17 @@ class Dispatcher:
     def leave(self, participant: Participant) -> None:
         """Let a participant go; the others keep their hooks. The last one turns out the lights."""
         participant.left()
+        self._wake()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
             opened.let_go(participant)
         if not self.participants:
             self.close()
-        elif self._hooks.key is not None:
-            self._install()
+        else:
+            placed = self._hooks.key is not None
+            self._hooks.forget()
+            if placed:
+                self._install()
 
     def rests(self, step: int) -> bool:
         """Whether nobody acts in a step of training, nor did in the one before: then there is nothing to begin or to end.
@@ -98,22 +107,29 @@ class Dispatcher:
         Args:
             step: the number of the step.
         """
-        if not self.resting:
+        resting = self.resting
+        if resting is None or self.renewal.wanted:
             return False
-        opened = self._open[TRAIN]
-        if opened.step == step:
-            return True
-        if self._pauses or self.renewal.wanted or not self.meter.runs or self._is_due(step):
-            return False
-        opened.step = step
-        self._rested += 1
+        if resting.step != step:
+            if step >= self._rests_until:
+                if self._is_due(step):
+                    return False
+                known = [participant.rests_until(step + 1) for participant in self.participants]
+                self._rests_until = min((at for at in known if at is not None), default=inf)
+            resting.step = step
+            self._rested += 1
         return True
 
-    @property
-    def resting(self) -> bool:
-        """Whether nobody acts in the step of training that is under way or was the last, and no hook is left from another."""
-        opened = self._open.get(TRAIN)
-        return opened is not None and not opened.active and self._hooks.key == () and self.stage == TRAIN
+    def _wake(self) -> None:
+        """Look at the next step anew: who takes part has changed, or something other than training goes on."""
+        self.resting = None
+        self._rests_until = 0
+
+    def interrupt(self) -> None:
+        """Something that is no step of training begins, a validation for one: training is not watched meanwhile."""
+        self.suspend()
+        self._wake()
+        self.meter.interrupt()
 
     def begin(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
         """Open the gate for a batch; at the first batch of a step decide who acts and put the hooks in place.
@@ -131,6 +147,7 @@ class Dispatcher:
             self._lap()
         if stage == TRAIN and self._nobody_acts(step, fresh):
             return
+        self._wake()
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
 
@@ -147,7 +164,7 @@ class Dispatcher:
         if self._is_due(step):
             return False
         self.stage = TRAIN
-        self._open[TRAIN] = OpenStep(step, [])
+        self._open[TRAIN] = self.resting = OpenStep(step, [])
         return True
 
     def _lap(self) -> None:
@@ -176,7 +193,10 @@ class Dispatcher:
             self._install()
         for participant, _ in opened.active:
             participant.batch()
-        self._hooks.begin_batch()
+        if opened.active:
+            self._hooks.begin_batch()
+        elif stage == TRAIN:
+            self.resting = opened
 
     def suspend(self) -> None:
         """Close the gate between two batches."""
@@ -186,6 +206,7 @@ class Dispatcher:
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.suspend()
+        self._wake()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
             self.moments.clear()
@@ -199,6 +220,7 @@ class Dispatcher:
 
     def off(self) -> None:
         """Take every hook off the model until the next step begins."""
+        self._wake()
         self._hooks.off()
 
     def pause(self, paused: bool) -> None:
@@ -220,6 +242,7 @@ class Dispatcher:
         """Take everything away; harmless the second time."""
         self.gate.shut()
         self.off()
+        self._hooks.forget()
         self._hooks.off_inside()
         self.extras.close()
         for participant in self.participants:
@@ -256,7 +279,7 @@ class Dispatcher:
         if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
             for participant in self.participants:
                 participant.renewed()
-            self._hooks.key = None
+            self._hooks.forget()
 
     @property
     def _actors(self) -> list[Participant]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 from torch import nn
@@ -14,10 +14,24 @@ from lightning_hooks.engine.moments import hook_updates
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.places import build_places
-from lightning_hooks.taps import Gate, Handles, register
+from lightning_hooks.taps import Gate, Handles, ModuleHook, hooks_of
 
 Active = Sequence[tuple[Participant, Hashable]]
 """Who acts in a step, with the key of what they do."""
+
+
+class _Made(NamedTuple):
+    """The hooks of a model's modules for one kind of steps.
+
+    Args:
+        key: of these steps.
+        called: takes the ids of the modules that are called.
+        hooks: of all modules.
+    """
+
+    key: tuple[Any, ...]
+    called: set[int]
+    hooks: list[ModuleHook]
 
 
 class Installed:
@@ -37,6 +51,7 @@ class Installed:
         self.extras = Handles()
         self._gate = gate
         self._optimizers = optimizers
+        self._made: _Made | None = None  # kept where steps of its kind come and go: making them costs ten times putting them on
         self._handles = Handles()
         self._step_handles = Handles()
         self._compiled = CompiledTaps(model, gate, self._step_handles)
@@ -63,12 +78,11 @@ class Installed:
             moment: a bound method, known weakly; called around an optimizer's step with the moment's name and the optimizer.
         """
         self.off()
-        parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
-        if self._compiled.changed():  # by somebody's on_train_start, say
+        if active and self._compiled.changed():  # by somebody's on_train_start, say
             self._compiled.place(everybody)
-        self._compiled.fill(parts, called)
-        for place in build_places([part for part in parts if id(part.module) not in self._compiled.inside], called):
-            register(place, self._gate, self._handles, self._step_handles)
+            self._made = None
+        for hook in self._hooks_for(active, called, key):
+            self._handles.keep(hook.put_on())
         self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
         for participant, wanted in active:
             participant.register(wanted, self._gate, self._handles)
@@ -76,6 +90,22 @@ class Installed:
             for optimizer in self._optimizers():
                 hook_updates(optimizer, moment, self._handles)
         self.key = key
+
+    def _hooks_for(self, active: Active, called: set[int], key: tuple[Any, ...]) -> list[ModuleHook]:
+        made = self._made
+        if made is not None and made.key == key and made.called is called and not self._compiled.inside:
+            return made.hooks
+        parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
+        self._compiled.fill(parts, called)
+        places = build_places([part for part in parts if id(part.module) not in self._compiled.inside], called)
+        hooks = [hook for place in places for hook in hooks_of(place, self._gate, self._step_handles)]
+        if active:
+            self._made = _Made(key, called, hooks)
+        return hooks
+
+    def forget(self) -> None:
+        """Make the hooks anew before they are put on again: who takes part has changed, or what the rules mean."""
+        self.key = self._made = None
 
     def place_inside(self, everybody: Sequence[Participant]) -> None:
         """Put hooks inside compiled code wherever anybody ever acts there."""

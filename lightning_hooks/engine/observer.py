@@ -90,6 +90,12 @@ class Observer(Participant):
             return None
         return self._due_at(step) or None
 
+    def rests_until(self, step: int) -> int | None:
+        """The next step at which a schedule is due."""
+        if self.gone or self.stage != "train":
+            return None
+        return min((at for _, widened in self._intervals if (at := widened.next(step)) is not None), default=None)
+
     def _due_at(self, step: int) -> Due:
         if step != self._last_due[0]:
             due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])

@@ -64,6 +64,14 @@ class Participant:
         """
         raise NotImplementedError
 
+    def rests_until(self, step: int) -> int | None:
+        """From a step of training on, the first at which it may do something; None where it never does again.
+
+        Args:
+            step: from which on; also the answer of those who do not know, and are asked at every step.
+        """
+        return step
+
     def joined(self, gate: Gate) -> None:
         """Called when a dispatcher has taken it in: place what stays from step to step."""
 

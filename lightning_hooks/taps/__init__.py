@@ -3,7 +3,7 @@
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import Handles, Inert, OurHook
-from lightning_hooks.taps.modules import is_recomputation, register
+from lightning_hooks.taps.modules import ModuleHook, hooks_of, is_recomputation
 from lightning_hooks.taps.place import Call, Line, Place
 
 __all__ = [
@@ -13,9 +13,10 @@ __all__ = [
     "Handles",
     "Inert",
     "Line",
+    "ModuleHook",
     "OurHook",
     "Place",
     "Visitor",
+    "hooks_of",
     "is_recomputation",
-    "register",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, Protocol
 
 
@@ -44,9 +43,14 @@ class Handles:
         if not self._kept:  # as at the end of most steps
             return
         self._keys.clear()
-        with contextlib.ExitStack() as stack:
-            while self._kept:
-                stack.callback(self._kept.pop().remove)
+        failed: Exception | None = None
+        while self._kept:
+            try:
+                self._kept.pop().remove()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def __len__(self) -> int:
         """How many handles are held."""

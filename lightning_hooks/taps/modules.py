@@ -7,10 +7,11 @@ times as much as a hook on the output tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
@@ -20,22 +21,38 @@ from lightning_hooks.taps.place import Call, Line, Place
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 
 
-def register(place: Place, gate: Gate, handles: Handles, step_handles: Handles) -> None:
-    """Put the hooks of a place on its module.
+class ModuleHook(NamedTuple):
+    """A hook and the module that it belongs on; it may be put there and taken away many times."""
+
+    module: nn.Module
+    hook: _PreHook | _ForwardHook | PlainHook
+
+    def put_on(self) -> RemovableHandle:
+        """Register it; the handle takes it away."""
+        if isinstance(self.hook, PlainHook):
+            return self.module.register_forward_hook(self.hook)
+        if isinstance(self.hook, _PreHook):
+            return self.module.register_forward_pre_hook(self.hook, with_kwargs=True)
+        return self.module.register_forward_hook(self.hook, with_kwargs=True)
+
+
+def hooks_of(place: Place, gate: Gate, step_handles: Handles) -> list[ModuleHook]:
+    """What does on a module all that is to happen there.
 
     Args:
-        place: what is to happen there.
-        gate: the gate of the model.
-        handles: takes over the handles on the module.
+        place: where, and what.
+        gate: of the model.
         step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
     """
     call = EagerCall(place, gate, step_handles)
+    hooks: list[_PreHook | _ForwardHook | PlainHook] = []
     if place.before or place.input_grad:
-        handles.keep(place.module.register_forward_pre_hook(call.pre_hook, with_kwargs=True))
+        hooks.append(call.pre_hook)
     if place.is_plain:
-        handles.keep(place.module.register_forward_hook(_plain(place, gate, call.forward_hook)))
+        hooks.append(_plain(place, gate, call.forward_hook))
     elif place.after or place.output_grad or place.input_grad or place.node:
-        handles.keep(place.module.register_forward_hook(call.forward_hook, with_kwargs=True))
+        hooks.append(call.forward_hook)
+    return [ModuleHook(place.module, hook) for hook in hooks]
 
 
 def _plain(place: Place, gate: Gate, otherwise: Callable[..., Any]) -> PlainHook:

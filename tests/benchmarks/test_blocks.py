@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.alternating import every_nth
-from benchmarks.blocks import Layout, StepsOf, compare
+from benchmarks.blocks import Layout, compare
 
 
 def test_every_mode_has_as_many_steps_and_every_other_round_is_reversed() -> None:
@@ -23,12 +23,6 @@ def test_the_lead_and_the_closing_step_are_in_no_block() -> None:
     layout = Layout(("off", "on"), rounds=1, length=1, warmup=2, lead=3)
     assert [layout.place_of(step) for step in range(layout.steps)] == [-1, -1, -1, 0, 1, 2, 0, 1, 2, -1]
     assert {layout.mode_at(step) for step in (0, 1, 2, layout.steps - 1)} == {"off"}
-
-
-def test_a_schedule_of_steps_is_due_at_them_only() -> None:
-    schedule = StepsOf(chosen=frozenset({3, 5}))
-    assert [step for step in range(8) if schedule.due(step)] == [3, 5]
-    assert schedule in frozenset({schedule})
 
 
 def test_a_drift_of_the_machine_leaves_the_ratio_alone() -> None:

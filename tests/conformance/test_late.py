@@ -193,6 +193,25 @@ def test_a_module_replaced_by_another_of_its_name_keeps_its_rows_and_rules(tmp_p
     assert [step for step, seen in spies["output_grad"].seen.items() if name in seen] == list(range(6))
 
 
+def test_a_module_replaced_while_its_hooks_are_away_has_them_at_the_next_watched_step(tmp_path: Path) -> None:
+    monitor = StatsMonitor([Watch(modules="head", tensors="output", stats="norm")], every_n_steps=2)
+    book = Book(monitor)
+    trainer_of(tmp_path, monitor, book, max_epochs=3).fit(Net(new_head), data(PER_EPOCH))
+    assert book.steps_of("output_norm/head") == [1, 3, 5, 7]
+
+
+def test_a_module_compiled_while_its_hooks_are_away_is_watched_inside(tmp_path: Path) -> None:
+    class Compiles(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Net, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 4:
+                pl_module.backbone.compile(backend="eager")
+
+    monitor = StatsMonitor([Watch(modules="backbone.0", tensors="output", stats="norm")], every_n_steps=3)
+    book = Book(monitor)
+    trainer_of(tmp_path, Compiles(), monitor, book).fit(Net(), data(9))
+    assert book.steps_of("output_norm/backbone.0") == [2, 5, 8]
+
+
 def test_the_numbers_of_a_replaced_module_are_its_own(tmp_path: Path) -> None:
     kept: list[Tensor] = []
 

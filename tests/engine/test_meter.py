@@ -158,5 +158,23 @@ def test_schedules_widen():
     assert EveryN(steps=(7, 1)).widened(1) == EveryN(steps=(7, 1))
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        EveryN(),
+        EveryN(every=5),
+        EveryN(every=5, first=12, last=30),
+        EveryN(every=7, first=6),
+        EveryN(last=3),
+        EveryN(steps=(7, 1, 3, 5, 5)),
+        EveryN(steps=()),
+    ],
+    ids=repr,
+)
+def test_the_next_step_of_a_schedule_is_the_first_that_is_due(schedule):
+    for step in range(50):
+        assert schedule.next(step) == next((later for later in range(step, 200) if schedule.due(later)), None)
+
+
 def test_what_torch_spends_on_a_hook_comes_from_the_clock(clock):
     assert hook_cost(clock) == 0.0

@@ -3,11 +3,13 @@
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.engine.layout import Layout
+from lightning_hooks.engine.observer import Observer
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps.looking import PlainHook
+from tests.callbacks.models import Net, data, watch_fit
 
 RULES = [
     Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),
@@ -48,6 +50,56 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
             counts.append(sum(len(module._forward_hooks) for module in model))
             run(model, watched, 1)
         assert counts == [0, 0, 3, 0, 0, 3]
+
+
+def test_hooks_that_come_and_go_are_made_once(monkeypatch):
+    model = net()
+    every = [Watch(modules="*", tensors=["output", "output_grad"], stats="mean", every_n_steps=3)]
+    seen = []
+    with instrument(model, watch=every) as watched:
+        for _ in range(9):
+            seen.append([id(hook) for module in model for hook in module._forward_hooks.values()])
+            run(model, watched, 1)
+    assert seen[2] == seen[5] == seen[8] != [] and not seen[0] and not seen[3]
+
+
+def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
+    model = net()
+    rules = [
+        Watch(modules="0", tensors="output", stats="mean", every_n_steps=2),
+        Watch(modules="2", tensors="output", stats="mean", every_n_steps=3),
+    ]
+    with instrument(model, watch=rules) as watched:
+        counts = []
+        for _ in range(12):
+            counts.append("".join(str(len(module._forward_hooks)) for module in model))
+            run(model, watched, 1)
+    assert counts == ["000", "100", "001", "100", "000", "101"] * 2
+
+
+def test_hooks_that_come_again_are_made_anew_for_whoever_takes_part_then():
+    model = net()
+    rule = Watch(modules="0", tensors="output", stats="mean", every_n_steps=2)
+    with instrument(model, watch=[rule]) as first:
+        run(model, first, 2)
+        with instrument(model, watch=[rule]) as second:
+            for _ in range(2):
+                model(torch.randn(3, 4)).sum().backward()
+                first.step()
+                second.step()
+            assert second.compute()["output_mean/0"] == first.compute()["output_mean/0"]
+        run(model, first, 2)
+        assert first.record.step == 5
+
+
+def test_observers_are_not_asked_again_before_a_schedule_is_due(tmp_path, monkeypatch):
+    asked = []
+    due = Observer.due
+    monkeypatch.setattr(Observer, "due", lambda self, step, stage: asked.append(step) or due(self, step, stage))
+    monitor = StatsMonitor(RULES, every_n_steps=20)
+    memory, _ = watch_fit(tmp_path, Net(), monitor, data(60))
+    assert memory.steps == [19, 39, 59]
+    assert {step for step in asked if step % 20 > 2} == {19, 39, 59} and len(asked) <= 5 * 3
 
 
 def test_a_layout_is_prepared_once(monkeypatch):
