@@ -34,20 +34,26 @@ def norms(values: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
         values: dense, any mix of dtypes and devices.
         norm_type: the order of the norm.
     """
+    return in_groups(values, lambda group: norms_alike(group, norm_type))
 
-    def run(group: list[Tensor]) -> list[Tensor]:
-        wide = WIDER.get(group[0].dtype)
-        full = [value for value in group if value.numel()]
-        each = torch._foreach_norm(full, norm_type, dtype=wide) if full else ()
-        if len(full) == len(group):
-            return list(each)
-        found = iter(each)
-        # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
-        # would be taken in another order than torch takes it.
-        zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
-        return [next(found) if value.numel() else zero for value in group]
 
-    return in_groups(values, run)
+def norms_alike(group: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
+    """The norm of each tensor, as `norms` has it, for tensors of one device and dtype.
+
+    Args:
+        group: dense.
+        norm_type: the order of the norm.
+    """
+    wide = WIDER.get(group[0].dtype) if group else None
+    full = [value for value in group if value.numel()]
+    each = torch._foreach_norm(full, norm_type, dtype=wide) if full else ()
+    if len(full) == len(group):
+        return list(each)
+    found = iter(each)
+    # The greatest of no elements is an error in torch. The zero stays in the list: without it, the sum over the norms
+    # would be taken in another order than torch takes it.
+    zero = group[0].new_zeros((), dtype=(wide or group[0].dtype).to_real())
+    return [next(found) if value.numel() else zero for value in group]
 
 
 def together(each: list[Tensor]) -> Tensor:

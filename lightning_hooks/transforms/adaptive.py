@@ -13,7 +13,7 @@ from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_norm_type
-from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, times, together
+from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
 from lightning_hooks.transforms._ranges import check_count
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -62,7 +62,7 @@ class AdaptiveClip(Transform):
         """Each tensor, its units scaled down where they are above their limit."""
         refuse_sparse(self, tensors, context, "the units of what it does not store are unknown")
         params = params_behind(self, tensors, context)
-        single = [sum(size > 1 for size in tensor.shape) <= 1 for tensor in tensors]
+        single = [tensor.dim() < 2 or sum(size > 1 for size in tensor.shape) <= 1 for tensor in tensors]
         for index, (tensor, one) in enumerate(zip(tensors, single, strict=True)):
             if not one and self.unit_dim >= tensor.dim():
                 raise TransformError(
@@ -71,40 +71,38 @@ class AdaptiveClip(Transform):
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             results = list(values)
-            whole = [i for i, one in enumerate(single) if one]
-            # Single units are batched; torch has no batched norm along a dimension for the others.
-            if whole:
-                chosen = [values[i] for i in whole]
-                factors = self._factor(together(norms(chosen)), together(norms([params[i] for i in whole])))
-                for i, result in zip(whole, times(chosen, list(factors.unbind()), owned), strict=True):
+            for members in by_kind(values, params):
+                # Single units come last: their norms are taken in one call.
+                order = sorted(members, key=single.__getitem__)
+                group, behind = [values[i] for i in order], [params[i] for i in order]
+                for i, result in zip(order, self._clip(group, behind, sum(single[i] for i in order), owned), strict=True):
                     results[i] = result
-            for members in by_kind(values):
-                units = [i for i in members if not single[i]]
-                if units:
-                    products = self._by_unit([values[i] for i in units], [params[i] for i in units], owned)
-                    for i, result in zip(units, products, strict=True):
-                        results[i] = result
             return results
 
         return over_values(tensors, context, change)
 
-    def _by_unit(self, values: list[Tensor], params: list[Tensor], owned: bool) -> Sequence[Tensor]:
-        """Those of one device and dtype; only the norms are taken one tensor at a time, what follows from them together."""
-        norms = torch.cat([_unit_norms(value, self.unit_dim) for value in values])
-        flat = self._factor(norms, torch.cat([_unit_norms(param, self.unit_dim) for param in params]))
-        units = [value.shape[self.unit_dim] for value in values]
-        shapes = [[1] * self.unit_dim + [-1] + [1] * (value.dim() - self.unit_dim - 1) for value in values]
-        factors = [factor.view(shape) for factor, shape in zip(flat.split(units), shapes, strict=True)]
+    def _clip(self, values: list[Tensor], params: list[Tensor], singles: int, owned: bool) -> Sequence[Tensor]:
+        """Those of one device and dtype; the last of them are single units."""
+        dim, several = self.unit_dim, len(values) - singles
+        flat = self._factor(_unit_norms(values, several, dim), _unit_norms(params, several, dim))
+        sizes = [value.shape[dim] for value in values[:several]] + [1] * singles
+        # Of as many dimensions as the tensor, so that it takes part in the promotion: calculated wide, rounded once.
+        shapes = {dims: [1] * dim + [-1] + [1] * (dims - dim - 1) for dims in {value.dim() for value in values[:several]}}
+        factors = list(flat.split(sizes))
+        for i, value in enumerate(values):
+            if i < several:
+                factors[i] = factors[i].view(shapes[value.dim()])
+            elif value.dim() != 1:
+                factors[i] = factors[i].view([1] * value.dim())
         if values[0].dtype not in WIDER:
             return foreach("mul", values, factors, owned=owned)
-        # Of as many dimensions as the tensor, so it takes part in the promotion: calculated wide, rounded once.
         pairs = zip(values, factors, strict=True)
         return [value.mul_(factor) if owned else (value * factor).to(value.dtype) for value, factor in pairs]
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
-        limit = self.clipping * param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps)
-        # A unit below its limit keeps its bits. 1e-6 only guards the branch that is not taken.
-        return torch.where(norm < limit, 1.0, limit / norm.clamp(min=1e-6))
+        limit = param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps).mul_(self.clipping)
+        # A unit below its limit keeps its bits. The least norm is that of the source.
+        return torch.where(norm < limit, 1.0, limit.div_(norm.clamp(min=1e-6)))
 
 
 @dataclass(frozen=True)
@@ -200,8 +198,16 @@ class PerModuleClip(Transform):
         return [found[module] for module in modules[: len(each)]]
 
 
-def _unit_norms(value: Tensor, unit_dim: int) -> Tensor:
-    """The norm of each unit, one after the other."""
-    others = [dim for dim in range(value.dim()) if dim != unit_dim]
-    norms: Tensor = torch.linalg.vector_norm(value, dim=others, dtype=WIDER.get(value.dtype))
-    return norms
+def _unit_norms(values: list[Tensor], several: int, dim: int) -> Tensor:
+    """The norm of each unit, one after the other.
+
+    Args:
+        values: of one device and dtype.
+        several: so many of them have several units; each of the others is one.
+        dim: the dimension along which units lie.
+    """
+    wide = WIDER.get(values[0].dtype)
+    others = {dims: [other for other in range(dims) if other != dim] for dims in {value.dim() for value in values[:several]}}
+    # Torch has no batched norm along a dimension.
+    each = [torch.linalg.vector_norm(value, dim=others[value.dim()], dtype=wide) for value in values[:several]]
+    return torch.cat([*each, torch.stack(norms_alike(values[several:]))] if several < len(values) else each)
