@@ -75,9 +75,9 @@ class Readings:
         Args:
             indices: of them.
         """
-        slots = [[self._slots[row] for row in self._groups.get(index, (index,))] for index in indices.tolist()]
         if not self._groups:
-            return self.histograms[[slot for (slot,) in slots]]
+            return self.histograms[list(map(self._slots.__getitem__, indices.tolist()))]
+        slots = [[self._slots[row] for row in self._groups.get(index, (index,))] for index in indices.tolist()]
         return np.stack([self.histograms[each].sum(0) for each in slots])
 
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:

@@ -1,7 +1,10 @@
 """What only the compiled kernel does; its numbers are held against float64 in `test_measuring`."""
 
+import struct
+
 import pytest
 import torch
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from lightning_hooks.stats.moments import MEAN
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, native, normal
@@ -23,6 +26,16 @@ def test_subnormals_count_also_where_torch_flushes_them():
     finally:
         torch.set_flush_denormal(False)
     assert (torch.tensor([1e-40]) * 1).item() != 0.0
+
+
+@pytest.mark.parametrize("size", [*range(20), 63, 64, 65, 4099])
+def test_records_are_the_same_with_every_instruction_set(size):
+    data = torch.arange(size).to(torch.uint8).numpy().tobytes()
+    want = data.join([struct.pack("<QI", size, masked_crc32c(struct.pack("<Q", size))), struct.pack("<I", masked_crc32c(data))])
+    for name in SETS:
+        _native.choose_instructions(name)
+        assert _native.record(data) == want, name
+    _native.choose_instructions(SETS[0])
 
 
 def test_what_is_left_to_the_reference():

@@ -8,18 +8,27 @@
 namespace hooks {
 
 constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
-// Equal neighbours count in different tables, so that none waits for the store before it. A small block takes few of them:
+// Equal neighbours count in different tables, so that none waits for the store before it. Few elements take few of them:
 // adding them up would take longer than the counting.
-constexpr int kTables = 8, kFewTables = 2;
-constexpr int tables_for(int n) { return n < 2048 ? kFewTables : kTables; }
+constexpr int kTables = 8, kFewTables = 2, kWorthTables = 2048;
+// Where the elements of a tensor were found: the neighbouring powers of two that hold nearly all of them.
+struct Spread {
+  int lowest = 0;      // the least of their exponents; 0 where that is not known
+  int rounds = 0;      // of looking for some keys
+  bool both = true;    // signs
+  int scattered = 0;   // so many pieces are counted one by one, since there are no such powers of two, before it is tried again
 
-// What one instruction set offers. `measure` writes the row of a block; `count` adds its elements to
-// the first `tables_for(n)` tables of keys; `subtract` writes the differences of two blocks, those of sixteen-bit
-// floats as float32.
+  int octaves(int keys) const { return rounds * (both ? keys / 2 : keys); }
+};
+constexpr int kScattered = 64;
+
+// What one instruction set offers. `measure` writes the row of a block; `count` adds its elements to tables of keys and says
+// how many of these it used, the first ones; what it learns of the elements' spread serves the next block of the same tensor; `subtract`
+// writes the differences of two blocks, those of sixteen-bit floats as float32.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, bool sized, Row& out);
-  void (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
+  int (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys], Spread& spread);
   void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
 };
 

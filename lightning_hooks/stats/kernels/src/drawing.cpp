@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "buffer.hpp"
 #include "little.hpp"
@@ -18,26 +20,35 @@ void put_varint(std::string& out, std::size_t number) {
   unsigned char bytes[10];
   out.append(reinterpret_cast<char*>(bytes), static_cast<std::size_t>(hooks::put_varint(bytes, number) - bytes));
 }
-void put_double(std::string& out, double number) {
-  unsigned char bytes[8];
-  hooks::put_double(bytes, number);
-  out.append(reinterpret_cast<char*>(bytes), sizeof bytes);
+void put_bytes(std::string& out, const unsigned char* bytes, std::size_t size) {
+  out.append(reinterpret_cast<const char*>(bytes), size);
+}
+
+constexpr std::size_t kSkipped = 8;
+// Most buckets are empty; of several the bits are looked at together.
+bool all_empty(const double* counts) {
+  std::uint64_t bits[kSkipped], any = 0;
+  std::memcpy(bits, counts, sizeof bits);
+  for (const std::uint64_t each : bits) any |= each;
+  return any == 0;
 }
 
 struct Drawing {
-  std::string edges, heights;
-  double numbers[5];
+  std::vector<unsigned char> edges, heights;
+  std::size_t size = 0;       // bytes of either
+  unsigned char numbers[5][8];
+
+  explicit Drawing(std::size_t buckets) : edges(8 * buckets + 8), heights(edges) {}
 
   // An empty bucket before an occupied one gives it its left edge, and stands for the whole gap.
   void draw(const double* counts, const double* limits, std::size_t buckets) {
-    edges.clear();
-    heights.clear();
+    size = 0;
     double low = 0, high = 0, number = 0, sum = 0, squares = 0;
     for (std::size_t i = 0; i < buckets; ++i) {
+      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last one may stand before an occupied one
       const bool occupied = counts[i] != 0;
       if (!occupied && (i + 1 == buckets || counts[i + 1] == 0)) continue;
-      put_double(edges, limits[i]);
-      put_double(heights, counts[i]);
+      put(limits[i], counts[i]);
       if (!occupied) continue;
       const double left = limits[i ? i - 1 : 0], middle = (left + limits[i]) / 2;
       if (number == 0) low = left;
@@ -46,17 +57,21 @@ struct Drawing {
       sum += counts[i] * middle;
       squares += counts[i] * (middle * middle);
     }
-    if (edges.empty()) {  // nothing finite was measured
-      put_double(edges, 0.0);
-      put_double(heights, 0.0);
-    }
+    if (size == 0) put(0, 0);  // nothing finite was measured
     const double all[5] = {low, high, number, sum, squares};
-    std::memcpy(numbers, all, sizeof numbers);
+    for (int i = 0; i < 5; ++i) put_double(numbers[i], all[i]);
+  }
+
+ private:
+  void put(double edge, double height) {
+    put_double(edges.data() + size, edge);
+    put_double(heights.data() + size, height);
+    size += 8;
   }
 };
 
 void put_value(std::string& out, const char* tag, std::size_t length, const Drawing& drawing) {
-  const std::size_t packed = drawing.edges.size();  // as many bytes as those of the heights
+  const std::size_t packed = drawing.size;
   const std::size_t drawn = 5 * 9 + 2 * (1 + varint_size(packed) + packed);
   out.push_back(kValue);
   put_varint(out, 1 + varint_size(length) + length + 1 + varint_size(drawn) + drawn);
@@ -67,12 +82,12 @@ void put_value(std::string& out, const char* tag, std::size_t length, const Draw
   put_varint(out, drawn);
   for (int i = 0; i < 5; ++i) {
     out.push_back(kNumbers[i]);
-    put_double(out, drawing.numbers[i]);
+    put_bytes(out, drawing.numbers[i], sizeof drawing.numbers[i]);
   }
-  for (const auto& [key, bytes] : {std::pair<char, const std::string&>{kEdges, drawing.edges}, {kCounts, drawing.heights}}) {
+  for (const auto& [key, bytes] : {std::pair{kEdges, drawing.edges.data()}, {kCounts, drawing.heights.data()}}) {
     out.push_back(key);
     put_varint(out, packed);
-    out += bytes;
+    put_bytes(out, bytes, packed);
   }
 }
 
@@ -95,7 +110,7 @@ PyObject* py_draw(PyObject*, PyObject* const* args, Py_ssize_t given) {
     return nullptr;
   }
   std::string out;
-  Drawing drawing;
+  Drawing drawing(buckets);
   for (Py_ssize_t i = 0; i < many; ++i) {
     PyObject* const tag = PySequence_GetItem(args[0], i);
     Py_ssize_t length = 0;

@@ -25,6 +25,7 @@ struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   Tables tables;
   int used = 0;  // tables that are not all zeros, from the first one on
+  Spread spread;  // of the tensor
 };
 
 // The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
@@ -41,8 +42,7 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
     }
     kernels.measure(view.kind, data, n, view.sized, part);
     if (view.counts) {
-      kernels.count(view.kind, data, n, scratch.tables);
-      scratch.used = std::max(scratch.used, tables_for(n));
+      scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables, scratch.spread));
     }
     merge(out, part);
     begin += n;
@@ -66,12 +66,13 @@ Scratch& scratch_of_thread() {
 
 // Adds the tables of keys to the buckets and empties them.
 void empty(Scratch& scratch, double* buckets) {
-  std::uint64_t sums[kKeys] = {};
+  std::int64_t sums[kKeys] = {};  // signed, which become float64 at once
   for (int table = 0; table < scratch.used; ++table) {
     for (int key = 0; key < kKeys; ++key) sums[key] += scratch.tables[table][key];
   }
   std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
   scratch.used = 0;
+  scratch.spread = Spread();
   for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
     buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
