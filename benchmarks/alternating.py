@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
             workload = WORKLOADS[letter]
             layout = layout_for(workload, (OFF, name), options.seconds, least=12 if output.full() else 6)
             if VARIANTS[name].single:
-                # Two of the steps are the watched one and its follower; and what is looked for is a matter of one in a thousand.
+                # Two of the steps are the watched one and its follower; and the difference is one in a thousand.
                 layout = replace(layout, length=max(layout.length, 6), rounds=_SINGLE_ROUNDS * layout.rounds)
             row = measure(workload, name, layout)
             rows.append(row)
