@@ -41,10 +41,10 @@ def norms_alike(group: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
     """The norm of each tensor, as `norms` has it, for tensors of one device and dtype.
 
     Args:
-        group: dense.
+        group: dense, at least one.
         norm_type: the order of the norm.
     """
-    wide = WIDER.get(group[0].dtype) if group else None
+    wide = WIDER.get(group[0].dtype)
     full = [value for value in group if value.numel()]
     each = torch._foreach_norm(full, norm_type, dtype=wide) if full else ()
     if len(full) == len(group):

@@ -101,7 +101,7 @@ class AdaptiveClip(Transform):
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
         limit = param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps).mul_(self.clipping)
-        # A unit below its limit keeps its bits. The least norm is that of the source.
+        # A unit below its limit keeps its bits. The source has no norm below 1e-6, which matters where the limit is below that.
         return torch.where(norm < limit, 1.0, limit.div_(norm.clamp(min=1e-6)))
 
 

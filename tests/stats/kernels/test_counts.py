@@ -56,7 +56,7 @@ def test_a_few_far_from_all_others(dtype):
 
 def test_scattered_at_first_and_not_later_and_the_other_way_round():
     generator = torch.Generator().manual_seed(0)
-    wide, narrow = octaves(50_000, 60, generator).float(), torch.randn(200_000, generator=generator)
+    wide, narrow = octaves(50_000, 60, generator).float(), torch.randn(700_000, generator=generator)
     agrees(torch.cat([wide, narrow]))
     agrees(torch.cat([narrow, wide, narrow]))
 

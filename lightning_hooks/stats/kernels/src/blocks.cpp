@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "scalar.hpp"
@@ -82,14 +81,14 @@ class FlushSubnormals {
   marks = reinterpret_cast<Floats::ivec>(                                                                             \
       _mm512_mask_or_epi32(reinterpret_cast<__m512i>(marks), found, reinterpret_cast<__m512i>(marks), bits))
 // Which of 64 bytes are equal to, or above, those of another vector, as bits of a number; how many bits that has, and the first.
-#define HOOKS_MASK(a, b) _mm512_cmpeq_epi8_mask(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b))
+#define HOOKS_EQUAL(a, b) _mm512_cmpeq_epi8_mask(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b))
 #define HOOKS_ABOVE(a, b) _mm512_cmpgt_epu8_mask(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b))
 #define HOOKS_COUNT(mask) __builtin_popcountll(mask)
 #define HOOKS_FIRST(mask) __builtin_ctzll(mask)
 HOOKS_PUSH("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
-#undef HOOKS_MASK
+#undef HOOKS_EQUAL
 #undef HOOKS_ABOVE
 #undef HOOKS_COUNT
 #undef HOOKS_FIRST

@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kChunk = 2 * kBlock;   // what a thread takes at a time
 constexpr int kMiddle = kBuckets / 2;         // the bucket of zeros and of magnitudes below the normal numbers
 constexpr int kExponents = kKeys / 2;
+constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements, before the tables are emptied: their numbers have 32 bits
 
 using Tables = std::uint32_t[kTables][kKeys];
 
@@ -25,7 +26,8 @@ struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   Tables tables;
   int used = 0;  // tables that are not all zeros, from the first one on
-  Spread spread;  // of the tensor
+  std::int64_t counted = 0;  // elements in them
+  Spread spread;             // of the tensor
 };
 
 // The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
@@ -43,6 +45,7 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
     kernels.measure(view.kind, data, n, view.sized, part);
     if (view.counts) {
       scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables, scratch.spread));
+      scratch.counted += n;
     }
     merge(out, part);
     begin += n;
@@ -72,6 +75,7 @@ void empty(Scratch& scratch, double* buckets) {
   }
   std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
   scratch.used = 0;
+  scratch.counted = 0;
   scratch.spread = Spread();
   for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
@@ -158,6 +162,7 @@ class Job {
       if (counted < tasks.size() && tasks[counted].view != task.view) settle();
       rows[i] = measure_range(*kernels, views[task.view], task.begin, task.end, scratch);
       counted = i;
+      if (scratch.counted >= kMostCounted) settle();
     }
     settle();
   }
@@ -173,6 +178,7 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
     for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
       const std::int64_t end = std::min(view.numel, begin + kChunk);
       merge(rows[i], measure_range(kernels, view, begin, end, scratch));
+      if (scratch.counted >= kMostCounted) empty(scratch, view.counts);
     }
     if (view.counts) empty(scratch, view.counts);
   }

@@ -41,15 +41,12 @@ __attribute__((target("sse4.2"))) std::uint32_t crc_by_instruction(const unsigne
   for (; size > 0; --size, ++data) rest = __builtin_ia32_crc32qi(rest, *data);
   return ~rest;
 }
-// AVX2 came after it.
-bool has_instruction() { return std::strcmp(blocks().name, "baseline") != 0; }
-#else
-std::uint32_t crc_by_instruction(const unsigned char*, std::size_t) { return 0; }
-bool has_instruction() { return false; }
 #endif
 
 std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
-  if (has_instruction()) return crc_by_instruction(data, size);
+#if defined(__x86_64__)
+  if (std::strcmp(blocks().name, "baseline") != 0) return crc_by_instruction(data, size);  // AVX2 came after it
+#endif
   std::uint32_t crc = 0xffffffffu;
   for (; size >= 8; size -= 8, data += 8) {
     crc ^= data[0] | data[1] << 8 | data[2] << 16 | static_cast<std::uint32_t>(data[3]) << 24;
