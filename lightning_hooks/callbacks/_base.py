@@ -131,10 +131,11 @@ class HooksCallback(EveryStage):
         dispatcher = self._dispatcher
         if dispatcher is None:
             return
+        if dispatcher.resting is None:
+            dispatcher.suspend()
         self._finish_batch(trainer, "train", batch_idx)
         if dispatcher.resting is not None and not self._waits:
             return
-        dispatcher.suspend()
         if dispatcher.step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, dispatcher.step)
@@ -199,6 +200,8 @@ class HooksCallback(EveryStage):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on counting."""
         self._scaler.load(checkpoint)
+        if self._dispatcher is not None:  # intervals may be others than before
+            self._dispatcher.wake()
 
     def _leave(self) -> None:
         self._scaler.stop()

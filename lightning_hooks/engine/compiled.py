@@ -80,7 +80,7 @@ class CompiledTaps:
         """
         self.close()
         self.inside = compiled_modules(self.model)
-        if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
+        if not self.inside:
             return
         from lightning_hooks.taps.traced_hooks import TracedPlace  # defines operations, so only where they are needed
 

@@ -77,7 +77,7 @@ class Dispatcher:
     def join(self, participant: Participant) -> None:
         """Take a participant in, at its place in the order."""
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
-        self._wake()
+        self.wake()
         self._hooks.forget()
         _LIVE.add(self)
         participant.account = Account(self.meter)
@@ -85,9 +85,9 @@ class Dispatcher:
         self._hooks.place_inside(self.participants)
 
     def leave(self, participant: Participant) -> None:
-        """Let a participant go; the others keep their hooks. The last one turns out the lights."""
+        """Let a participant go; the others have their hooks again at once. The last one turns out the lights."""
         participant.left()
-        self._wake()
+        self.wake()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
             opened.let_go(participant)
@@ -110,6 +110,9 @@ class Dispatcher:
         resting = self.resting
         if resting is None or self.renewal.wanted:
             return False
+        if step < resting.step:  # somebody has turned the loop back
+            self.wake()
+            return False
         if resting.step != step:
             if step >= self._rests_until:
                 if self._is_due(step):
@@ -120,15 +123,15 @@ class Dispatcher:
             self._rested += 1
         return True
 
-    def _wake(self) -> None:
-        """Look at the next step anew: who takes part has changed, or something other than training goes on."""
+    def wake(self) -> None:
+        """Look at the next step anew: who takes part in training, or when, may have changed, or something else goes on."""
         self.resting = None
         self._rests_until = 0
 
     def interrupt(self) -> None:
         """Something that is no step of training begins, a validation for one: training is not watched meanwhile."""
         self.suspend()
-        self._wake()
+        self.wake()
         self.meter.interrupt()
 
     def begin(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
@@ -147,7 +150,7 @@ class Dispatcher:
             self._lap()
         if stage == TRAIN and self._nobody_acts(step, fresh):
             return
-        self._wake()
+        self.wake()
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
 
@@ -206,7 +209,7 @@ class Dispatcher:
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.suspend()
-        self._wake()
+        self.wake()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
             self.moments.clear()
@@ -220,7 +223,7 @@ class Dispatcher:
 
     def off(self) -> None:
         """Take every hook off the model until the next step begins."""
-        self._wake()
+        self.wake()
         self._hooks.off()
 
     def pause(self, paused: bool) -> None:

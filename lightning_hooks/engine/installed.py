@@ -20,8 +20,8 @@ Active = Sequence[tuple[Participant, Hashable]]
 """Who acts in a step, with the key of what they do."""
 
 
-class _Made(NamedTuple):
-    """The hooks of a model's modules for one kind of steps.
+class _Prepared(NamedTuple):
+    """The hooks of a model's modules for steps of one kind.
 
     Args:
         key: of these steps.
@@ -51,7 +51,8 @@ class Installed:
         self.extras = Handles()
         self._gate = gate
         self._optimizers = optimizers
-        self._made: _Made | None = None  # kept where steps of its kind come and go: making them costs ten times putting them on
+        # Of the kind that came last: making hooks takes several times as long as putting them on.
+        self._prepared: _Prepared | None = None
         self._handles = Handles()
         self._step_handles = Handles()
         self._compiled = CompiledTaps(model, gate, self._step_handles)
@@ -78,9 +79,8 @@ class Installed:
             moment: a bound method, known weakly; called around an optimizer's step with the moment's name and the optimizer.
         """
         self.off()
-        if active and self._compiled.changed():  # by somebody's on_train_start, say
-            self._compiled.place(everybody)
-            self._made = None
+        if (active or self._prepared is None) and self._compiled.changed():  # by somebody's on_train_start, say
+            self.place_inside(everybody)
         for hook in self._hooks_for(active, called, key):
             self._handles.keep(hook.put_on())
         self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
@@ -92,23 +92,24 @@ class Installed:
         self.key = key
 
     def _hooks_for(self, active: Active, called: set[int], key: tuple[Any, ...]) -> list[ModuleHook]:
-        made = self._made
-        if made is not None and made.key == key and made.called is called and not self._compiled.inside:
-            return made.hooks
+        known = self._prepared
+        if known is not None and known.key == key and known.called is called:
+            return known.hooks
         parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
         self._compiled.fill(parts, called)
         places = build_places([part for part in parts if id(part.module) not in self._compiled.inside], called)
         hooks = [hook for place in places for hook in hooks_of(place, self._gate, self._step_handles)]
-        if active:
-            self._made = _Made(key, called, hooks)
+        if active and not self._compiled.inside:  # what happens inside compiled code must be filled in each time
+            self._prepared = _Prepared(key, called, hooks)
         return hooks
 
     def forget(self) -> None:
         """Make the hooks anew before they are put on again: who takes part has changed, or what the rules mean."""
-        self.key = self._made = None
+        self.key = self._prepared = None
 
     def place_inside(self, everybody: Sequence[Participant]) -> None:
         """Put hooks inside compiled code wherever anybody ever acts there."""
+        self._prepared = None
         self._compiled.place(everybody)
 
     def begin_batch(self, *, opening: bool = True) -> None:

@@ -29,11 +29,6 @@ class Meter:
         self._began: float | None = None
         self._stopped: float | None = None
 
-    @property
-    def runs(self) -> bool:
-        """Whether a step is under way, as far as is known."""
-        return self._began is not None
-
     def lap(self) -> float | None:
         """A step of training begins: the seconds of the one before, from start to start; None where that is not known."""
         now = self.clock()

@@ -123,7 +123,7 @@ class Instrument:
         self._stepped.clear()
         self._dispatcher.suspend()
         reports = self._dispatcher.take_reports()
-        if self._observer is not None and self._pending is not None and self._observer.schedules:
+        if self._observer is not None and self._pending is not None and self._dispatcher.acts(self._observer):
             self._pending.end(self._step, reports)
             self._observer.warn_uncalled(self._dispatcher.called)
         else:

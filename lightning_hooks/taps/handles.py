@@ -42,12 +42,13 @@ class Handles:
         """Remove every handle, also when removing one of them fails."""
         if not self._kept:  # as at the end of most steps
             return
+        kept, self._kept = self._kept, []
         self._keys.clear()
-        failed: Exception | None = None
-        while self._kept:
+        failed: BaseException | None = None
+        for handle in kept:
             try:
-                self._kept.pop().remove()
-            except Exception as error:
+                handle.remove()
+            except BaseException as error:  # an interruption too: the others must go
                 failed = failed or error
         if failed is not None:
             raise failed

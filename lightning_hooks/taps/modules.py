@@ -82,6 +82,10 @@ class EagerCall:
         self.pre_hook = _PreHook(self)
         self.forward_hook = _ForwardHook(self)
 
+    def remove(self) -> None:
+        """Forget calls that never returned, as recomputations that stop early: they hold a graph and its tensors."""
+        self.begun.clear()
+
     @property
     def rewrites_inputs(self) -> bool:
         """Whether the gradient of an input is changed, for which the input needs a node of its own."""
@@ -107,6 +111,8 @@ class _PreHook(OurHook):
             for line in place.input_grad:
                 tensors = list(_measured(_part(arguments, line.path)))
                 pending.append(contributions(tensors, line.visit, call.gate))
+            if call not in call.step_handles:
+                call.step_handles.keep(call, key=call)
             call.begun.append((sequence_number(), [contribution for group in pending for contribution in group]))
         for item in place.before:
             if isinstance(item, Call):

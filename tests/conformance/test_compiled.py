@@ -289,6 +289,33 @@ def test_what_is_compiled_while_the_fit_starts_is_found(tmp_path: Path) -> None:
     assert "output_norm/net.blocks.0.up" in monitor.latest and not counters["graph_break"]
 
 
+def test_what_is_compiled_while_the_fit_starts_is_found_before_it_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Model):
+        def on_train_start(self) -> None:
+            self.net.compile(backend="aot_eager", fullgraph=True)
+
+    model, forgotten = Late(), []
+    monkeypatch.setattr("lightning_hooks.engine.compiled.forget_graphs", lambda: forgotten.append(model.trainer.global_step))
+    monitor = Note(RULES, every_n_steps=3)
+    fit(tmp_path, eager, "", monitor, model=model, num_sanity_val_steps=0)
+    assert "output_norm/net.blocks.0.up" in monitor.latest and forgotten == [0]
+
+
+def test_what_is_compiled_no_more_after_a_pause_is_watched_by_ordinary_hooks(tmp_path: Path) -> None:
+    class Undone(Model):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 2:
+                with paused(self):
+                    self.net._compiled_call_impl = None
+
+    monitor = Note(RULES, every_n_steps=2)
+    fit(tmp_path, in_place, "aot_eager", monitor, model=Undone())
+    assert len(monitor.records) >= 2
+    assert all(record.keys() == monitor.records[0].keys() for record in monitor.records)
+
+
 def test_paused_takes_the_hooks_off_and_brings_them_back(tmp_path: Path) -> None:
     class Pausing(Model):
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -4,8 +4,10 @@ import torch
 from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.layout import Layout
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps.looking import PlainHook
@@ -90,6 +92,39 @@ def test_hooks_that_come_again_are_made_anew_for_whoever_takes_part_then():
             assert second.compute()["output_mean/0"] == first.compute()["output_mean/0"]
         run(model, first, 2)
         assert first.record.step == 5
+
+
+def test_steps_that_come_again_are_looked_at_anew():
+    class Rare(Participant):
+        schedule = EveryN(every=50)
+
+        def due(self, step, stage):
+            return "due" if self.schedule.due(step) else None
+
+        def rests_until(self, step):
+            return self.schedule.next(step)
+
+    dispatcher = Dispatcher(net())
+    dispatcher.join(Rare())
+
+    def acts(step):
+        if not dispatcher.rests(step):
+            dispatcher.begin(step)
+        return bool(dispatcher.active)
+
+    assert [step for step in [*range(150), *range(90, 160)] if acts(step)] == [49, 99, 149, 99, 149]
+    dispatcher.close()
+
+
+def test_the_record_of_an_instrument_is_of_the_last_watched_step():
+    model = net()
+    with instrument(model, watch=[Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]) as watched:
+        found = []
+        for _ in range(7):
+            run(model, watched, 1)
+            found.append((watched.record.step, watched.compute().get("output_mean/0")))
+    assert [step for step, _ in found[2:]] == [2, 2, 2, 5, 5]
+    assert found[2] == found[3] == found[4] != found[5] == found[6]
 
 
 def test_observers_are_not_asked_again_before_a_schedule_is_due(tmp_path, monkeypatch):

@@ -70,6 +70,19 @@ def test_input_grad_is_the_modules_own_contribution(inner):
     assert own.grad.norm() != (own.grad + other.grad).norm()
 
 
+def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    begun = lambda: [hook.call.begun for module in model for hook in module._forward_pre_hooks.values()]  # noqa: E731
+    with instrument(model, watch=[Watch(modules="*", tensors="input_grad", stats="norm")]) as watched:
+        held = []
+        for _ in range(3):
+            checkpoint(model, torch.randn(3, 4, requires_grad=True), use_reentrant=False).sum().backward()
+            held.append(sum(map(len, begun())))
+            watched.step()
+            assert begun() == [[]] * 4
+    assert all(held)  # the recomputation stops inside the last module that it needs
+
+
 def test_output_grad_is_the_total_over_all_consumers():
     model, x = Residual(nn.Linear(4, 4)), torch.randn(3, 4)
     found = norms(model, "first", lambda m: m(x).square().sum())
