@@ -31,12 +31,11 @@ class EveryN:
     steps: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Asked and hashed at every step, and a list of steps may be long. Of integers only: the same in every process.
+        # Hashed and searched again and again, and a list of steps may be long. Of integers only: the same in every process.
         last = -1 if self.last is None else self.last
         object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
         if self.steps is not None:
-            object.__setattr__(self, "_chosen", frozenset(self.steps))
-            object.__setattr__(self, "_ordered", sorted(self.__dict__["_chosen"]))
+            object.__setattr__(self, "_ordered", sorted(set(self.steps)))
 
     def __hash__(self) -> int:
         known: int = self.__dict__["_hash"]
@@ -44,9 +43,7 @@ class EveryN:
 
     def due(self, step: int) -> bool:
         """Whether a step is one of them."""
-        if self.steps is not None:
-            return step in self.__dict__["_chosen"]
-        return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
+        return self.next(step) == step
 
     def next(self, step: int) -> int | None:
         """The first of them that is no earlier than a step; None where there is none.

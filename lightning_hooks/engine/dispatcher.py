@@ -110,17 +110,16 @@ class Dispatcher:
         resting = self.resting
         if resting is None or self.renewal.wanted:
             return False
-        if step < resting.step:  # somebody has turned the loop back
-            self.wake()
+        if step == resting.step:
+            return True
+        known = resting.step < step < self._rests_until  # a loop that is turned back asks anew
+        if not known and self._is_due(step):
             return False
-        if resting.step != step:
-            if step >= self._rests_until:
-                if self._is_due(step):
-                    return False
-                known = [participant.rests_until(step + 1) for participant in self.participants]
-                self._rests_until = min((at for at in known if at is not None), default=inf)
-            resting.step = step
-            self._rested += 1
+        if not known:
+            answers = [participant.rests_until(step + 1) for participant in self.participants]
+            self._rests_until = min((at for at in answers if at is not None), default=inf)
+        resting.step = step
+        self._rested += 1
         return True
 
     def wake(self) -> None:

@@ -121,11 +121,24 @@ def scaled(group: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> 
         return foreach("mul", group, factors, owned=owned)
     each = factors if isinstance(factors, list) else [factors] * len(group)
     # Torch rounds a scalar tensor to the dtype of the other operand, and a small coefficient would be 0 in float16.
-    # With as many dimensions as the tensor it takes part in the promotion: calculated in float32, rounded once.
     full = [factor.reshape((1,) * value.dim()) for value, factor in zip(group, each, strict=True)]
+    return multiplied(group, full, owned)
+
+
+def multiplied(group: list[Tensor], factors: list[Tensor], owned: bool) -> Sequence[Tensor]:
+    """Multiply tensors of one device and dtype by tensors that broadcast to them; calculated wide, rounded once.
+
+    Args:
+        group: dense tensors.
+        factors: of as many dimensions as each, so that they take part in the promotion; of the real dtype that the group is
+            calculated in.
+        owned: whether to overwrite the tensors.
+    """
+    if group[0].dtype not in WIDER:
+        return foreach("mul", group, factors, owned=owned)
     if owned:
-        return [value.mul_(factor) for value, factor in zip(group, full, strict=True)]
-    return [(value * factor).to(value.dtype) for value, factor in zip(group, full, strict=True)]
+        return [value.mul_(factor) for value, factor in zip(group, factors, strict=True)]
+    return [(value * factor).to(value.dtype) for value, factor in zip(group, factors, strict=True)]
 
 
 def _check_layouts(tensors: list[Tensor], context: Context) -> None:

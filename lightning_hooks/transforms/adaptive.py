@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
+from lightning_hooks.transforms._batch import WIDER, by_kind, multiplied, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
@@ -86,18 +86,11 @@ class AdaptiveClip(Transform):
         dim, several = self.unit_dim, len(values) - singles
         flat = self._factor(_unit_norms(values, several, dim), _unit_norms(params, several, dim))
         sizes = [value.shape[dim] for value in values[:several]] + [1] * singles
-        # Of as many dimensions as the tensor, so that it takes part in the promotion: calculated wide, rounded once.
-        shapes = {dims: [1] * dim + [-1] + [1] * (dims - dim - 1) for dims in {value.dim() for value in values[:several]}}
-        factors = list(flat.split(sizes))
-        for i, value in enumerate(values):
-            if i < several:
-                factors[i] = factors[i].view(shapes[value.dim()])
-            elif value.dim() != 1:
-                factors[i] = factors[i].view([1] * value.dim())
-        if values[0].dtype not in WIDER:
-            return foreach("mul", values, factors, owned=owned)
-        pairs = zip(values, factors, strict=True)
-        return [value.mul_(factor) if owned else (value * factor).to(value.dtype) for value, factor in pairs]
+        shapes = [[1] * dim + [-1] + [1] * (value.dim() - dim - 1) for value in values[:several]]
+        shapes += [[1] * value.dim() for value in values[several:]]
+        parts = zip(flat.split(sizes), shapes, strict=True)
+        # A vector, as most single units are, has its shape already.
+        return multiplied(values, [part if len(shape) == 1 else part.view(shape) for part, shape in parts], owned)
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
         limit = param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps).mul_(self.clipping)

@@ -35,7 +35,7 @@ bool all_empty(const double* counts) {
 
 struct Drawing {
   std::vector<unsigned char> edges, heights;
-  std::size_t size = 0;       // bytes of either
+  std::size_t size = 0;  // bytes of either that are used
   unsigned char numbers[5][8];
 
   explicit Drawing(std::size_t buckets) : edges(8 * buckets + 8), heights(edges) {}

@@ -25,7 +25,7 @@ using Tables = std::uint32_t[kTables][kKeys];
 struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   Tables tables;
-  int used = 0;  // tables that are not all zeros, from the first one on
+  int used = 0;              // tables that are not all zeros, from the first one on
   std::int64_t counted = 0;  // elements in them
   Spread spread;             // of the tensor
 };
