@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,8 @@ def into_a_row(tensor: Tensor) -> Callable[[], object]:
 def in_numpy(tensor: Tensor) -> Callable[[], object]:
     """The same where nothing is compiled."""
     state = torch.zeros(MOMENTS, dtype=torch.float64)
-    return lambda: arrays.measure_many_into(state, [0], [tensor], None, None, False)
+    first = np.array([0])
+    return lambda: arrays.measure_many_into(state, first, [tensor], None, None, False)
 
 
 def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:

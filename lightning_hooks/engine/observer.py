@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
-from lightning_hooks.engine.param_reads import read, read_changes
+from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
@@ -189,9 +189,13 @@ class Observer(Participant):
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
-        params, grads = self._params.due(optimizer, self.schedules, "param", "grad")
-        read(self, params, "param", memo)
-        read(self, grads, "grad", memo, _GRAD, memo.scale)
+        found = self._params.due(optimizer, self.schedules, "param", "grad")
+        params, grads = found.each
+        if memo.shared or memo.scale is not None:
+            read(self, params, "param", memo)
+            read(self, grads, "grad", memo, _GRAD, memo.scale)
+        else:  # in one call
+            read_alone(self, found.all, [*params.parameters, *map(_GRAD, grads.parameters)])
         if self.pairs is not None:
             with torch.no_grad():
                 for parameter, row in grads:
@@ -204,15 +208,12 @@ class Observer(Participant):
 
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
-        with torch.no_grad():
-            wanted = {
-                id(parameter): parameter
-                for parameter, _ in self._due_rows(optimizer, "update")
-                # One that is not initialized has no value before its first step.
-                if not isinstance(parameter, UninitializedParameter)
-            }
-            missing = [parameter for key, parameter in wanted.items() if key not in memo.before]
-            memo.before.update(self._snapshots.take(id(optimizer), missing))
+        parameters: Sequence[nn.Parameter] = self._due_rows(optimizer, "update").parameters
+        if UninitializedParameter in map(type, parameters):  # has no value before its first step
+            parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
+        if memo.before:
+            parameters = [p for p in parameters if id(p) not in memo.before]
+        memo.before.update(self._snapshots.take(id(optimizer), parameters))
 
     def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `update`, value after the step less value before, and `state`; nothing where the step did not happen."""
@@ -313,4 +314,4 @@ class Observer(Participant):
         read(self, self._due_rows(optimizer, tensor), tensor, memo, value_of, scale)
 
     def _due_rows(self, optimizer: HasParameters, tensor: str) -> DueRows:
-        return self._params.due(optimizer, self.schedules, tensor)[0]
+        return self._params.due(optimizer, self.schedules, tensor).all

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import is_not
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ def read(
         scale: by which the tensor is to be divided.
     """
     if not memo.shared and scale is None:
-        _read_alone(sink, due, value_of)
+        read_alone(sink, due, list(due.parameters if value_of is None else map(value_of, due.parameters)))
         return
     rows: list[Row] = []
     keys: list[tuple[int, str]] = []
@@ -86,29 +86,35 @@ def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Ca
         before: what they were, by the id of the parameter.
         change: from a parameter to the difference.
     """
-    pairs = [(p, row, before[id(p)]) for p, row in due if id(p) in before]
-    values: list[Tensor] = [parameter for parameter, _, _ in pairs]
-    earlier = [copy for _, _, copy in pairs]
-    rows = [row for _, row, _ in pairs]
-    indices = due.places if len(rows) == len(due.rows) else [row.index for row in rows]
-    _set_alone(sink, rows, values, lambda: sink.table.measure_differences(indices, values, earlier), change)
+    due, earlier = _present(due, list(map(before.get, map(id, due.parameters))))
+    values: Sequence[Tensor] = due.parameters
+    _set_alone(sink, due.rows, values, lambda: sink.table.measure_differences(due.places, values, earlier), change)
 
 
-def _read_alone(sink: Sink, due: DueRows, value_of: Callable[[Any], Any] | None) -> None:
-    """Set rows to a tensor of their parameters at which nobody else looks."""
-    rows, places = due.rows, due.places
-    values: list[Any] = due.parameters if value_of is None else list(map(value_of, due.parameters))
+def read_alone(sink: Sink, due: DueRows, values: list[Tensor | None]) -> None:
+    """Set rows to tensors at which nobody else looks.
+
+    Args:
+        sink: takes what is measured.
+        due: the rows.
+        values: what is to be measured into each of them; None where there is nothing.
+    """
+    due, seen = _present(due, values)
+    _set_alone(sink, due.rows, seen, lambda: sink.table.measure_all(due.places, seen))
+
+
+def _present(due: DueRows, values: list[Tensor | None]) -> tuple[DueRows, list[Tensor]]:
+    """The rows for which there is something, and what."""
     if not all(map(is_not, values, repeat(None))):
         kept = [i for i, value in enumerate(values) if value is not None]
-        rows, values = [rows[i] for i in kept], [values[i] for i in kept]
-        places = sink.table.places([row.index for row in rows])
-    _set_alone(sink, rows, values, lambda: sink.table.measure_all(places, values))
+        due, values = due.only(kept), [values[i] for i in kept]
+    return due, values  # type: ignore[return-value]
 
 
 def _set_alone(
     sink: Sink,
     rows: list[Row],
-    values: list[Tensor],
+    values: Sequence[Tensor],
     measure: Callable[[], list[int]],
     value_of: Callable[[Any], Any] = lambda value: value,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import is_
+from typing import NamedTuple
 
 from torch import nn
 
@@ -14,28 +15,57 @@ from lightning_hooks.stats.table import Places, Table
 
 
 class DueRows:
-    """Parameters with the rows that are due of one of their tensors; iterating gives pairs of them.
+    """Rows that are due, each with its parameter; iterating gives pairs of them.
 
     Args:
-        every: the parameters of an optimizer that train.
-        rows: the row of each that has one, by its id.
+        parameters: of the rows.
+        rows: of one of their tensors, or of several one after the other.
         table: in which the rows are.
     """
 
-    __slots__ = ("_every", "parameters", "places", "rows")
+    __slots__ = ("_places", "_table", "parameters", "rows")
 
-    def __init__(self, every: list[nn.Parameter], rows: dict[int, Row], table: Table) -> None:
-        self._every = every
-        self.parameters = [parameter for parameter in every if id(parameter) in rows]
-        self.rows = [rows[id(parameter)] for parameter in self.parameters]
-        self.places: Places = table.places([row.index for row in self.rows])
+    def __init__(self, parameters: list[nn.Parameter], rows: list[Row], table: Table) -> None:
+        self.parameters = parameters
+        self.rows = rows
+        self._table = table
+        self._places: Places | None = None
 
     def __iter__(self) -> Iterator[tuple[nn.Parameter, Row]]:
         return iter(zip(self.parameters, self.rows, strict=True))
 
+    @property
+    def places(self) -> Places:
+        """Where in the table the rows are; found once."""
+        if self._places is None:
+            self._places = self._table.places([row.index for row in self.rows])
+        return self._places
+
+    def only(self, kept: Sequence[int]) -> DueRows:
+        """Some of them.
+
+        Args:
+            kept: which, counted from 0.
+        """
+        return DueRows([self.parameters[i] for i in kept], [self.rows[i] for i in kept], self._table)
+
+
+class Found(NamedTuple):
+    """What is due of the parameters of an optimizer.
+
+    Args:
+        of: all its parameters that train.
+        each: the rows of each tensor that was asked for.
+        all: those of one after those of the other.
+    """
+
+    of: list[nn.Parameter]
+    each: tuple[DueRows, ...]
+    all: DueRows
+
     def are_of(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether they were found for these parameters."""
-        return len(self._every) == len(parameters) and all(map(is_, self._every, parameters))
+        """Whether it was found for these parameters."""
+        return len(self.of) == len(parameters) and all(map(is_, self.of, parameters))
 
 
 class ParamRows:
@@ -50,24 +80,15 @@ class ParamRows:
         self._plan = plan
         self._table = table
         self._serves = {param: update for update, param in plan.param_row_of.items()}
-        self._rows: dict[str, dict[int, Row]] = {}
-        self._due: dict[tuple[str, Due, int], DueRows] = {}
-        self.renew()
-
-    @property
-    def of_state(self) -> list[str]:
+        self._due: dict[tuple[tuple[str, ...], Due, int], Found] = {}
+        self.of_state = list(dict.fromkeys(row.tensor for row in plan.rows if row.kind == "state"))
         """The tensors of optimizer states that are watched: `state.exp_avg` and the like."""
-        return [tensor for tensor in self._rows if tensor.startswith("state.")]
 
     def renew(self) -> None:
         """Find rows by the parameters that there are now."""
-        self._rows.clear()
         self._due.clear()
-        for row in self._plan.rows:
-            if row.kind not in MODULE_TENSORS:
-                self._rows.setdefault(row.tensor, {})[id(row.target.value)] = row
 
-    def due(self, optimizer: HasParameters, schedules: Due, *tensors: str) -> list[DueRows]:
+    def due(self, optimizer: HasParameters, schedules: Due, *tensors: str) -> Found:
         """The parameters of an optimizer of which tensors are due, with their rows; found once for the same parameters.
 
         Frozen ones are left out as long as they are frozen.
@@ -78,15 +99,24 @@ class ParamRows:
             tensors: which, one or several.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        first = id(parameters[0]) if parameters else 0
-        found: list[DueRows] = []
-        for tensor in tensors:
-            known = self._due.get((tensor, schedules, first))
-            if known is None or not known.are_of(parameters):
-                rows = {key: row for key, row in self._rows.get(tensor, {}).items() if self._is_due(row, schedules)}
-                known = self._due[tensor, schedules, first] = DueRows(parameters, rows, self._table)
-            found.append(known)
-        return found
+        key = (tensors, schedules, id(parameters[0]) if parameters else 0)
+        known = self._due.get(key)
+        if known is None or not known.are_of(parameters):
+            each = tuple(self._find(parameters, schedules, tensor) for tensor in tensors)
+            known = self._due[key] = Found(parameters, each, each[0] if len(each) == 1 else self._join(each))
+        return known
+
+    def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> DueRows:
+        rows = {
+            id(row.target.value): row
+            for row in self._plan.rows
+            if row.tensor == tensor and row.kind not in MODULE_TENSORS and self._is_due(row, schedules)
+        }
+        found = [parameter for parameter in parameters if id(parameter) in rows]
+        return DueRows(found, [rows[id(parameter)] for parameter in found], self._table)
+
+    def _join(self, each: Sequence[DueRows]) -> DueRows:
+        return DueRows([p for due in each for p in due.parameters], [row for due in each for row in due.rows], self._table)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         if row.due(schedules):

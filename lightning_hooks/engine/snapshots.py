@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import is_
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
+
+from lightning_hooks.stats import kernels
+
+
+class _Kept(NamedTuple):
+    """The copies of one owner.
+
+    Args:
+        parameters: of which.
+        copies: in the same order.
+        found: the copies by the ids of the parameters.
+    """
+
+    parameters: list[nn.Parameter]
+    copies: list[Tensor]
+    found: dict[int, Tensor]
 
 
 class Snapshots:
@@ -15,6 +32,7 @@ class Snapshots:
     memory of this machine is copied anew each time, as its allocator keeps memory by itself; so is what is no plain tensor.
 
     Example:
+        >>> import torch
         >>> weight = nn.Parameter(torch.ones(2))
         >>> kept = Snapshots()
         >>> kept.take(0, [weight])[id(weight)].tolist()
@@ -22,38 +40,29 @@ class Snapshots:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], Tensor] = {}
+        self._kept: dict[int, _Kept] = {}
 
-    def take(self, owner: int, parameters: Iterable[nn.Parameter]) -> dict[int, Tensor]:
+    def take(self, owner: int, parameters: Sequence[nn.Parameter]) -> dict[int, Tensor]:
         """Copies by the ids of the parameters; they stay as they are until the same owner takes the next ones.
 
         Args:
             owner: whose steps do not overlap: the id of the optimizer.
             parameters: what to copy.
         """
-        out: dict[int, Tensor] = {}
-        values: list[Tensor] = []
-        copies: list[Tensor] = []
-        for parameter in parameters:
-            if type(parameter) is not nn.Parameter or not parameter.is_cpu or parameter.layout is not torch.strided:
-                out[id(parameter)] = parameter.detach().clone()
-                continue
-            kept = self._kept.get((owner, id(parameter)))
-            if (
-                kept is None
-                or kept.dtype != parameter.dtype
-                or kept.shape != parameter.shape
-                or kept.stride() != parameter.stride()
-            ):
-                kept = self._kept[owner, id(parameter)] = torch.empty_like(parameter, requires_grad=False).detach()
-            out[id(parameter)] = kept
-            copies.append(kept)
-            values.append(parameter)
-        if copies:
-            with torch.no_grad():
-                torch._foreach_copy_(copies, values)
-        return out
+        kept = self._kept.get(owner)
+        if kept is None or len(kept.parameters) != len(parameters) or not all(map(is_, kept.parameters, parameters)):
+            kept = self._kept[owner] = _copied(parameters)
+            return kept.found
+        for i in kernels.host.copy_many(kept.copies, kept.parameters):
+            parameter = parameters[i]
+            kept.copies[i] = kept.found[id(parameter)] = parameter.detach().clone()
+        return kept.found
 
     def clear(self) -> None:
         """Give the memory back."""
         self._kept.clear()
+
+
+def _copied(parameters: Sequence[nn.Parameter]) -> _Kept:
+    copies = [parameter.detach().clone() for parameter in parameters]
+    return _Kept(list(parameters), copies, {id(p): copy for p, copy in zip(parameters, copies, strict=True)})

@@ -55,7 +55,7 @@ def writer(
 
 
 def measure_into(
-    kernel: ModuleType, state: Tensor, rows: Sequence[int], tensors: Sequence[list[Tensor]], more: set[int]
+    kernel: ModuleType, state: Tensor, rows: Sequence[int], tensors: Sequence[Sequence[Tensor]], more: set[int]
 ) -> list[int]:
     """Set rows of moments to what tensors hold, in one launch and one that merges.
 

@@ -30,12 +30,12 @@ class Places(NamedTuple):
     Args:
         rows: which.
         moments: the first number of each.
-        histograms: the first number of the histogram of each, None for none; None where no row has one.
+        histograms: the first number of the histogram of each, `NOWHERE` for none; None where no row has one.
     """
 
     rows: Sequence[int]
-    moments: list[int]
-    histograms: list[int | None] | None
+    moments: NDArray[np.int64]
+    histograms: NDArray[np.int64] | None
 
 
 class Table(Metric):
@@ -196,10 +196,13 @@ class Table(Metric):
         Args:
             rows: which.
         """
-        histograms = [self._histogram_of(row) for row in rows] if self._slot_of else None
-        return Places(rows, [row * MOMENTS for row in rows], histograms)
+        histograms = None
+        if not self._slot_of.keys().isdisjoint(rows):
+            found = (self._histogram_of(row) for row in rows)
+            histograms = np.array([kernels.NOWHERE if place is None else place for place in found], dtype=np.int64)
+        return Places(rows, np.array(rows, dtype=np.int64) * MOMENTS, histograms)
 
-    def measure_all(self, rows: Sequence[int] | Places, tensors: list[Tensor]) -> list[int]:
+    def measure_all(self, rows: Sequence[int] | Places, tensors: Sequence[Tensor]) -> list[int]:
         """Set rows to what tensors hold that nobody else looks at.
 
         Args:
@@ -211,7 +214,7 @@ class Table(Metric):
         """
         return self._measure_into(rows, tensors)
 
-    def measure_differences(self, rows: Sequence[int] | Places, after: list[Tensor], before: list[Tensor]) -> list[int]:
+    def measure_differences(self, rows: Sequence[int] | Places, after: Sequence[Tensor], before: Sequence[Tensor]) -> list[int]:
         """Set rows to what tensors are more than others, in float32 at least, without making the differences.
 
         Args:
@@ -230,7 +233,7 @@ class Table(Metric):
         """
         return self._measure_into(rows, after, before)
 
-    def _measure_into(self, rows: Sequence[int] | Places, *tensors: list[Tensor]) -> list[int]:
+    def _measure_into(self, rows: Sequence[int] | Places, *tensors: Sequence[Tensor]) -> list[int]:
         places = rows if isinstance(rows, Places) else self.places(rows)
         device = kernels.on_device(self.state)
         if device is not None:

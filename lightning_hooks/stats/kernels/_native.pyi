@@ -1,6 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 def setup(
@@ -25,13 +27,14 @@ def writer(
 ) -> Callable[[Tensor], None]: ...
 def measure_many_into(
     state: Tensor,
-    firsts: list[int],
-    tensors: list[Tensor],
-    taken_away: list[Tensor] | None = None,
-    histograms: list[int | None] | None = None,
+    firsts: NDArray[np.int64],
+    tensors: Sequence[Tensor],
+    taken_away: Sequence[Tensor] | None = None,
+    histograms: NDArray[np.int64] | None = None,
     magnitudes: bool = True,
     /,
 ) -> list[int]: ...
+def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]: ...
 def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None: ...
 def put_many(state: Tensor, firsts: list[int], moments: list[bytes], /) -> None: ...
 def put_histogram(state: Tensor, first: int, counts: bytes, merging: bool, /) -> None: ...

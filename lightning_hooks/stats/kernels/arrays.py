@@ -85,10 +85,10 @@ def writer(
 
 def measure_many_into(
     state: Tensor,
-    firsts: Sequence[int],
+    firsts: NDArray[np.int64],
     tensors: Sequence[Tensor],
     taken_away: Sequence[Tensor] | None = None,
-    histograms: Sequence[int | None] | None = None,
+    histograms: NDArray[np.int64] | None = None,
     magnitudes: bool = True,
     /,
 ) -> list[int]:
@@ -99,7 +99,7 @@ def measure_many_into(
         firsts: the first number of each row in it.
         tensors: in the same order.
         taken_away: in the same order, of the same shapes.
-        histograms: the first number of each histogram, for the rows that keep one.
+        histograms: the first number of each histogram, a negative one for rows that keep none.
         magnitudes: as in `passes.measure`.
 
     Returns:
@@ -113,7 +113,7 @@ def measure_many_into(
         other = None if taken_away is None else taken_away[position]
         if not _is_ours(tensor) or not (other is None or (_is_ours(other) and other.shape == tensor.shape)):
             left.append(position)
-        elif 0 < tensor.numel() <= stacks.LARGEST and (histograms is None or histograms[position] is None):
+        elif 0 < tensor.numel() <= stacks.LARGEST and (histograms is None or histograms[position] < 0):
             small.setdefault((tensor.dtype, tensor.shape, other if other is None else other.dtype), []).append(position)
         else:
             alone.append(position)
@@ -129,12 +129,37 @@ def measure_many_into(
         if row is None:
             left.append(position)
             continue
-        _put(kept, firsts[position], row, merging=False)
-        place = None if histograms is None else histograms[position]
-        if place is not None:
+        _put(kept, int(firsts[position]), row, merging=False)
+        place = -1 if histograms is None else int(histograms[position])
+        if place >= 0:
             counts = histogram(seen).numpy()
             kept[place : place + len(counts)] = counts
     return sorted(left)
+
+
+def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]:
+    """Copy tensors into others.
+
+    Args:
+        into: in the memory of this machine.
+        tensors: in the same order.
+
+    Returns:
+        Which of the tensors, counted from 0, are not copied here, or not of the same type and layout as what they go into.
+    """
+    left = [i for i, (old, new) in enumerate(zip(into, tensors, strict=True)) if not _are_alike(old, new)]
+    if left:
+        others = set(left)
+        kept = [i for i in range(len(into)) if i not in others]
+        into, tensors = [into[i] for i in kept], [tensors[i] for i in kept]
+    if into:
+        with torch.no_grad():
+            torch._foreach_copy_(list(into), list(tensors))
+    return left
+
+
+def _are_alike(old: Tensor, new: Tensor) -> bool:
+    return _is_ours(new) and old.dtype == new.dtype and old.shape == new.shape and old.stride() == new.stride()
 
 
 def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None:
@@ -219,7 +244,7 @@ def _difference(after: Tensor, before: Tensor) -> Tensor:
 
 def _measure_stacks(
     kept: Array,
-    firsts: Sequence[int],
+    firsts: NDArray[np.int64],
     tensors: Sequence[Tensor],
     taken_away: Sequence[Tensor] | None,
     positions: list[int],
@@ -237,4 +262,4 @@ def _measure_stacks(
                 stack = _difference(stack, torch.stack([taken_away[i] for i in group]).view(len(group), -1))
                 tiny = _TINY[stack.dtype]
         rows = stacks.measure((stack if stack.dtype in _WIDE else stack.float()).numpy(), tiny, magnitudes=magnitudes)
-        kept[np.array([firsts[i] for i in group])[:, None] + _COLUMNS] = rows
+        kept[firsts[group][:, None] + _COLUMNS] = rows

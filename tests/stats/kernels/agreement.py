@@ -3,6 +3,7 @@
 import importlib
 from types import ModuleType
 
+import numpy as np
 import torch
 
 from lightning_hooks.stats.histogram import histogram
@@ -64,7 +65,7 @@ def agrees_with(want, want_counts, tensor, kernel):
 def without_magnitudes(kernel, tensor, want):
     """The moments where nobody asks for magnitudes; in the places of what is then left out, what is wanted."""
     moments = torch.zeros(9, dtype=torch.float64)
-    assert kernel.measure_many_into(moments, [0], [tensor], None, None, False) == []
+    assert kernel.measure_many_into(moments, np.array([0]), [tensor], None, None, False) == []
     assert kernel is arrays or moments[ABS_SUM].isnan()
     left_out = [ABS_SUM, UNDERFLOW] if kernel is arrays else [ABS_SUM]
     moments[left_out] = want[left_out]

@@ -1,10 +1,12 @@
 """What only NumPy's kernel does: torch's threads for large tensors, small ones side by side, magnitudes left out."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.kernels import arrays, passes, reference, stacks
 from lightning_hooks.stats.kernels.tensors import measure, measure_many
@@ -62,7 +64,7 @@ def test_magnitudes_are_left_out_where_nobody_asks_for_them(size, kind, threads)
 
 def put(tensors, *more, magnitudes=True):
     state = torch.zeros(MOMENTS * len(tensors), dtype=torch.float64)
-    left = arrays.measure_many_into(state, [MOMENTS * i for i in range(len(tensors))], tensors, *more, magnitudes)
+    left = arrays.measure_many_into(state, MOMENTS * np.arange(len(tensors)), tensors, *more, magnitudes)
     return state.view(-1, MOMENTS), left
 
 
@@ -102,7 +104,8 @@ def test_differences_are_those_of_float32_at_least(size, dtype):
 def test_histograms_of_many():
     tensors = [torch.randn(50), torch.randn(50)]
     state = torch.ones(2 * MOMENTS + BUCKETS, dtype=torch.float64)
-    assert arrays.measure_many_into(state, [0, MOMENTS], tensors, None, [None, 2 * MOMENTS]) == []
+    places = np.array([0, MOMENTS]), np.array([kernels.NOWHERE, 2 * MOMENTS])
+    assert arrays.measure_many_into(state, places[0], tensors, None, places[1]) == []
     assert torch.equal(state[2 * MOMENTS :], histogram(tensors[1]))
     is_near(state[MOMENTS : 2 * MOMENTS], reference.measure(tensors[1]))
 

@@ -2,6 +2,7 @@
 
 import importlib
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ def instructions(request):
 
 def measured(after, before):
     state = torch.zeros(9, dtype=torch.float64)
-    return state if native.measure_many_into(state, [0], [after], [before]) == [] else None
+    return state if native.measure_many_into(state, np.array([0]), [after], [before]) == [] else None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
@@ -50,4 +51,4 @@ def test_what_does_not_lie_alike_is_left():
 
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(TypeError, match="lists of one length"):
-        native.measure_many_into(torch.zeros(9, dtype=torch.float64), [0], [torch.ones(2)], [])
+        native.measure_many_into(torch.zeros(9, dtype=torch.float64), np.array([0]), [torch.ones(2)], [])

@@ -1,16 +1,13 @@
 #include "measure.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <vector>
 
 #include "blocks.hpp"
-#include "pool.hpp"
-#include "team.hpp"
+#include "pieces.hpp"
 
 namespace hooks {
 namespace {
@@ -92,36 +89,19 @@ void repeat(Row& row, double copies) {
   row.underflow *= copies;
 }
 
-struct Task {
-  std::size_t view;
-  std::int64_t begin, end;
-};
-
 // What several threads do together; kept by the thread that asks for it, so that a tensor costs no allocation.
 class Job {
  public:
-  void plan(const View* of, std::size_t many, unsigned helpers) {
+  void plan(const View* of, std::size_t many, unsigned threads) {
     kernels = &blocks();
     views = of;
-    threads = helpers;
-    tasks.clear();
+    pieces.plan(many, [of](std::size_t i) { return of[i].numel; }, kChunk, threads);
     bytes = 0;
-    for (std::size_t i = 0; i < many; ++i) {
-      for (std::int64_t begin = 0; begin < views[i].numel; begin += kChunk) {
-        tasks.push_back({i, begin, std::min(views[i].numel, begin + kChunk)});
-      }
-      bytes += views[i].numel * size_of(views[i].kind);
-    }
-    rows.resize(tasks.size());
-    if (room < tasks.size()) {
-      room = 0;
-      taken.reset(new std::atomic<bool>[tasks.size()]);
-      room = tasks.size();
-    }
-    for (std::size_t i = 0; i < tasks.size(); ++i) taken[i].store(false, std::memory_order_relaxed);
+    for (std::size_t i = 0; i < many; ++i) bytes += views[i].numel * size_of(views[i].kind);
+    rows.resize(pieces.size());
   }
   void merge_into(Row* out) const {
-    for (std::size_t i = 0; i < tasks.size(); ++i) merge(out[tasks[i].view], rows[i]);
+    for (std::size_t i = 0; i < pieces.size(); ++i) merge(out[pieces[i].of], rows[i]);
   }
   std::int64_t size() const { return bytes; }
   static void body(void* job, unsigned thread) {
@@ -135,35 +115,29 @@ class Job {
  private:
   const Blocks* kernels = nullptr;
   const View* views = nullptr;
-  std::vector<Task> tasks;
+  Pieces pieces;
   std::vector<Row> rows;
   std::mutex adding;
-  unsigned threads = 1;
   std::int64_t bytes = 0;
-  std::unique_ptr<std::atomic<bool>[]> taken;
-  std::size_t room = 0;
 
-  // Begins where torch would have this thread begin, whose cache may hold it; then helps the others.
   void work(unsigned thread) {
     Scratch& scratch = scratch_of_thread();
-    std::size_t counted = tasks.size();  // the task whose view is in the tables
+    const View* counted = nullptr;  // whose elements are in the tables
     const auto settle = [&] {
-      if (counted < tasks.size() && views[tasks[counted].view].counts) {
+      if (counted && counted->counts) {
         const std::lock_guard<std::mutex> locked(adding);
-        empty(scratch, views[tasks[counted].view].counts);
+        empty(scratch, counted->counts);
       }
     };
-    const std::size_t first = tasks.size() * (thread % threads) / threads;
-    for (std::size_t step = 0; step < tasks.size(); ++step) {
-      const std::size_t i = first + step < tasks.size() ? first + step : first + step - tasks.size();
-      if (taken[i].load(std::memory_order_relaxed) || taken[i].exchange(true)) continue;
-      if (i + 1 < tasks.size()) fetch(views[tasks[i + 1].view], tasks[i + 1].begin);
-      const Task& task = tasks[i];
-      if (counted < tasks.size() && tasks[counted].view != task.view) settle();
-      rows[i] = measure_range(*kernels, views[task.view], task.begin, task.end, scratch);
-      counted = i;
+    pieces.take(thread, [&](std::size_t i) {
+      if (i + 1 < pieces.size()) fetch(views[pieces[i + 1].of], pieces[i + 1].begin);
+      const Piece& piece = pieces[i];
+      const View& view = views[piece.of];
+      if (counted != &view) settle();
+      counted = &view;
+      rows[i] = measure_range(*kernels, view, piece.begin, piece.end, scratch);
       if (scratch.counted >= kMostCounted) settle();
-    }
+    });
     settle();
   }
 };
@@ -188,11 +162,7 @@ void measure_together(const View* views, std::size_t many, Row* rows, unsigned t
   static_cast<void>(scratch_of_thread());  // an error now, not among the others
   thread_local const std::unique_ptr<Job> job(new Job());
   job->plan(views, many, threads);
-  if (in_team) {
-    run_in_team(Job::body, job.get(), job->size());
-  } else {
-    run_parallel(Job::body, job.get(), threads);
-  }
+  run_together(Job::body, job.get(), job->size(), threads, in_team);
   std::fill_n(rows, many, Row());
   job->merge_into(rows);
 }
@@ -205,19 +175,9 @@ void measure(const View* views, std::size_t many, Row* rows, unsigned threads) {
     elements += views[i].numel;
     if (views[i].counts) std::fill_n(views[i].counts, kBuckets, 0.0);
   }
-  if (threads <= 1 || elements < kWorthTeam) {
-    measure_alone(views, many, rows);
-  } else if (team_pays(threads)) {
-    measure_together(views, many, rows, threads, true);
-  } else {
-    const auto begin = std::chrono::steady_clock::now();
-    if (elements >= kWorthThreads) {
-      measure_together(views, many, rows, threads, false);
-    } else {
-      measure_alone(views, many, rows);
-    }
-    note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
-  }
+  share(
+      elements, threads, [=] { measure_alone(views, many, rows); },
+      [=](bool in_team) { measure_together(views, many, rows, threads, in_team); });
   for (std::size_t i = 0; i < many; ++i) {
     if (!views[i].sized) rows[i].abs_sum = std::numeric_limits<double>::quiet_NaN();
     const double copies = views[i].copies;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "copying.hpp"
 #include "derive.hpp"
 #include "drawing.hpp"
 #include "filling.hpp"
@@ -106,6 +107,8 @@ PyMethodDef methods[] = {
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
      "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
+    {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
+     "Copy tensors into others of the same type and layout; the positions of those not copied here."},
     {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table while its owner lets it."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},

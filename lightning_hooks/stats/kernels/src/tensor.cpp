@@ -1,7 +1,5 @@
 #include "tensor.hpp"
 
-#include <exception>
-
 #include "dlpack.hpp"
 #include "team.hpp"
 
@@ -14,10 +12,8 @@ PyObject* thread_number = nullptr;
 PyObject* is_negated = nullptr;
 const DlExchange* exchange = nullptr;
 
-// Fewer elements than this are read under the interpreter lock: getting it back may take longer than the reading.
-constexpr std::int64_t kWorthRelease = 1 << 19;
+}  // namespace
 
-// How many threads torch would use: a DataLoader's worker, for one, has a single one.
 unsigned threads_for(std::int64_t elements) {
   if (elements < kWorthTeam) return 1;
   const unsigned team = team_size();  // the same number, without asking Python for it
@@ -28,8 +24,6 @@ unsigned threads_for(std::int64_t elements) {
   PyErr_Clear();
   return known > 1 ? static_cast<unsigned>(known) : 1;
 }
-
-}  // namespace
 
 int look(PyObject* object, View& view, bool may_be_negated) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
@@ -88,17 +82,7 @@ int look_at_difference(PyObject* left, PyObject* right, View& view) {
 bool measure_views(const View* views, std::size_t many, Row* rows) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
-  const unsigned threads = threads_for(elements);
-  PyThreadState* const released = elements < kWorthRelease ? nullptr : PyEval_SaveThread();
-  bool enough = true;
-  try {
-    measure(views, many, rows, threads);
-  } catch (const std::exception&) {
-    enough = false;
-  }
-  if (released) PyEval_RestoreThread(released);
-  if (!enough) PyErr_NoMemory();
-  return enough;
+  return unlocked(elements, [=](unsigned threads) { measure(views, many, rows, threads); });
 }
 
 PyObject* py_setup(PyObject*, PyObject* args) {

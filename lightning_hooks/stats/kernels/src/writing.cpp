@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "buffer.hpp"
+
 namespace hooks {
 namespace {
 
@@ -121,11 +123,11 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
 namespace {
 
 // Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
-// released, and the second may be null. So may the list of places of histograms, in which None stands for none.
-PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, PyObject* taken_away, PyObject* histograms,
-                        bool sized) {
+// released, and the second may be null. So may the places of histograms, of which a negative one stands for none.
+PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* taken_away,
+                        const std::int64_t* histograms, bool sized) {
   View state;
-  int found = look(args[0], state, false);
+  int found = look(into, state, false);
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
   PyObject* left = found > 0 ? PyList_New(0) : nullptr;
   std::vector<View> views;
@@ -135,11 +137,11 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
     PyObject* const tensor = PyTuple_GetItem(kept, i);
     found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
     view.sized = sized;
-    double* const numbers = found > 0 ? numbers_of(state, PyList_GetItem(args[1], i), kMoments) : nullptr;
-    PyObject* const counts = histograms ? PyList_GetItem(histograms, i) : Py_None;
-    if (numbers && counts != Py_None) view.counts = numbers_of(state, counts, kBuckets);
+    double* const numbers = found > 0 ? numbers_of(state, firsts[i], kMoments) : nullptr;
+    const bool counted = histograms && histograms[i] >= 0;
+    if (numbers && counted) view.counts = numbers_of(state, histograms[i], kBuckets);
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
-    if (numbers && (counts == Py_None || view.counts)) {
+    if (numbers && (!counted || view.counts)) {
       views.push_back(std::move(view));
       places.push_back(numbers);
     } else if (!position || PyList_Append(left, position) != 0) {
@@ -159,20 +161,27 @@ PyObject* measure_lists(PyObject* const* args, Py_ssize_t many, PyObject* kept, 
 
 }  // namespace
 
-// Arguments: state, a list of places, a list of as many tensors; to measure differences another of what is taken away from them,
-// or None; a list of places of histograms, with None for none, or None; whether magnitudes are asked for.
+// Arguments: state, an int64 buffer of places, a list of as many tensors; to measure differences another of what is taken away
+// from them, or None; an int64 buffer of places of histograms, negative for none, or None; whether magnitudes are asked for.
 // Gives the positions of those that are not measured here.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  const Py_ssize_t many = given >= 3 && given <= 6 ? PyList_Size(args[1]) : -1;
-  const bool differences = given > 3 && args[3] != Py_None;
-  PyObject* const histograms = given > 4 && args[4] != Py_None ? args[4] : nullptr;
-  PyObject* const kept = many < 0 ? nullptr : PySequence_Tuple(args[2]);
+  if (given < 3 || given > 6) {
+    PyErr_SetString(PyExc_TypeError, "expected the state, places, tensors, and up to three more");
+    return nullptr;
+  }
+  const Buffer firsts(args[1], PyBUF_SIMPLE);
+  if (!firsts.held()) return nullptr;
+  const bool differences = given > 3 && args[3] != Py_None, histograms = given > 4 && args[4] != Py_None;
+  const Buffer counts(histograms ? args[4] : args[1], PyBUF_SIMPLE);
+  if (!counts.held()) return nullptr;
+  PyObject* const kept = PySequence_Tuple(args[2]);
   PyObject* const taken_away = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
+  const Py_ssize_t many = kept ? PyTuple_Size(kept) : -1;
+  const auto fits_to = [many](const Buffer& places) { return places.size(8) == static_cast<std::size_t>(many); };
   PyObject* out = nullptr;
-  const bool fits = kept && PyTuple_Size(kept) == many && (!histograms || PyList_Size(histograms) == many) &&
-                    (!differences || (taken_away && PyTuple_Size(taken_away) == many));
-  if (fits) {
-    out = measure_lists(args, many, kept, taken_away, histograms, given < 6 || args[5] == Py_True);
+  if (kept && fits_to(firsts) && fits_to(counts) && (!differences || (taken_away && PyTuple_Size(taken_away) == many))) {
+    const auto* const places = histograms ? counts.data<std::int64_t>() : nullptr;
+    out = measure_lists(args[0], firsts.data<std::int64_t>(), many, kept, taken_away, places, given < 6 || args[5] == Py_True);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
   }

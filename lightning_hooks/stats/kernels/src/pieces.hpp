@@ -1,0 +1,87 @@
+// A list of things in pieces, which several threads take one after another.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "measure.hpp"
+#include "pool.hpp"
+#include "team.hpp"
+
+namespace hooks {
+
+struct Piece {
+  std::size_t of;  // which of the things
+  std::int64_t begin, end;
+};
+
+// Kept from job to job by the thread that plans them, so that a job costs no allocation.
+class Pieces {
+ public:
+  // Args: how many things, size(i) of each, the size of a piece at most, how many threads will take them.
+  template <class Size>
+  void plan(std::size_t many, Size size, std::int64_t most, unsigned threads) {
+    threads_ = threads;
+    pieces_.clear();
+    for (std::size_t i = 0; i < many; ++i) {
+      const std::int64_t end = size(i);
+      for (std::int64_t begin = 0; begin < end; begin += most) pieces_.push_back({i, begin, std::min(end, begin + most)});
+    }
+    if (room_ < pieces_.size()) {
+      room_ = 0;
+      taken_.reset(new std::atomic<bool>[pieces_.size()]);
+      room_ = pieces_.size();
+    }
+    for (std::size_t i = 0; i < pieces_.size(); ++i) taken_[i].store(false, std::memory_order_relaxed);
+  }
+
+  std::size_t size() const { return pieces_.size(); }
+  const Piece& operator[](std::size_t i) const { return pieces_[i]; }
+
+  // Calls each(i) for the pieces that a thread gets. It begins where torch would have it begin, whose cache may hold them; then
+  // it helps the others.
+  template <class Each>
+  void take(unsigned thread, Each each) {
+    const std::size_t first = pieces_.size() * (thread % threads_) / threads_;
+    for (std::size_t step = 0; step < pieces_.size(); ++step) {
+      const std::size_t i = first + step < pieces_.size() ? first + step : first + step - pieces_.size();
+      if (!taken_[i].load(std::memory_order_relaxed) && !taken_[i].exchange(true)) each(i);
+    }
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  unsigned threads_ = 1;
+  std::unique_ptr<std::atomic<bool>[]> taken_;
+  std::size_t room_ = 0;
+};
+
+// Does work on so many elements by alone() or by together(in_team): with torch's threads, or else with ours.
+template <class Alone, class Together>
+void share(std::int64_t elements, unsigned threads, Alone alone, Together together) {
+  if (threads <= 1 || elements < kWorthTeam) return alone();
+  if (team_pays(threads)) return together(true);
+  const auto begin = std::chrono::steady_clock::now();
+  if (elements >= kWorthThreads) {
+    together(false);
+  } else {
+    alone();
+  }
+  note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+}
+
+// Runs body(job, thread) on all threads.
+inline void run_together(void (*body)(void*, unsigned), void* job, std::int64_t bytes, unsigned threads, bool in_team) {
+  if (in_team) {
+    run_in_team(body, job, bytes);
+  } else {
+    run_parallel(body, job, threads);
+  }
+}
+
+}  // namespace hooks
