@@ -26,6 +26,11 @@ class Outlet:
         self._loggers = list(trainer.loggers)
         self._writers: dict[int, RunWriter] = {}
 
+    @property
+    def only_tensorboard(self) -> bool:
+        """Whether there is no logger but TensorBoards; other ones may want to hear of a step before the next begins."""
+        return not self._writes or all(self._writer(logger) is not None for logger in self._loggers)
+
     def write_start(
         self, markdown: str, charts: Sequence[tuple[str, str]], prefix: str, step: int, *, transforms: bool = False
     ) -> None:

@@ -236,6 +236,8 @@ class StatsMonitor(HooksCallback):
         charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
         with Guard(recorder.observer):
             self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
+        if self._pending is not None:  # metrics are read before they begin anew
+            self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
 
     @property
     @override

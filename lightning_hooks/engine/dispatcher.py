@@ -285,7 +285,8 @@ class Dispatcher:
 
     @property
     def _actors(self) -> list[Participant]:
-        return [participant for participant, _ in self.active]
+        opened = self._open.get(self.stage)
+        return [] if opened is None else opened.actors
 
     def _install(self) -> None:
         opened = self._open.get(self.stage)

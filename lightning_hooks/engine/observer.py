@@ -73,6 +73,7 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
+        self._all_due: Due = frozenset(plan.schedules)
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
         self._params = ParamRows(plan, self.table)
         self._snapshots = Snapshots()
@@ -82,7 +83,7 @@ class Observer(Participant):
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
         """Every schedule."""
-        return frozenset(self.plan.schedules)
+        return self._all_due
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
@@ -98,8 +99,11 @@ class Observer(Participant):
 
     def _due_at(self, step: int) -> Due:
         if step != self._last_due[0]:
-            due = tuple([schedule for schedule, widened in self._intervals if widened.due(step)])
-            self._last_due = step, self._known_due.setdefault(due, frozenset(due))
+            due = [schedule for schedule, widened in self._intervals if widened.due(step)]
+            known = self._all_due
+            if len(due) < len(self._intervals):
+                known = self._known_due.setdefault(tuple(due), frozenset(due))
+            self._last_due = step, known
         return self._last_due[1]
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:

@@ -17,9 +17,11 @@ class OpenStep:
     active: list[tuple[Participant, Hashable]]
     called: set[int] = field(default_factory=set)
     key: tuple[Any, ...] = ()  # equal for steps that need the same hooks
+    actors: list[Participant] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.key = tuple([(id(p), key) for p, key in self.active])
+        self.actors = [p for p, _ in self.active]
 
     def let_go(self, participant: Participant) -> None:
         """Go on without a participant."""

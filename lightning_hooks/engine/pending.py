@@ -1,36 +1,58 @@
-"""The step that has ended, and whose numbers may still be on their way from the device."""
+"""The steps that have ended and are not recorded yet.
+
+To make the record of a step and to write it takes code and memory that the model has driven out of the caches, so several
+together take hardly longer than one. Where steps are short and follow one another, some of them are kept and recorded together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import perf_counter
 
 from torch import Tensor
 
+from lightning_hooks.engine.meter import Clock
 from lightning_hooks.engine.recorder import Ended, Recorder
 from lightning_hooks.stats.record import StepRecord
 
+QUICK = 0.02
+"""Seconds: a step that takes longer is recorded at once."""
+LONGEST = 0.05
+"""Seconds after which no further step is kept, but all are recorded."""
+MOST_BYTES = 1 << 16
+"""Of the tables of all steps that are kept."""
+
 
 class Pending:
-    """Makes the record of each step: at once where its numbers are here, else when the next step ends.
+    """Makes the record of each step: at once, together with the next ones, or when the next step ends.
 
-    All ranks exchange their tables when the step itself ends. What they voted for is heeded where all of them do so alike,
-    at the end of a step; the record can be asked for earlier, and then the device is waited for.
+    The last where its numbers are still on their way from a device. All ranks exchange their tables when the step itself ends.
+    What they voted for is heeded where all of them do so alike, at the end of a step; records can be asked for earlier, and
+    then the device is waited for.
 
     Args:
         recorder: makes the records.
         take: called with each, in the order of the steps.
+        clock: seconds from anywhere.
+
+    `together` says whether a record may come together with those of the next steps.
     """
 
-    def __init__(self, recorder: Recorder, take: Callable[[StepRecord], None]) -> None:
+    def __init__(self, recorder: Recorder, take: Callable[[StepRecord], None], *, clock: Clock = perf_counter) -> None:
+        self.together = False
         self._recorder = recorder
         self._take = take
-        self._ended: Ended | None = None
-        self._taken = True
+        self._clock = clock
+        self._voted: Ended | None = None  # whose votes are not heeded
+        self._kept: list[Ended] = []  # not recorded
+        self._bytes = 0  # of their tables
+        self._since = 0.0  # the first of them is there
+        self._last: tuple[int, float] = (-2, 0.0)  # the last step that ended, and when
 
     @property
     def waits(self) -> bool:
-        """Whether a step has ended whose votes are not heeded."""
-        return self._ended is not None
+        """Whether a step has ended whose votes are not heeded, or that is not recorded."""
+        return self._voted is not None or bool(self._kept)
 
     def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> None:
         """A watched step ends. All ranks must call it: the table is merged over them.
@@ -45,30 +67,46 @@ class Pending:
         """
         ended = self._recorder.end(step, reports, scale)
         try:
-            self.heed()  # after the exchange, in which a rank that fails here must have taken part
+            if self._voted is not None:
+                self.heed()  # after the exchange, in which a rank that fails here must have taken part
         finally:  # and whose votes it must know
-            self._ended, self._taken = ended, False
+            self._voted = ended
+            self._kept.append(ended)
         if ended.here:
-            self.heed()
+            if self.together and self._may_wait(ended):
+                ended.keep()
+                self._heed_votes()
+            else:
+                self.heed()
 
     def heed(self) -> None:
-        """A step ends, watched or not: heed the votes of the one before and settle it. All ranks must call it.
+        """A step ends, watched or not: heed the votes of the one before and record it. All ranks must call it.
 
         Raises:
             StoppedError: the monitor has failed on some rank.
         """
-        if self._ended is None:
-            return
-        try:
-            self._recorder.observer.heed(self._ended.merged)
-            self.settle()
-        finally:
-            self._ended = None
+        self._heed_votes()
+        self.settle()
 
     def settle(self) -> None:
-        """Make the record of the last step, if that was not done; the votes go on waiting for the end of a step."""
-        if self._ended is None or self._taken:
-            return
-        self._taken = True
-        if not self._ended.merged.stop:
-            self._take(self._recorder.read(self._ended))
+        """Make the records that are not made; votes go on waiting for the end of a step."""
+        kept, self._kept = self._kept, []
+        self._bytes = 0
+        for ended in kept:
+            if not ended.merged.stop:
+                self._take(self._recorder.read(ended))
+
+    def _heed_votes(self) -> None:
+        ended, self._voted = self._voted, None
+        if ended is not None:
+            self._recorder.observer.heed(ended.merged)
+
+    def _may_wait(self, ended: Ended) -> bool:
+        """Whether a step may wait for the next one, which is likely to end soon."""
+        now = self._clock()
+        (before, then), self._last = self._last, (ended.step, now)
+        if not self._bytes:
+            self._since = now
+        self._bytes += ended.nbytes
+        follows = before == ended.step - 1 and now - then < QUICK
+        return follows and self._bytes <= MOST_BYTES and now - self._since < LONGEST

@@ -23,23 +23,23 @@ class Readings:
     Args:
         plan: whose rows they are.
         table: which holds them; all ranks must ask together.
-        state: of the table, merged over ranks.
+        state: of the table, flat, merged over ranks.
         scale: the loss scale by which gradients of module tensors are divided.
     """
 
-    def __init__(self, plan: Plan, table: Table, state: Tensor, scale: Tensor | None = None) -> None:
+    def __init__(self, plan: Plan, table: Table, state: Array, scale: Tensor | None = None) -> None:
         self._slots = table.histogram_slots
         self._groups = {group.index: group.members for group in plan.groups} if plan.groups else {}
         if scale is not None and float(scale) != 1.0:
-            state = state.clone()
-            moments, histograms, _, pairs = table.sections.split(state)
+            state = state.copy()
+            moments, histograms, _, pairs = table.sections.split(torch.from_numpy(state))
             self._unscale(plan, moments, histograms, pairs, float(scale))
         self.users: dict[tuple[int, str], float] = {}
         self.pairs: Array = _NONE
         if table.only_moments:
-            self.moments, self.histograms = table.sections.moments_of(table.array_of(state)), _NONE
+            self.moments, self.histograms = table.sections.moments_of(state), _NONE
         else:
-            self._read_more(plan, table, table.array_of(state))
+            self._read_more(plan, table, state)
         if plan.groups:
             self._merge_groups(plan)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
+from time import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ class Ended(NamedTuple):
         layout: of its record.
         merging: the table.
         scale: the loss scale by which gradients of module tensors are divided.
+        wall_time: when it ended, in seconds since 1970.
     """
 
     step: int
@@ -46,6 +48,7 @@ class Ended(NamedTuple):
     layout: Layout
     merging: Merging
     scale: HostCopy | None
+    wall_time: float
 
     @property
     def here(self) -> bool:
@@ -56,6 +59,15 @@ class Ended(NamedTuple):
     def merged(self) -> Merged:
         """Its table, once it is here."""
         return self.merging.merged
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its table, once it is here."""
+        return self.merged.state.nbytes
+
+    def keep(self) -> None:
+        """Have a table of its own, so that the next step may begin before this one is recorded."""
+        self.merging.keep()
 
 
 class Recorder:
@@ -101,7 +113,7 @@ class Recorder:
         """
         layout = self._layout(self.observer.schedules)
         merging = self.observer.exchange()
-        return Ended(step, reports, layout, merging, None if scale is None else begin_copy(scale))
+        return Ended(step, reports, layout, merging, None if scale is None else begin_copy(scale), time())
 
     def record(self, step: int, reports: Mapping[str, float]) -> StepRecord:
         """The record of the step that ends, at once. All ranks must call it.
@@ -138,6 +150,7 @@ class Recorder:
                 columns.measured[head.place] &= ~np.isnan(values)
         return StepRecord(
             step=ended.step,
+            wall_time=ended.wall_time,
             prefix=self.prefix,
             series=columns,
             summaries={**(self._globals(filled) if self.summaries else {}), **ended.reports},

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from lightning_hooks.stats.host_copy import HostCopy
 
@@ -19,12 +20,12 @@ class Merged(NamedTuple):
     """What all ranks have.
 
     Args:
-        state: flat, on the CPU; of a single rank whose table is there its own, which the next write changes.
+        state: flat; of a single rank whose table is on the CPU its own, which the next write changes.
         stop: whether any rank has voted to stop.
         factor: the greatest for which any rank has voted.
     """
 
-    state: Tensor
+    state: NDArray[np.float64]
     stop: bool
     factor: int
 
@@ -49,6 +50,12 @@ class Merging:
     @cached_property
     def merged(self) -> Merged:
         """It, once it is here."""
-        state = self._copy.wait()
+        return self._merge(self._copy.wait().numpy())
+
+    def keep(self) -> None:
+        """Have a state that no write into the table changes."""
+        self.__dict__["merged"] = self._merge(self._copy.wait().numpy().copy())
+
+    def _merge(self, state: NDArray[np.float64]) -> Merged:
         stop, factor = self._votes or (bool(state[STOP]), int(state[FACTOR]))
         return Merged(state, stop, factor)

@@ -122,6 +122,7 @@ class StepRecord:
         summaries: the global numbers and the reports of transforms: tag to value.
         rolled_up: tag to value of the scalar form where rows were merged along the module tree; None where they all fit.
         histograms: tag to counts.
+        wall_time: when the step ended, in seconds since 1970; 0 where nobody noted it.
     """
 
     step: int
@@ -130,6 +131,7 @@ class StepRecord:
     summaries: Mapping[str, float] = field(default_factory=dict)
     rolled_up: Mapping[str, float] | None = None
     histograms: Sequence[tuple[str, Array]] = ()
+    wall_time: float = 0.0
     bucket_limits: Array = field(default_factory=lambda: BUCKET_LIMITS, repr=False)
 
     @property

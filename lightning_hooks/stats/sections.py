@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.merged import VOTES
-from lightning_hooks.stats.moments import MOMENTS, neutral
+from lightning_hooks.stats.moments import MAX, MIN, MOMENTS
 from lightning_hooks.stats.pairs import SUMS
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
@@ -37,11 +38,22 @@ class Sections:
         self._rows = rows
         self._cuts = tuple(itertools.accumulate((rows * MOMENTS, histograms * BUCKETS, 2 * functions, SUMS * pairs)))
 
+    @property
+    def size(self) -> int:
+        """Of the whole state."""
+        return self._cuts[-1] + VOTES
+
     def blank(self) -> Tensor:
         """A state in which nothing was measured, float64."""
-        state = torch.zeros(self._cuts[-1] + VOTES, dtype=torch.float64)
-        state[: self._cuts[0]] = neutral(self._rows).flatten()
+        state = torch.empty(self.size, dtype=torch.float64)
+        self.clear(state)
         return state
+
+    def clear(self, state: Tensor | NDArray[np.float64]) -> None:
+        """Make a state one in which nothing was measured: rows of moments as `neutral` has them, else zeros."""
+        state[:] = 0.0
+        state[MIN : self._cuts[0] : MOMENTS] = math.inf
+        state[MAX : self._cuts[0] : MOMENTS] = -math.inf
 
     def histogram(self, slot: int) -> int:
         """The first element of a histogram."""

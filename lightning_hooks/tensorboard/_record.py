@@ -77,6 +77,10 @@ class Record(Protocol):
         """The x-axis."""
 
     @property
+    def wall_time(self) -> float:
+        """When it ended, in seconds since 1970; 0 for now."""
+
+    @property
     def prefix(self) -> str:
         """Put before every tag."""
 

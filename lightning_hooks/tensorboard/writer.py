@@ -74,7 +74,7 @@ class RunWriter:
             record: what it logs.
         """
         self._current()
-        self._append(event_bytes(time.time(), record.step, self._builder.serialized(record)))
+        self._append(event_bytes(record.wall_time or time.time(), record.step, self._builder.serialized(record)))
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.

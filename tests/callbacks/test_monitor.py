@@ -151,6 +151,7 @@ class Count(Callback):
         self.counts: dict[int, float] = {}
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        self.what[0]._settle()  # steps that follow one another quickly are recorded together
         if self.what[0]._records:
             self.counts[self.what[0]._records["train"].step] = counts_of(*self.what)
 

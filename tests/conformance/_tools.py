@@ -283,6 +283,7 @@ class Book(Callback):
         self.histograms: dict[int, dict[str, Any]] = {}
 
     def on_train_batch_end(self, *args: Any) -> None:
+        self.monitor._settle()  # steps that follow one another quickly are recorded together
         record = self.monitor._records.get("train")
         if record is not None and record.step not in self.rows:
             # How long something took is all that differs between two runs that do the same.
