@@ -82,25 +82,22 @@ class Layout:
         everything = self._union([row.index for row in plan.rows])
         merges = Merges(self._unions)
         stats = tuple(dict.fromkeys([*(stat for _, stat in members if stat in STATISTICS), "norm", "nonfinite"]))
-        self._place = {stat: i for i, stat in enumerate(stats)}
+        place = {stat: i for i, stat in enumerate(stats)}
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
         width = self._rows + len(self._unions)
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
-        merged = [
-            self._place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)
-        ]
+        merged = [place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)]
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
-        places = {**self._place, "count": len(stats)}
+        places = {**place, "count": len(stats)}
         parts = [places.get(c.stat, places["count"]) * width + c.rows for c in every_column]
-        of_all = [*(self._place["norm"] * width + row for row in unions), self._place["nonfinite"] * width + everything]
+        of_all = [*(place["norm"] * width + row for row in unions), place["nonfinite"] * width + everything]
         wanted = np.concatenate([*parts, np.array([*merged, *of_all])], dtype=np.int32, casting="same_kind")
-        self._statistics = Statistics(stats, self._rows, merges, wanted)
+        self._statistics = Statistics(stats, merges, wanted)
         self._wanted, self._width = wanted, width
         self._ends = (len(wanted) - len(of_all) - len(merged), len(wanted) - len(of_all))
-        self._all_there = np.ones(len(wanted), dtype=np.bool_)
-        self._all_there.flags.writeable = False
+        self._all_there = np.broadcast_to(np.True_, len(wanted))
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def _union(self, rows: list[int]) -> int:
@@ -159,15 +156,14 @@ class Filled:
 
     def __init__(self, layout: Layout, derived: Derived) -> None:
         self._layout = layout
-        self._every, self._values, self._complete = derived
+        self._derived, self._values, self._complete = derived, derived.taken, derived.complete
         # Of most steps everything was measured.
         self._there = layout._all_there if self._complete else self.measured.take(layout.rows_of_values())
 
     @property
     def measured(self) -> NDArray[np.bool_]:
         """Which rows, groups and unions have elements."""
-        there: NDArray[np.bool_] = self._every[-1] > 0
-        return there
+        return self._derived.measured
 
     def columns(self) -> Columns:
         """The values of every column; those of `others` are still to be put in."""
@@ -178,8 +174,7 @@ class Filled:
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
-        norms = self._every[self._layout._place["norm"]]
-        return ratio_of_norms(norms.take(rows), norms.take(below))
+        return ratio_of_norms(self._derived.norms(rows), self._derived.norms(below))
 
     def total_norms(self) -> dict[str, float]:
         """The norm over all rows of each tensor for which that is asked and of which any was measured."""

@@ -98,9 +98,9 @@ class Recorder:
         self._pinned = self._pin(scalars)
         self._warned = False
         plan = observer.plan
-        self._noise = NoiseAverage(len(plan.rows))
         of_groups = {i for group in plan.groups if "noise_scale" in group.stats for i in group.members}
         self._noisy = any("noise_scale" in each.stats for each in (*plan.groups, *plan.rows))
+        self._noise = NoiseAverage(len(plan.rows) if self._noisy else 0)
         self._noise_rows = np.array([row.index in of_groups or "noise_scale" in row.stats for row in plan.rows], dtype=bool)
 
     def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> Ended:
@@ -160,23 +160,23 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """What goes on from step to step: the averages behind the noise scale, by row."""
-        rows = [row for row in self.observer.plan.rows if self._noise_rows[row.index]]
-        kept = {f"{row.tensor}/{row.name}": self._noise.values[row.index].tolist() for row in rows}
+        kept = {key: self._noise.values[index].tolist() for key, index in self._averaged.items()}
         return {"noise": kept} if kept else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a checkpoint stopped; rows that are new begin anew, with one warning."""
-        saved = dict(state.get("noise", {}))
-        changes = []
-        for row in self.observer.plan.rows:
-            key = f"{row.tensor}/{row.name}"
-            if saved and self._noise_rows[row.index] and key not in saved:
-                changes.append(f"{row.tensor} of {row.name} begins anew")
-            self._noise.values[row.index] = saved.get(key, (np.nan, np.nan))
-        known = {f"{row.tensor}/{row.name}" for row in self.observer.plan.rows if self._noise_rows[row.index]}
-        changes += [f"{' of '.join(key.split('/', 1))} is gone" for key in saved if key not in known]
+        saved, rows = dict(state.get("noise", {})), self._averaged
+        for key, index in rows.items():
+            self._noise.values[index] = saved.get(key, (np.nan, np.nan))
+        changes = [f"{_said(key)} begins anew" for key in rows if saved and key not in saved]
+        changes += [f"{_said(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
+
+    @property
+    def _averaged(self) -> dict[str, int]:
+        """The rows that are averaged, by what a checkpoint calls them."""
+        return {f"{row.tensor}/{row.name}": row.index for row in self.observer.plan.rows if self._noise_rows[row.index]}
 
     def _values(self, column: Column, filled: Filled, readings: Readings) -> Array:
         stat, rows = column.stat, column.rows
@@ -244,6 +244,10 @@ class Recorder:
                 "has them all, scalars= keeps chosen names in full",
                 stacklevel=2,
             )
+
+
+def _said(key: str) -> str:
+    return " of ".join(key.split("/", 1))
 
 
 def _drawn(layout: Layout, filled: Filled, readings: Readings) -> Histograms:

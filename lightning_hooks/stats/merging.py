@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
-from lightning_hooks.stats.scalars import compute_all, letters
+from lightning_hooks.stats.scalars import compute, compute_all, letters
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class Merges:
 
     def __init__(self, members: Sequence[Sequence[int]]) -> None:
         sizes = np.array([len(rows) for rows in members], dtype=np.intp)
-        self.rows = np.array([row for rows in members for row in rows], dtype=np.int64)
+        self.rows = np.array([row for rows in members for row in rows], dtype=np.int32)
         self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.int64)
         self._sizes = sizes
 
@@ -73,15 +73,23 @@ class Derived(NamedTuple):
     """What follows from the moments of a step.
 
     Args:
-        every: float64 [statistics + 1, rows + unions]: the statistics, NaN where there are no elements, then the counts;
-            until those of the next step.
-        taken: what was wanted of it, float64, a vector.
+        moments: of rows and of unions, float64 [rows, 9] and [unions, 9].
+        taken: what was wanted, float64, a vector; NaN where a row has no elements.
         complete: whether every row has elements.
     """
 
-    every: Array
+    moments: tuple[Array, Array]
     taken: Array
     complete: bool
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """Which rows and unions have elements."""
+        return np.concatenate([part[:, COUNT] for part in self.moments]) > 0
+
+    def norms(self, rows: Sequence[int] | NDArray[np.intp]) -> Array:
+        """The norms of some rows and unions."""
+        return compute("norm", np.concatenate(self.moments).take(rows, axis=0))
 
 
 class Statistics:
@@ -91,15 +99,15 @@ class Statistics:
         stats: keys of `STATISTICS`.
         rows: how many.
         merges: the unions.
-        wanted: what is read of them at every step: places in the flat table of `Derived`.
+        wanted: what is read of them at every step: places in a flat table of all statistics, and then the counts, of all rows
+            and unions, [statistics + 1, rows + unions].
     """
 
-    def __init__(self, stats: Sequence[str], rows: int, merges: Merges, wanted: NDArray[np.int32] | None = None) -> None:
+    def __init__(self, stats: Sequence[str], merges: Merges, wanted: NDArray[np.int32]) -> None:
         self._stats = tuple(stats)
         self._letters = letters(self._stats)
         self._merges = merges
-        self._out = np.empty((len(stats) + 1, rows + len(merges)))  # one for all steps: it is large, and soon read out
-        self._wanted = np.empty(0, dtype=np.int32) if wanted is None else wanted
+        self._wanted = wanted
 
     def __call__(self, moments: Array) -> Derived:
         """The statistics of a step.
@@ -109,9 +117,10 @@ class Statistics:
         """
         merges, wanted = self._merges, self._wanted
         if kernels.compiled is not None:
-            taken = np.empty(len(wanted))
-            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, self._letters, self._out, wanted, taken)
-            return Derived(self._out, taken, complete)
-        united = np.concatenate([moments, merges(moments)])
+            taken, unions = np.empty(len(wanted)), np.empty((len(merges), MOMENTS))
+            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, unions, self._letters, wanted, taken)
+            return Derived((moments, unions), taken, complete)
+        unions = merges(moments)
+        united = np.concatenate([moments, unions])
         every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
-        return Derived(every, every.ravel().take(wanted), bool(every[-1].all()))
+        return Derived((moments, unions), every.ravel().take(wanted), bool(every[-1].all()))

@@ -39,7 +39,8 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
         self._explained: set[str] = set()
-        self._templates: dict[tuple[Any, ...], tuple[Template, Any]] = {}
+        # Of a kind: the template, once there is one, and what the kind holds the identity of.
+        self._templates: dict[tuple[Any, ...], tuple[Template | None, Any]] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -50,22 +51,27 @@ class EventBuilder:
         return known[1]
 
     def serialized(self, record: Record) -> bytes:
-        """Everything of one step as bytes: the first of a kind is built as a message, the others fill a template.
+        """Everything of one step as bytes: the first of a kind is built as a message, from the second on a template is filled.
+
+        Most fits have one event that is alone of its kind, the first, whose template would only take memory.
 
         Args:
             record: what the step logs.
         """
         columns = record.columns
         key = self._kind(record, columns)
-        known = self._templates.get(key)
-        if known is None:
+        if key not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
+            self._templates[key] = None, columns.heads
             summary: bytes = self.summary(record).SerializeToString()
-            self._templates[key] = self._template(record, columns)
             return summary
+        template, heads = self._templates[key]
+        if template is None:
+            template = self._template(record, columns)
+            self._templates[key] = template, heads
         numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
-        filled = known[0].fill(columns.values, numbers)
+        filled = template.fill(columns.values, numbers)
         if record.histograms:
             drawn = record.drawn
             filled += histograms.serialized(drawn.tags, drawn.counts, record.bucket_limits)
@@ -76,14 +82,13 @@ class EventBuilder:
         rows: Any = columns.measured.tobytes() if record.rolled_up is None else tuple(record.rolled_up)
         return record.prefix, id(columns.heads), rows, tuple(record.summaries)
 
-    def _template(self, record: Record, columns: Columns) -> tuple[Template, Any]:
-        """A template, and what the key holds the identity of."""
+    def _template(self, record: Record, columns: Columns) -> Template:
         vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
         there = columns.measured.copy()
         for head in columns.heads:
             if head.stat == "count" or record.rolled_up is not None:
                 there[head.place] = False
-        return Template(vectors, list(record.scalars), np.flatnonzero(there).tolist()), columns.heads
+        return Template(vectors, list(record.scalars), np.flatnonzero(there).tolist())
 
     def _vector_tag(self, record: Record, series: Series) -> str:
         return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"

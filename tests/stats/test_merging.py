@@ -23,7 +23,10 @@ UNIONS = [[0], [0, 1], [5, 6, 7], [11, 3], [13, 13, 0], list(range(14, 40))]
 
 
 def statistics(stats, rows, merges):
-    return Statistics(stats, len(rows), merges)(rows).every
+    """Every statistic and the counts [statistics + 1, rows + unions]."""
+    shape = len(stats) + 1, len(rows) + len(merges)
+    wanted = np.arange(shape[0] * shape[1], dtype=np.int32)
+    return Statistics(stats, merges, wanted)(rows).taken.reshape(shape)
 
 
 def test_unions_are_those_of_merge_groups(rows):
@@ -52,11 +55,15 @@ def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows, mon
     if not compiled:
         monkeypatch.setattr(kernels, "compiled", None)
     places = np.array([3, 0, 3, len(rows) + 2], dtype=np.int32)
-    every, taken, complete = Statistics(("mean",), len(rows), Merges([[1], [2], [3, 4]]), places)(rows)
-    np.testing.assert_array_equal(taken, every.ravel()[places])
-    assert complete is not bool((rows[:, 0] == 0).any())
+    merges = Merges([[1], [2], [3, 4]])
+    found = Statistics(("mean",), merges, places)(rows)
+    np.testing.assert_array_equal(found.taken, statistics(("mean",), rows, merges).ravel()[places])
+    assert found.complete is not bool((rows[:, 0] == 0).any())
+    every = np.concatenate([rows, merges(rows)])
+    np.testing.assert_array_equal(found.measured, every[:, 0] > 0)
+    np.testing.assert_allclose(found.norms([2, len(rows) + 2]), compute("norm", every)[[2, len(rows) + 2]], rtol=1e-12)
     rows[:, 0] += rows[:, 0] == 0
-    assert Statistics(("mean",), len(rows), Merges([]))(rows).complete is True
+    assert Statistics(("mean",), Merges([]), places[:0])(rows).complete is True
 
 
 def test_no_rows_and_no_unions():
@@ -72,5 +79,8 @@ def test_what_does_not_belong_together_is_refused(rows):
         statistics(("mean",), rows, merges)
     with pytest.raises(ValueError, match="belong together"):
         kernels.compiled.derive(
-            rows, merges.rows[:1], merges.starts, b"m", np.empty((2, 3)), np.zeros(0, np.int32), np.empty(0)
+            rows, merges.rows[:1], merges.starts, np.empty((2, 9)), b"m", np.zeros(0, np.int32), np.empty(0)
         )
+    for place in (-1, 2 * (len(rows) + 1)):
+        with pytest.raises(ValueError, match="belong together"):
+            Statistics(("mean",), Merges([[0]]), np.array([place], dtype=np.int32))(rows)

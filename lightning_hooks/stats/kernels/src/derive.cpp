@@ -11,7 +11,7 @@ namespace hooks {
 namespace {
 
 // The row of a union, by the rule of `Merges` in lightning_hooks/stats/merging.py.
-Row unite(const Row* rows, const std::int64_t* members, std::size_t many) {
+Row unite(const Row* rows, const std::int32_t* members, std::size_t many) {
   Row out;
   out.min = rows[members[0]].min;
   out.max = rows[members[0]].max;
@@ -41,13 +41,13 @@ double norm(const Row& row) {
   return std::isinf(abs_max(row)) ? std::numeric_limits<double>::infinity() : std::sqrt(row.m2 + row.count * (row.mean * row.mean));
 }
 
-// Of a row with elements, whose norm is given. The letters are those of `_LETTERS` in lightning_hooks/stats/scalars.py.
-double statistic(char letter, const Row& row, double length) {
+// Of a row with elements. The letters are those of `_LETTERS` in lightning_hooks/stats/scalars.py.
+double statistic(char letter, const Row& row) {
   switch (letter) {
     case 'm': return row.mean;
     case 's': return std::sqrt(row.m2 / row.count);
-    case 'r': return length / std::sqrt(row.count);
-    case 'n': return length;
+    case 'r': return norm(row) / std::sqrt(row.count);
+    case 'n': return norm(row);
     case 'b': return row.abs_sum / row.count;
     case 'l': return row.min;
     case 'g': return row.max;
@@ -58,66 +58,92 @@ double statistic(char letter, const Row& row, double length) {
   }
 }
 
+// What a call works on; `fit` says whether sizes and places belong together.
+struct Derivation {
+  const Row* rows;
+  std::size_t many;
+  const std::int32_t* members;  // of all unions
+  std::size_t of_unions;
+  const std::int64_t* starts;  // of each union, in its members
+  std::size_t unions;
+  Row* united;
+  const char* letters;  // of the statistics; the counts follow
+  std::size_t statistics;
+  const std::int32_t* wanted;
+  std::size_t places;
+  double* taken;
+
+  std::size_t width() const { return many + unions; }
+  std::int64_t end_of(std::size_t number) const { return number + 1 < unions ? starts[number + 1] : static_cast<std::int64_t>(of_unions); }
+  bool fit() const {
+    bool fits = true;
+    for (std::size_t i = 0; i < of_unions; ++i) fits = fits && members[i] >= 0 && static_cast<std::size_t>(members[i]) < many;
+    for (std::size_t i = 0; i < places; ++i) fits = fits && wanted[i] >= 0 && static_cast<std::size_t>(wanted[i]) < (statistics + 1) * width();
+    for (std::size_t i = 0; i < unions; ++i) {
+      fits = fits && starts[i] >= 0 && starts[i] < end_of(i) && end_of(i) <= static_cast<std::int64_t>(of_unions);
+    }
+    return fits;
+  }
+  // Whether every row and union has elements.
+  bool run() const {
+    bool all = true;
+    for (std::size_t i = 0; i < many; ++i) all = all && rows[i].count > 0;
+    for (std::size_t i = 0; i < unions; ++i) {
+      united[i] = unite(rows, members + starts[i], static_cast<std::size_t>(end_of(i) - starts[i]));
+      all = all && united[i].count > 0;
+    }
+    std::size_t stat = 0, first = 0;  // the first place of a statistic
+    for (std::size_t i = 0; i < places; ++i) {
+      const std::size_t place = static_cast<std::size_t>(wanted[i]);
+      if (place < first || place >= first + width()) {  // seldom: one statistic comes of many rows
+        stat = place / width();
+        first = stat * width();
+      }
+      const std::size_t number = place - first;
+      const Row& row = number < many ? rows[number] : united[number - many];
+      if (stat == statistics) {
+        taken[i] = row.count;
+      } else {
+        taken[i] = row.count > 0 ? statistic(letters[stat], row) : std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+    return all;
+  }
+};
+
 }  // namespace
 
+// Arguments: moments of rows, members of the unions, the beginning of each union in them, where to put the moments of unions,
+// the letters of the statistics, which of them are wanted, where to put those.
 PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   char* letters = nullptr;
   Py_ssize_t many = 0;
   if (given != 7) {
     PyErr_SetString(PyExc_TypeError,
-                    "expected moments, members, their beginnings, letters, the place of the result, what to take of it, and where to");
+                    "expected moments, members, their beginnings, moments of unions, letters, what is wanted, and where to put it");
     return nullptr;
   }
-  if (PyBytes_AsStringAndSize(args[3], &letters, &many) != 0) return nullptr;
+  if (PyBytes_AsStringAndSize(args[4], &letters, &many) != 0) return nullptr;
   const Buffer moments(args[0], PyBUF_SIMPLE);
   if (!moments.held()) return nullptr;
   const Buffer members(args[1], PyBUF_SIMPLE);
   if (!members.held()) return nullptr;
   const Buffer starts(args[2], PyBUF_SIMPLE);
   if (!starts.held()) return nullptr;
-  const Buffer result(args[4], PyBUF_WRITABLE);
-  if (!result.held()) return nullptr;
+  const Buffer unions(args[3], PyBUF_WRITABLE);
+  if (!unions.held()) return nullptr;
   const Buffer wanted(args[5], PyBUF_SIMPLE);
   if (!wanted.held()) return nullptr;
   const Buffer taken(args[6], PyBUF_WRITABLE);
   if (!taken.held()) return nullptr;
-  const std::size_t rows = moments.size(8) / kMoments, unions = starts.size(8), width = rows + unions;
-  const auto* const member = members.data<std::int64_t>();
-  const auto* const start = starts.data<std::int64_t>();
-  const auto* const place = wanted.data<std::int32_t>();
-  bool fits = result.size(8) == (static_cast<std::size_t>(many) + 1) * width && wanted.size(4) == taken.size(8);
-  for (std::size_t i = 0; i < members.size(8); ++i) fits = fits && member[i] >= 0 && member[i] < static_cast<std::int64_t>(rows);
-  for (std::size_t i = 0; i < wanted.size(4); ++i) fits = fits && place[i] >= 0 && static_cast<std::size_t>(place[i]) < result.size(8);
-  for (std::size_t i = 0; i < unions; ++i) {
-    const std::int64_t end = i + 1 < unions ? start[i + 1] : static_cast<std::int64_t>(members.size(8));
-    fits = fits && start[i] >= 0 && start[i] < end && end <= static_cast<std::int64_t>(members.size(8));
-  }
-  if (!fits) {
+  const Derivation all{moments.data<Row>(),  moments.size(sizeof(Row)), members.data<std::int32_t>(), members.size(4),
+                       starts.data<std::int64_t>(), starts.size(8),     unions.data<Row>(),           letters,
+                       static_cast<std::size_t>(many), wanted.data<std::int32_t>(), wanted.size(4),   taken.data<double>()};
+  if (unions.size(sizeof(Row)) != all.unions || taken.size(8) != all.places || !all.fit()) {
     PyErr_SetString(PyExc_ValueError, "sizes or places that do not belong together");
     return nullptr;
   }
-  const Row* const row = moments.data<Row>();
-  double* const out = result.data<double>();
-  bool all = true;
-  for (std::size_t i = 0; i < width; ++i) {
-    Row united;
-    if (i >= rows) {
-      const std::size_t number = i - rows;
-      const std::int64_t end = number + 1 < unions ? start[number + 1] : static_cast<std::int64_t>(members.size(8));
-      united = unite(row, member + start[number], static_cast<std::size_t>(end - start[number]));
-    }
-    const Row& seen = i < rows ? row[i] : united;
-    const bool there = seen.count > 0;
-    const double length = there ? norm(seen) : 0;
-    double* into = out + i;
-    for (Py_ssize_t s = 0; s < many; ++s, into += width) {
-      *into = there ? statistic(letters[s], seen, length) : std::numeric_limits<double>::quiet_NaN();
-    }
-    *into = seen.count;
-    all = all && there;
-  }
-  for (std::size_t i = 0; i < wanted.size(4); ++i) taken.data<double>()[i] = out[place[i]];
-  return PyBool_FromLong(all);
+  return PyBool_FromLong(all.run());
 }
 
 }  // namespace hooks
