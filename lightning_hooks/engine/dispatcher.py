@@ -278,7 +278,9 @@ class Dispatcher:
         return out
 
     def _renew(self) -> None:
-        if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
+        if self.renewal.wanted and self.renewal.renew(
+            target for participant in self.participants for target in participant.all_targets()
+        ):
             for participant in self.participants:
                 participant.renewed()
             self._hooks.forget()

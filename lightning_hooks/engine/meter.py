@@ -42,12 +42,6 @@ class Meter:
             self._stopped = self.clock() - self._began
             self._began = None
 
-    def _switch(self) -> None:
-        now = self.clock()
-        if self._entered:
-            self._entered[-1].seconds += now - self._since
-        self._since = now
-
 
 class Account:
     """The seconds of one participant, or of the work that all have in common; a context manager around that work.
@@ -61,14 +55,20 @@ class Account:
         self.seconds = 0.0
 
     def __enter__(self) -> None:
-        """Begin to work."""
-        self.meter._switch()
-        self.meter._entered.append(self)
+        """Begin to work; who was working stands still."""
+        meter = self.meter
+        now = meter.clock()
+        if meter._entered:
+            meter._entered[-1].seconds += now - meter._since
+        meter._since = now
+        meter._entered.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Whoever was working before goes on."""
-        self.meter._switch()
-        self.meter._entered.pop()
+        meter = self.meter
+        now = meter.clock()
+        meter._entered.pop().seconds += now - meter._since
+        meter._since = now
 
     def take(self) -> float:
         """What has come together, which begins anew."""

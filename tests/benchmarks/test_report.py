@@ -58,3 +58,8 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
     words = ["".join(root.itertext()) for root in texts]
     assert "1.10×" in words[0] and "an <MLP>" in words[0]
     assert "10,000" in words[1]
+
+
+def test_a_mean_above_the_target_is_said(tmp_path: Path) -> None:
+    output.write("alternating", [{**BASE, **RATIO, "of_means": 1.13, "variant": "everything"}], tmp_path)
+    assert "| 1.130 | 0.50 | ≤ 1.12, met; **not by the mean** |" in render(tmp_path)
