@@ -13,7 +13,15 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
 from lightning_hooks.callbacks._scaled import ScalerCount
-from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, current_step, in_fit, is_log_step, loss_scale
+from lightning_hooks.callbacks._trainer import (
+    all_callbacks,
+    batch_number,
+    current_step,
+    has_scaler,
+    in_fit,
+    is_log_step,
+    loss_scale,
+)
 from lightning_hooks.callbacks._wrapped import WrappedHook
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.participant import Participant
@@ -29,6 +37,7 @@ class HooksCallback(EveryStage):
         self._dispatcher: Dispatcher | None = None
         self._participants: list[Participant] = []
         self._scaler = ScalerCount()
+        self._is_scaled = False  # whether the loss is
 
     @property
     def _stages(self) -> Collection[str]:
@@ -80,6 +89,7 @@ class HooksCallback(EveryStage):
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         dispatcher = self._shared(trainer, pl_module)
+        self._is_scaled = has_scaler(trainer)
         participants = list(self._build(trainer, pl_module, dispatcher))
         if "train" in self._stages:
             participants = [*self._scaler.start(trainer, dispatcher), *participants]
@@ -111,7 +121,7 @@ class HooksCallback(EveryStage):
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: note the scale by which its gradients are multiplied."""
-        if self._dispatcher is not None and self._dispatcher.gate.open:
+        if self._is_scaled and self._dispatcher is not None and self._dispatcher.gate.open:
             scale = loss_scale(trainer)
             if scale is not None:
                 self._dispatcher.scaled_by(scale)

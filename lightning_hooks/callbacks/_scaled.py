@@ -8,7 +8,7 @@ from weakref import ref
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from lightning_hooks.callbacks._trainer import found_inf, in_fit, loss_scale
+from lightning_hooks.callbacks._trainer import found_inf, has_scaler, in_fit, loss_scale
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.scaling import ScalerWatch
 
@@ -33,7 +33,7 @@ class ScalerCount:
             trainer: of the fit.
             dispatcher: of the model.
         """
-        scaled = getattr(trainer.precision_plugin, "scaler", None) is not None and in_fit(trainer)
+        scaled = has_scaler(trainer) and in_fit(trainer)
         if not scaled or any(isinstance(participant, ScalerWatch) for participant in dispatcher.participants):
             return []
         known = ref(trainer)

@@ -28,6 +28,11 @@ def is_log_step(trainer: Trainer, step: int) -> bool:
     return every > 0 and (step + 1) % every == 0
 
 
+def has_scaler(trainer: Trainer) -> bool:
+    """Whether the loss is multiplied by a scale, from some step on."""
+    return getattr(trainer.precision_plugin, "scaler", None) is not None
+
+
 def loss_scale(trainer: Trainer) -> Tensor | None:
     """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)

@@ -17,7 +17,7 @@ from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags
-from lightning_hooks.callbacks._trainer import current_step, loss_scale
+from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.callbacks._widening import Widening
 from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.custom import CustomParticipant
@@ -258,10 +258,10 @@ class StatsMonitor(HooksCallback):
                 pending.heed()
                 self._widening.say(observer)
                 return
-            scale = dispatcher.moments.scale if loss_scale(trainer) is not None else None
             reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
-            pending.end(step, reports, scale)
-            observer.warn_uncalled(dispatcher.called)
+            pending.end(step, reports, dispatcher.moments.scale)
+            if not observer.checked_calls:
+                observer.warn_uncalled(dispatcher.called)
             self._widening.say(observer)
 
     def _take(self, record: StepRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from lightning_hooks.stats.moments import COUNT, merge_groups, neutral
 from lightning_hooks.stats.pairs import SMALL, SUMS
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
+_BUILT_IN: Final = torch.distributed.is_available()
 
 
 def world_size() -> int:
     """How many ranks there are."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
+    return torch.distributed.get_world_size() if _BUILT_IN and torch.distributed.is_initialized() else 1
 
 
 def gather(state: Tensor, group: Any = None) -> list[Tensor]:
