@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -174,7 +175,11 @@ class Filled:
 
     def ratio(self, rows: Sequence[int] | Indices, below: Sequence[int] | Indices) -> Array:
         """The norm of some rows over that of others."""
-        return ratio_of_norms(self._derived.norms(rows), self._derived.norms(below))
+        return ratio_of_norms(self._norms.take(rows), self._norms.take(below))
+
+    @cached_property
+    def _norms(self) -> Array:
+        return self._derived.norms()
 
     def total_norms(self) -> dict[str, float]:
         """The norm over all rows of each tensor for which that is asked and of which any was measured."""

@@ -87,9 +87,9 @@ class Derived(NamedTuple):
         """Which rows and unions have elements."""
         return np.concatenate([part[:, COUNT] for part in self.moments]) > 0
 
-    def norms(self, rows: Sequence[int] | NDArray[np.intp]) -> Array:
-        """The norms of some rows and unions."""
-        return compute("norm", np.concatenate(self.moments).take(rows, axis=0))
+    def norms(self) -> Array:
+        """The norms of all rows and unions."""
+        return compute("norm", np.concatenate(self.moments))
 
 
 class Statistics:

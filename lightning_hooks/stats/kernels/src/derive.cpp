@@ -74,11 +74,15 @@ struct Derivation {
   double* taken;
 
   std::size_t width() const { return many + unions; }
-  std::int64_t end_of(std::size_t number) const { return number + 1 < unions ? starts[number + 1] : static_cast<std::int64_t>(of_unions); }
+  std::int64_t end_of(std::size_t number) const {
+    return number + 1 < unions ? starts[number + 1] : static_cast<std::int64_t>(of_unions);
+  }
   bool fit() const {
     bool fits = true;
     for (std::size_t i = 0; i < of_unions; ++i) fits = fits && members[i] >= 0 && static_cast<std::size_t>(members[i]) < many;
-    for (std::size_t i = 0; i < places; ++i) fits = fits && wanted[i] >= 0 && static_cast<std::size_t>(wanted[i]) < (statistics + 1) * width();
+    for (std::size_t i = 0; i < places; ++i) {
+      fits = fits && wanted[i] >= 0 && static_cast<std::size_t>(wanted[i]) < (statistics + 1) * width();
+    }
     for (std::size_t i = 0; i < unions; ++i) {
       fits = fits && starts[i] >= 0 && starts[i] < end_of(i) && end_of(i) <= static_cast<std::int64_t>(of_unions);
     }
@@ -136,9 +140,19 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (!wanted.held()) return nullptr;
   const Buffer taken(args[6], PyBUF_WRITABLE);
   if (!taken.held()) return nullptr;
-  const Derivation all{moments.data<Row>(),  moments.size(sizeof(Row)), members.data<std::int32_t>(), members.size(4),
-                       starts.data<std::int64_t>(), starts.size(8),     unions.data<Row>(),           letters,
-                       static_cast<std::size_t>(many), wanted.data<std::int32_t>(), wanted.size(4),   taken.data<double>()};
+  Derivation all{};
+  all.rows = moments.data<Row>();
+  all.many = moments.size(sizeof(Row));
+  all.members = members.data<std::int32_t>();
+  all.of_unions = members.size(4);
+  all.starts = starts.data<std::int64_t>();
+  all.unions = starts.size(8);
+  all.united = unions.data<Row>();
+  all.letters = letters;
+  all.statistics = static_cast<std::size_t>(many);
+  all.wanted = wanted.data<std::int32_t>();
+  all.places = wanted.size(4);
+  all.taken = taken.data<double>();
   if (unions.size(sizeof(Row)) != all.unions || taken.size(8) != all.places || !all.fit()) {
     PyErr_SetString(PyExc_ValueError, "sizes or places that do not belong together");
     return nullptr;
