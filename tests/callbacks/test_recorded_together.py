@@ -44,7 +44,10 @@ class Looks(Callback):
         self.root = root
         self.seen: list[list[int]] = []
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.flush()  # where something of the logger waited, its thread writes
         self.seen.append(steps(self.root))
 
 
@@ -99,7 +102,8 @@ def test_what_was_trained_before_a_validation_is_written_before_it(tmp_path: Pat
     seen = []
 
     class Before(Callback):
-        def on_validation_epoch_start(self, *args: Any) -> None:
+        def on_validation_epoch_start(self, trainer: Any, *args: Any) -> None:
+            trainer.logger.experiment.flush()
             seen.append(steps(tmp_path))
 
     fit(tmp_path, StatsMonitor(OUTPUT), Before(), model=ValNet(), val_check_interval=3)

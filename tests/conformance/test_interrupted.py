@@ -137,6 +137,7 @@ class Ready(Net):
             os.kill(os.getpid(), signal.SIGINT)
         return super().training_step(batch, batch_idx)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
 model = Ready()
 try:
     trainer_of(Path(sys.argv[1]), *all_ours(Path(sys.argv[1]))).fit(model, data(1000))
