@@ -139,6 +139,7 @@ class StatsMonitor(HooksCallback):
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
         if self._recorder is not None and self._dispatcher is not None:
+            self._settle()  # what has ended is not of what is loaded
             self._recorder.load_state_dict(state)
             self._widening.load_state_dict(self._recorder.observer, state)
         else:
@@ -236,8 +237,8 @@ class StatsMonitor(HooksCallback):
         charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
         with Guard(recorder.observer):
             self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
-        if self._pending is not None:  # metrics are read before they begin anew
-            self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
+            if self._pending is not None:  # metrics are read before they begin anew
+                self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
 
     @property
     @override
@@ -270,10 +271,17 @@ class StatsMonitor(HooksCallback):
             self._outlet.write(record)
 
     def _settle(self) -> None:
-        """Write the last step, if its numbers were still on their way."""
-        if self._pending is not None and self._recorder is not None:
-            with Guard(self._recorder.observer):
+        """Write the steps that have ended and are not written: their numbers were on their way, or waited for the next ones."""
+        if self._pending is not None and self._recorder is not None and self._pending.waits:
+            observer = self._recorder.observer
+            with observer.account, Guard(observer):
                 self._pending.settle()
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after an epoch: write its last steps, since what follows may take long."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._settle()
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

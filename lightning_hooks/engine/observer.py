@@ -213,7 +213,9 @@ class Observer(Participant):
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
         parameters: Sequence[nn.Parameter] = self._due_rows(optimizer, "update").parameters
-        if UninitializedParameter in map(type, parameters):  # has no value before its first step
+        if any(
+            issubclass(kind, UninitializedParameter) for kind in set(map(type, parameters))
+        ):  # no value before its first step
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if memo.before:
             parameters = [p for p in parameters if id(p) not in memo.before]

@@ -23,13 +23,14 @@ class DueRows:
         table: in which the rows are.
     """
 
-    __slots__ = ("_places", "_table", "parameters", "rows")
+    __slots__ = ("_part", "_places", "_table", "parameters", "rows")
 
     def __init__(self, parameters: list[nn.Parameter], rows: list[Row], table: Table) -> None:
         self.parameters = parameters
         self.rows = rows
         self._table = table
         self._places: Places | None = None
+        self._part: tuple[list[int], DueRows] | None = None  # what was asked for last
 
     def __iter__(self) -> Iterator[tuple[nn.Parameter, Row]]:
         return iter(zip(self.parameters, self.rows, strict=True))
@@ -41,13 +42,16 @@ class DueRows:
             self._places = self._table.places([row.index for row in self.rows])
         return self._places
 
-    def only(self, kept: Sequence[int]) -> DueRows:
-        """Some of them.
+    def only(self, kept: list[int]) -> DueRows:
+        """Some of them; the same object where the same are asked for again.
 
         Args:
             kept: which, counted from 0.
         """
-        return DueRows([self.parameters[i] for i in kept], [self.rows[i] for i in kept], self._table)
+        if self._part is None or self._part[0] != kept:
+            part = DueRows([self.parameters[i] for i in kept], [self.rows[i] for i in kept], self._table)
+            self._part = kept, part
+        return self._part[1]
 
 
 class Found(NamedTuple):

@@ -89,12 +89,22 @@ class Pending:
         self.settle()
 
     def settle(self) -> None:
-        """Make the records that are not made; votes go on waiting for the end of a step."""
-        kept, self._kept = self._kept, []
+        """Make the records that are not made; votes go on waiting for the end of a step.
+
+        Raises:
+            Exception: the first that one of them met, when all others are made.
+        """
+        failure: Exception | None = None
+        while self._kept:
+            ended = self._kept.pop(0)
+            try:
+                if not ended.merged.stop:
+                    self._take(self._recorder.read(ended))
+            except Exception as error:
+                failure = failure or error
         self._bytes = 0
-        for ended in kept:
-            if not ended.merged.stop:
-                self._take(self._recorder.read(ended))
+        if failure is not None:
+            raise failure
 
     def _heed_votes(self) -> None:
         ended, self._voted = self._voted, None

@@ -15,14 +15,14 @@ class _Kept(NamedTuple):
     """The copies of one owner.
 
     Args:
-        parameters: of which.
+        parameters: of which they were taken last.
         copies: in the same order.
-        found: the copies by the ids of the parameters.
+        every: all copies that there are, by the ids of parameters.
     """
 
     parameters: list[nn.Parameter]
     copies: list[Tensor]
-    found: dict[int, Tensor]
+    every: dict[int, Tensor]
 
 
 class Snapshots:
@@ -51,18 +51,19 @@ class Snapshots:
         """
         kept = self._kept.get(owner)
         if kept is None or len(kept.parameters) != len(parameters) or not all(map(is_, kept.parameters, parameters)):
-            kept = self._kept[owner] = _copied(parameters)
-            return kept.found
+            kept = self._kept[owner] = _prepared(parameters, {} if kept is None else kept.every)
         for i in kernels.host.copy_many(kept.copies, kept.parameters):
             parameter = parameters[i]
-            kept.copies[i] = kept.found[id(parameter)] = parameter.detach().clone()
-        return kept.found
+            kept.copies[i] = kept.every[id(parameter)] = parameter.detach().clone()
+        return dict(zip(map(id, parameters), kept.copies, strict=True))
 
     def clear(self) -> None:
         """Give the memory back."""
         self._kept.clear()
 
 
-def _copied(parameters: Sequence[nn.Parameter]) -> _Kept:
-    copies = [parameter.detach().clone() for parameter in parameters]
-    return _Kept(list(parameters), copies, {id(p): copy for p, copy in zip(parameters, copies, strict=True)})
+def _prepared(parameters: Sequence[nn.Parameter], every: dict[int, Tensor]) -> _Kept:
+    for parameter in parameters:
+        if id(parameter) not in every:
+            every[id(parameter)] = parameter.detach().clone()
+    return _Kept(list(parameters), [every[id(parameter)] for parameter in parameters], every)

@@ -88,9 +88,10 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         functions = [row for row, _, _ in self.users.functions]
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
-        # What `Metric` keeps to go back to is one zero, since a second state would be as large as the first.
-        zeros = torch.zeros((), dtype=torch.float64).expand(self.sections.size)
-        self.add_state("state", default=zeros, dist_reduce_fx=self._merge_ranks)
+        zero = torch.zeros((), dtype=torch.float64)
+        self.add_state("state", default=zero, dist_reduce_fx=self._merge_ranks)
+        # What `Metric` keeps to go back to is one zero: a second state would be as large as the first.
+        self._defaults["state"] = zero.expand(self.sections.size)
         self.state = self.sections.blank()
         indices = [torch.tensor(kept, dtype=torch.int64, device=device) for kept in (histogram_rows, functions, pair_rows)]
         self._kept_by = (self._replicated.to(device), *indices)

@@ -63,8 +63,8 @@ class EventBuilder:
         if key not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
-            self._templates[key] = None, columns.heads
             summary: bytes = self.summary(record).SerializeToString()
+            self._templates[key] = None, columns.heads
             return summary
         template, heads = self._templates[key]
         if template is None:

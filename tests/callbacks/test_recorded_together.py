@@ -15,6 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from lightning_hooks import StatsMonitor, Watch
 from lightning_hooks.engine import pending
+from lightning_hooks.stats.merged import Merging
 from tests.callbacks.models import Net, ValNet, data, everything, trainer_of
 
 OUTPUT = [Watch(modules="body.0", tensors="output", stats=["mean", "max"])]
@@ -26,6 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is quick, however slow the machine."""
     monkeypatch.setattr(pending, "QUICK", 1e9)
     monkeypatch.setattr(pending, "LONGEST", 1e9)
+    monkeypatch.setattr(pending, "MOST_BYTES", 1 << 30)
 
 
 def events(root: Path) -> list[Event]:
@@ -61,7 +63,9 @@ def fit(root: Path, monitor: StatsMonitor, *more: Callback, model: Net | None = 
 def test_the_events_are_those_of_steps_recorded_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    written = []
+    written, kept = [], []
+    keep = Merging.keep
+    monkeypatch.setattr(Merging, "keep", lambda merging: (kept.append(merging), keep(merging)))
     for name in ("together", "at once"):
         if name == "at once":
             monkeypatch.setattr(pending, "QUICK", 0.0)
@@ -70,6 +74,7 @@ def test_the_events_are_those_of_steps_recorded_at_once(
         ours = [event for event in events(tmp_path / name) if event.summary.value]
         written.append([(e.step, [v for v in e.summary.value if v.tag != "hooks/overhead"]) for e in ours])
     assert written[0] == written[1] and len(written[0]) > 3
+    assert len(kept) == 6 // options.get("accumulate_grad_batches", 1) - 1
 
 
 def test_steps_wait_for_others_and_nothing_is_lost_at_the_end(tmp_path: Path) -> None:
@@ -108,6 +113,18 @@ def test_what_was_trained_before_a_validation_is_written_before_it(tmp_path: Pat
 
     fit(tmp_path, StatsMonitor(OUTPUT), Before(), model=ValNet(), val_check_interval=3)
     assert seen == [[0, 1, 2], list(range(6))]
+
+
+def test_an_epoch_that_ends_lets_them_out(tmp_path: Path) -> None:
+    seen = []
+
+    class After(Callback):
+        def on_train_epoch_start(self, trainer: Any, *args: Any) -> None:
+            trainer.logger.experiment.flush()
+            seen.append(steps(tmp_path))
+
+    fit(tmp_path, StatsMonitor(OUTPUT), After(), max_epochs=2)
+    assert seen == [[], list(range(6))]
 
 
 def test_an_exception_loses_none(tmp_path: Path) -> None:

@@ -80,6 +80,24 @@ def test_nothing_is_kept_where_nobody_said_that_it_may_be():
     assert script.calls == ["heed 0", "record 0", "heed 1", "record 1", "heed 2", "record 2"]
 
 
+def test_one_that_cannot_be_recorded_does_not_take_the_others_along():
+    script, made = Scripted(), []
+
+    def full(record):
+        if record == "record 2":
+            raise OSError("no space")
+        made.append(record)
+
+    steps = pending.Pending(script, full, clock=lambda: 0.0)  # type: ignore[arg-type]
+    steps.together = True
+    for number in range(5):
+        steps.end(number, {})
+    with pytest.raises(OSError, match="no space"):
+        steps.settle()
+    assert made == ["record 0", "record 1", "record 3", "record 4"] and not steps.waits
+    steps.settle()
+
+
 @pytest.mark.parametrize("ask", ["settle", "heed"])
 def test_who_asks_has_all_of_them_once_and_in_order(ask):
     script = Scripted()

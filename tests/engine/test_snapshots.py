@@ -27,6 +27,13 @@ def test_owners_do_not_share_copies():
     assert outer.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_parameters_that_are_not_always_asked_for_keep_their_memory():
+    one, other, snapshots = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2)), Snapshots()
+    places = {id(p): copy.data_ptr() for p, copy in ((p, snapshots.take(0, [one, other])[id(p)]) for p in (one, other))}
+    assert {key: copy.data_ptr() for key, copy in snapshots.take(0, [one]).items()} == {id(one): places[id(one)]}
+    assert {key: copy.data_ptr() for key, copy in snapshots.take(0, [other, one]).items()} == places
+
+
 def test_another_shape_or_type_takes_other_memory():
     weight, snapshots = nn.Parameter(torch.ones(4)), Snapshots()
     snapshots.take(0, [weight])

@@ -159,7 +159,9 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
 
 
 def _are_alike(old: Tensor, new: Tensor) -> bool:
-    return _is_ours(new) and old.dtype == new.dtype and old.shape == new.shape and old.stride() == new.stride()
+    return (
+        _is_ours(old) and _is_ours(new) and old.dtype == new.dtype and old.shape == new.shape and old.stride() == new.stride()
+    )
 
 
 def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None:
