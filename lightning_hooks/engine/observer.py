@@ -213,9 +213,8 @@ class Observer(Participant):
     def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
         """Keep a copy of the parameters whose update is watched."""
         parameters: Sequence[nn.Parameter] = self._due_rows(optimizer, "update").parameters
-        if any(
-            issubclass(kind, UninitializedParameter) for kind in set(map(type, parameters))
-        ):  # no value before its first step
+        kinds = set(map(type, parameters))
+        if any(issubclass(kind, UninitializedParameter) for kind in kinds):  # these have no value before their first step
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if memo.before:
             parameters = [p for p in parameters if id(p) not in memo.before]
