@@ -261,8 +261,7 @@ class StatsMonitor(HooksCallback):
                 return
             reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
             pending.end(step, reports, dispatcher.moments.scale)
-            if not observer.checked_calls:
-                observer.warn_uncalled(dispatcher.called)
+            observer.warn_uncalled(dispatcher.called)
             self._widening.say(observer)
 
     def _take(self, record: StepRecord) -> None:

@@ -78,7 +78,7 @@ class Observer(Participant):
         self._params = ParamRows(plan, self.table)
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
-        self.checked_calls = False
+        self._checked_calls = False
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -258,9 +258,9 @@ class Observer(Participant):
         Args:
             called: the ids of those that were.
         """
-        if self.checked_calls:
+        if self._checked_calls:
             return
-        self.checked_calls = True
+        self._checked_calls = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
         idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:

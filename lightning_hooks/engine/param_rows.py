@@ -69,7 +69,12 @@ class Found(NamedTuple):
 
     def are_of(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether it was found for these parameters."""
-        return len(self.of) == len(parameters) and all(map(is_, self.of, parameters))
+        return are_same(self.of, parameters)
+
+
+def are_same(some: Sequence[nn.Parameter], others: Sequence[nn.Parameter]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 class ParamRows:

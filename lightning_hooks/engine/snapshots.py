@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from lightning_hooks.engine.param_rows import are_same
 from lightning_hooks.stats import kernels
 
 
@@ -50,7 +50,7 @@ class Snapshots:
             parameters: what to copy.
         """
         kept = self._kept.get(owner)
-        if kept is None or len(kept.parameters) != len(parameters) or not all(map(is_, kept.parameters, parameters)):
+        if kept is None or not are_same(kept.parameters, parameters):
             kept = self._kept[owner] = _prepared(parameters, {} if kept is None else kept.every)
         for i in kernels.host.copy_many(kept.copies, kept.parameters):
             parameter = parameters[i]

@@ -97,7 +97,6 @@ class Statistics:
 
     Args:
         stats: keys of `STATISTICS`.
-        rows: how many.
         merges: the unions.
         wanted: what is read of them at every step: places in a flat table of all statistics, and then the counts, of all rows
             and unions, [statistics + 1, rows + unions].

@@ -40,13 +40,14 @@ def steps(root: Path, tag: str = TAG) -> list[int]:
 
 
 class Looks(Callback):
-    """Notes which steps are in the file when each batch ends, after the monitor."""
+    """Notes which steps are in the file at a moment, after the monitor; by default when each batch ends."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, moment: str = "on_train_batch_end") -> None:
         self.root = root
         self.seen: list[list[int]] = []
+        setattr(self, moment, self._look)
 
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+    def _look(self, trainer: Any, *args: Any) -> None:
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.flush()  # where something of the logger waited, its thread writes
@@ -104,27 +105,15 @@ def test_a_step_that_is_not_watched_lets_them_out(tmp_path: Path) -> None:
 
 
 def test_what_was_trained_before_a_validation_is_written_before_it(tmp_path: Path) -> None:
-    seen = []
-
-    class Before(Callback):
-        def on_validation_epoch_start(self, trainer: Any, *args: Any) -> None:
-            trainer.logger.experiment.flush()
-            seen.append(steps(tmp_path))
-
-    fit(tmp_path, StatsMonitor(OUTPUT), Before(), model=ValNet(), val_check_interval=3)
-    assert seen == [[0, 1, 2], list(range(6))]
+    looks = Looks(tmp_path, "on_validation_epoch_start")
+    fit(tmp_path, StatsMonitor(OUTPUT), looks, model=ValNet(), val_check_interval=3)
+    assert looks.seen == [[0, 1, 2], list(range(6))]
 
 
 def test_an_epoch_that_ends_lets_them_out(tmp_path: Path) -> None:
-    seen = []
-
-    class After(Callback):
-        def on_train_epoch_start(self, trainer: Any, *args: Any) -> None:
-            trainer.logger.experiment.flush()
-            seen.append(steps(tmp_path))
-
-    fit(tmp_path, StatsMonitor(OUTPUT), After(), max_epochs=2)
-    assert seen == [[], list(range(6))]
+    looks = Looks(tmp_path, "on_train_epoch_start")
+    fit(tmp_path, StatsMonitor(OUTPUT), looks, max_epochs=2)
+    assert looks.seen == [[], list(range(6))]
 
 
 def test_an_exception_loses_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What it does not measure it says so of, as `native` does, and `elsewhere` serves
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from struct import Struct
 from typing import Any, Final
 
@@ -147,15 +148,11 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
     Returns:
         Which of the tensors, counted from 0, are not copied here, or not of the same type and layout as what they go into.
     """
-    left = [i for i, (old, new) in enumerate(zip(into, tensors, strict=True)) if not _are_alike(old, new)]
-    if left:
-        others = set(left)
-        kept = [i for i in range(len(into)) if i not in others]
-        into, tensors = [into[i] for i in kept], [tensors[i] for i in kept]
-    if into:
+    alike = [_are_alike(old, new) for old, new in zip(into, tensors, strict=True)]
+    if any(alike):
         with torch.no_grad():
-            torch._foreach_copy_(list(into), list(tensors))
-    return left
+            torch._foreach_copy_(list(compress(into, alike)), list(compress(tensors, alike)))
+    return [i for i, same in enumerate(alike) if not same]
 
 
 def _are_alike(old: Tensor, new: Tensor) -> bool:
