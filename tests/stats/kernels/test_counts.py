@@ -54,6 +54,15 @@ def test_a_few_far_from_all_others(dtype):
         agrees(values.to(dtype))
 
 
+@pytest.mark.parametrize("scale", [2.0**100, 2.0**113, 2.0**119, 2.0**125], ids="{:.0e}".format)
+def test_what_is_smallest_does_not_fall_among_what_is_greatest(scale):
+    torch.manual_seed(0)
+    for smallest in (2.0**-126, 2.0**-123, 2.0**-112):
+        values = torch.rand(20_000) * scale * (torch.randint(0, 2, (20_000,)) * 2 - 1)
+        values[::999] = smallest
+        agrees(values)
+
+
 def test_scattered_at_first_and_not_later_and_the_other_way_round():
     generator = torch.Generator().manual_seed(0)
     wide, narrow = octaves(50_000, 60, generator).float(), torch.randn(700_000, generator=generator)

@@ -70,7 +70,8 @@ class FlushSubnormals {
 
 #define HOOKS_TARGET avx512
 #define HOOKS_BYTES 64
-#define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_cvtph_ps(read<__m256i>(p)))
+#define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_maskz_cvtph_ps(0xffff, read<__m256i>(p)))
+#define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(x)))
 // The lesser magnitude (2), without its sign (8).
 #define HOOKS_LESSER(a, b) reinterpret_cast<Floats::vec>(_mm512_range_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), 2 | 8))
 // Of lanes without an exponent.
@@ -95,18 +96,44 @@ HOOKS_POP
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
 #undef HOOKS_HALF
+#undef HOOKS_DOUBLES
 #undef HOOKS_LESSER
 #undef HOOKS_NOTE_SMALL
 
 #define HOOKS_TARGET avx2
 #define HOOKS_BYTES 32
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm256_cvtph_ps(read<__m128i>(p)))
-HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2")
+#define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm256_cvtps_pd(reinterpret_cast<__m128>(x)))
+// The same of 32 bytes; and a vector of bytes added up, eight by eight.
+#define HOOKS_BITS(x) reinterpret_cast<__m256i>(x)
+#define HOOKS_EQUAL(a, b) static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(HOOKS_BITS(a), HOOKS_BITS(b))))
+#define HOOKS_ABOVE(a, b) ~HOOKS_EQUAL(_mm256_min_epu8(HOOKS_BITS(a), HOOKS_BITS(b)), a)
+#define HOOKS_COUNT(mask) __builtin_popcount(mask)
+#define HOOKS_FIRST(mask) __builtin_ctz(mask)
+#define HOOKS_BYTE_SUMS(x) _mm256_sad_epu8(HOOKS_BITS(x), _mm256_setzero_si256())
+// Two vectors of narrower numbers in one: with their signs, or below 256 as bytes. Of two such steps the order is put right after.
+#define HOOKS_SHORTS_OF(a, b) reinterpret_cast<key_vec>(_mm256_packs_epi32(HOOKS_BITS(a), HOOKS_BITS(b)))
+#define HOOKS_SIGNED_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packs_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
+#define HOOKS_LOW_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packus_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
+#define HOOKS_IN_ORDER(x) \
+  reinterpret_cast<byte_vec>(_mm256_permutevar8x32_epi32(HOOKS_BITS(x), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)))
+HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
+#undef HOOKS_EQUAL
+#undef HOOKS_ABOVE
+#undef HOOKS_COUNT
+#undef HOOKS_FIRST
+#undef HOOKS_BYTE_SUMS
+#undef HOOKS_SHORTS_OF
+#undef HOOKS_SIGNED_BYTES_OF
+#undef HOOKS_LOW_BYTES_OF
+#undef HOOKS_IN_ORDER
+#undef HOOKS_BITS
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
 #undef HOOKS_HALF
+#undef HOOKS_DOUBLES
 
 #endif
 
@@ -128,7 +155,8 @@ std::vector<Blocks> supported() {
   std::vector<Blocks> out;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract});
