@@ -28,7 +28,7 @@ def into_a_row(tensor: Tensor) -> Callable[[], object]:
     if kernels.compiled is None:
         return in_numpy(tensor)
     state, measure_into = torch.zeros(MOMENTS, dtype=torch.float64), kernels.compiled.measure_into
-    return lambda: measure_into(state, 0, None, tensor, False)
+    return lambda: measure_into(state, 0, None, tensor, False, False)
 
 
 def in_numpy(tensor: Tensor) -> Callable[[], object]:
