@@ -2,7 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print what was found in it
 #   make test    lint, types, import contracts, tests, doctests
-#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=epyc for a second machine
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -34,7 +34,7 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	FULL=$(FULL) $(BIN)/python -m benchmarks.run
+	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
 # Remade when the versions, the metadata (entry points, dependencies) or the compiled parts change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/*/src/* lightning_hooks/*/*/src/*)

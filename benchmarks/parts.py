@@ -59,7 +59,7 @@ def scaling(found: dict[str, Any]) -> str:
     ]
     return (
         f"{costs}\n\nA tap of the most costs {growth:.2f} times a tap of the fewest (target: constant or falling).\n\n"
-        f"![Cost of a tap](../docs/scaling.svg)\n\n{table(['taps', 'MB per 1,000 taps', 'target'], weights)}"
+        f"{table(['taps', 'MB per 1,000 taps', 'target'], weights)}"
     )
 
 

@@ -20,7 +20,8 @@ _HEADINGS = {
 }
 _INTRODUCTION = """# What watching costs
 
-Written by `python -m benchmarks.run` (`make bench`; `make bench FULL=1` for longer runs) from `benchmarks/results/*.json`.
+Written by `python -m benchmarks.run` (`make bench`; `make bench FULL=1` for longer runs) from the JSON files in
+`benchmarks/results`.
 
 A ratio is the step time with over the step time without. Watched and unwatched blocks of steps alternate inside one fit, under
 `Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not count. A
@@ -55,6 +56,8 @@ def render(folder: Path = RESULTS) -> str:
     for name, heading, body in sections:
         found = read(name, folder)
         parts.append(f"## {heading}\n\n{_not_run(name) if found is None else body(found)}")
+        if name == "scaling" and folder == RESULTS:
+            parts.append("![Cost of a tap](../docs/scaling.svg)")
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,6 +4,7 @@ python -m benchmarks.run              all of it, quick
 FULL=1 python -m benchmarks.run       the same, longer
 python -m benchmarks.run --only kernels writer
 python -m benchmarks.run --only       no benchmark, only the report and the pictures
+python -m benchmarks.run --machine epyc    on a second machine: into results/epyc and RESULTS-epyc.md, and no pictures
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def run(name: str) -> bool:
+def run(name: str, folder: Path) -> bool:
     """Run one benchmark; say whether it went well.
 
     Args:
         name: a key of `RUNS`.
+        folder: of the JSON files.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if name == "reference":
@@ -46,20 +48,37 @@ def run(name: str) -> bool:
     module, *options = RUNS[name]
     started = time.perf_counter()
     print(f"== {name}", flush=True)
-    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], cwd=ROOT, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", "--out", str(folder), *options], cwd=ROOT, env=environment
+    )
     print(f"== {time.perf_counter() - started:.0f} s", flush=True)
     return done.returncode == 0
+
+
+def places(machine: str | None) -> tuple[Path, Path]:
+    """The folder of the JSON files, and the report.
+
+    Args:
+        machine: what a second machine is called; None for the one whose figures the README shows.
+
+    Example:
+        >>> [path.name for path in places("epyc")]
+        ['epyc', 'RESULTS-epyc.md']
+    """
+    above = RESULTS.parent
+    return (RESULTS, above / "RESULTS.md") if machine is None else (RESULTS / machine, above / f"RESULTS-{machine}.md")
 
 
 def main() -> int:
     """Run, render, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS), help="which; none for the report alone")
-    chosen = parser.parse_args().only
-    failed = [name for name in chosen if not run(name)]
-    report = RESULTS.parent / "RESULTS.md"
-    report.write_text(render())
-    for path in (report, *draw()):
+    parser.add_argument("--machine", help="what a second machine is called; none for the one whose figures the README shows")
+    options = parser.parse_args()
+    folder, report = places(options.machine)
+    failed = [name for name in options.only if not run(name, folder)]
+    report.write_text(render(folder))
+    for path in (report, *([] if options.machine else draw())):
         print(f"written: {path.relative_to(ROOT)}")
     for name in failed:
         print(f"FAILED: {name}", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import output
 from benchmarks.picture import draw
 from benchmarks.report import render
+from benchmarks.run import places
 
 RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
 BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
@@ -58,6 +59,15 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
     words = ["".join(root.itertext()) for root in texts]
     assert "1.10×" in words[0] and "an <MLP>" in words[0]
     assert "10,000" in words[1]
+
+
+def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:
+    folder, report = places("epyc")
+    assert (folder, report) == (output.RESULTS / "epyc", output.RESULTS.parent / "RESULTS-epyc.md")
+    assert places(None) == (output.RESULTS, output.RESULTS.parent / "RESULTS.md")
+    fill(tmp_path)
+    assert "scaling.svg" not in render(tmp_path)
+    assert "![Cost of a tap](../docs/scaling.svg)" in render(output.RESULTS)
 
 
 def test_a_mean_above_the_target_is_said(tmp_path: Path) -> None:
