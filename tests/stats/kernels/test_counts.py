@@ -63,6 +63,18 @@ def test_what_is_smallest_does_not_fall_among_what_is_greatest(scale):
         agrees(values)
 
 
+@pytest.mark.parametrize("value", [2.0**107, 2.0**99, 2.0**113], ids="{:.0e}".format)
+def test_the_least_exponent_where_infinities_stretch_what_is_looked_for(value):
+    """As a byte an exponent wraps around: 1 must not come to lie beside 255."""
+    for dtype in (torch.float32, torch.bfloat16):
+        values = torch.full((2, 2, 2048), value)
+        values[:, 1] = float("inf")
+        values = values.flatten()
+        values[1] = 2.0**-126
+        for signed in (values, -values, values * (torch.arange(8192) % 2 * 2 - 1)):
+            agrees(signed.to(dtype))
+
+
 def test_scattered_at_first_and_not_later_and_the_other_way_round():
     generator = torch.Generator().manual_seed(0)
     wide, narrow = octaves(50_000, 60, generator).float(), torch.randn(700_000, generator=generator)
