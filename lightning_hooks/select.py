@@ -26,14 +26,24 @@ class Target(Generic[T]):
     Args:
         name: its first dotted name, wrapper parts taken out.
         value: the object.
-        aliases: every name it has, the first one included; a tied weight has several.
         owner: for a parameter the module that holds it, for a module itself.
+        others: its other names; a tied weight has such.
     """
 
     name: str
     value: T
     owner: nn.Module
-    aliases: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Every name it has, the first one first."""
+        return (self.name, *self.others)
+
+    def call_also(self, name: str) -> None:
+        """Add a name, unless it has that one."""
+        if name not in self.aliases:
+            self.others += (name,)
 
 
 def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
@@ -57,8 +67,7 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     for name, module in by_name.items():
         if not name or not _is_called(module):
             continue
-        target = by_id.setdefault(id(module), Target(name, module, module))
-        target.aliases += (name,)
+        by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
     return list(by_id.values())
 
 
@@ -73,9 +82,7 @@ def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
         prefix = _clean(raw_module, model)
         for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
-            target = by_id.setdefault(id(parameter), Target(name, parameter, module))
-            if name not in target.aliases:
-                target.aliases += (name,)
+            by_id.setdefault(id(parameter), Target(name, parameter, module)).call_also(name)
     return list(by_id.values())
 
 

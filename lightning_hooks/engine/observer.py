@@ -18,8 +18,8 @@ from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
-from lightning_hooks.engine.plan import FLOWING, Due, Plan, Row
-from lightning_hooks.engine.slot import Slot
+from lightning_hooks.engine.plan import FLOWING, Due, Plan
+from lightning_hooks.engine.slot import Detour, Slot
 from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.rules import MODULE_TENSORS
@@ -63,7 +63,7 @@ class Observer(Participant):
         self.factor = 1
         self.expense: Expense | None = None
         self.sample: Sample | None = None
-        self.direct = True  # tensors are written into the table without asking: neither timed nor, after a failure, left out
+        self.detour = Detour(self)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self._last_due: tuple[int, Due] = (-1, frozenset())
         pairs = plan.pair_rows
@@ -123,7 +123,7 @@ class Observer(Participant):
 
     def _time_with(self, sample: Sample | None) -> None:
         self.sample = sample
-        self.direct = sample is None and not self.failed
+        self.detour.direct = sample is None and not self.failed
 
     def timed(self, work: Callable[[Any], None], seen: Any) -> None:
         """Do what a slot does in a step in which that is timed."""
@@ -180,7 +180,7 @@ class Observer(Participant):
         """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, Slot(self, row))
+                yield ModulePart(row.target.value, row.kind, row.path, Slot(self, row.index))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """What sees the gradients of micro-batches, where a statistic is about them."""
@@ -283,16 +283,16 @@ class Observer(Participant):
         self.gone = world_size() == 1 or isinstance(error, StoppedError)
         if not self.failed:
             self.failed = True
-            self.direct = False
+            self.detour.direct = False
             warnings.warn(
                 f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
             )
 
-    def take(self, row: Row, look: Measurement, *, last: bool) -> None:
+    def take(self, row: int, look: Measurement, *, last: bool) -> None:
         """Put a measurement into a row.
 
         Args:
-            row: the tap.
+            row: the index of the tap.
             look: what was seen.
             last: whether it takes the place of what was seen before in this step.
         """
@@ -300,18 +300,19 @@ class Observer(Participant):
             return
         try:
             if last:
-                self.table.put(row.index, look)
-            elif self.scale is not None and row.kind in FLOWING and row.index in self.table.users:
+                self.table.put(row, look)
+            elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in FLOWING:
                 # Moments are divided at the end of the step.
-                self.table.add(row.index, look, Divided(look, self.scale).tensor)
+                self.table.add(row, look, Divided(look, self.scale).tensor)
             else:
-                self.table.add(row.index, look)
+                self.table.add(row, look)
         except UnmeasurableError as error:
-            if row.name not in self._unmeasurable:
-                self._unmeasurable.add(row.name)
-                warnings.warn(f"{row.tensor} of {row.name} is not measured: a {error} has no readable elements", stacklevel=2)
+            tap = self.plan.rows[row]
+            if tap.name not in self._unmeasurable:
+                self._unmeasurable.add(tap.name)
+                warnings.warn(f"{tap.tensor} of {tap.name} is not measured: a {error} has no readable elements", stacklevel=2)
         except StopIteration as error:  # would end the epoch silently
-            self.fail(RuntimeError(f"a statistic of {row.name} raised StopIteration: {error}"))
+            self.fail(RuntimeError(f"a statistic of {self.plan.rows[row].name} raised StopIteration: {error}"))
         except Exception as error:
             self.fail(error)
 

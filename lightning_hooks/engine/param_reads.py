@@ -26,7 +26,7 @@ class Sink(Protocol):
     def fail(self, error: Exception) -> None:
         """What to do about an error of ours."""
 
-    def take(self, row: Row, look: Measurement, *, last: bool) -> None:
+    def take(self, row: int, look: Measurement, *, last: bool) -> None:
         """Put a measurement into a row."""
 
 
@@ -74,7 +74,7 @@ def read(
         sink.fail(error)
         return
     for position in left:
-        sink.take(rows[position], looks[position], last=True)
+        sink.take(rows[position].index, looks[position], last=True)
 
 
 def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Callable[[Any], Any]) -> None:
@@ -129,4 +129,4 @@ def _set_alone(
         sink.fail(error)
         return
     for place in rest:
-        sink.take(rows[left[place]], looks[place], last=True)
+        sink.take(rows[left[place]].index, looks[place], last=True)

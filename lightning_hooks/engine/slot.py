@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lightning_hooks.engine.plan import Row
 from lightning_hooks.stats.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -17,30 +16,24 @@ if TYPE_CHECKING:
 class Slot:
     """The place of one row in a chain.
 
-    `see` merges a tensor into the row. Most tensors are written into the table without a call of this object.
+    Who looks alone keeps what `see` is, and not this object: there may be thousands of rows.
 
     Args:
         observer: whose table.
-        row: the tap.
+        row: the index of the tap.
     """
 
-    __slots__ = ("observer", "row", "see")
+    __slots__ = ("observer", "row")
     changes = False
 
-    def __init__(self, observer: Observer, row: Row) -> None:
+    def __init__(self, observer: Observer, row: int) -> None:
         self.observer = observer
         self.row = row
-        self.see: Callable[[Tensor], None] = observer.table.writer(row.index, observer, self._see)
 
-    def _see(self, tensor: Tensor) -> None:
-        if self.observer.sample is not None and not self.observer.failed:
-            write = self.observer.table.writer(self.row.index, _ALWAYS, self._measure)  # made anew: few steps are timed
-            self.observer.timed(write, tensor)
-        else:
-            self._measure(tensor)
-
-    def _measure(self, tensor: Tensor) -> None:
-        self.observer.take(self.row, Measurement(tensor), last=False)
+    @property
+    def see(self) -> Callable[[Tensor], None]:
+        """A function, made anew, that merges a tensor into the row, straight where that can be."""
+        return self.observer.table.writer(self.row, self.observer.detour)
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
@@ -50,8 +43,34 @@ class Slot:
         self.observer.take(self.row, look, last=False)
 
 
-class _Always:
+class Measuring:
+    """The way into a row by a measurement.
+
+    Args:
+        observer: whose table.
+    """
+
     direct = True
 
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
 
-_ALWAYS = _Always()
+    def __call__(self, row: int, tensor: Tensor, /) -> None:
+        """Measure a tensor and merge it into a row."""
+        self.observer.take(row, Measurement(tensor), last=False)
+
+
+class Detour(Measuring):
+    """The way of tensors that are not written straight into the table of an observer.
+
+    `direct` says whether they may be: not where that is timed, nor after a failure.
+    """
+
+    def __call__(self, row: int, tensor: Tensor, /) -> None:
+        """Merge a tensor into a row; time it where the step is one that is timed."""
+        observer = self.observer
+        if observer.sample is not None and not observer.failed:
+            write = observer.table.writer(row, Measuring(observer))  # made anew: few steps are timed
+            observer.timed(write, tensor)
+        else:
+            super().__call__(row, tensor)

@@ -15,12 +15,15 @@ from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.moments import MOMENTS
 
 
-class HasDirect(Protocol):
-    """Who may want to see tensors itself before they are written."""
+class Detour(Protocol):
+    """The way into a table for tensors that are not written straight into it."""
 
     @property
     def direct(self) -> bool:
-        """Whether they are to be written without it."""
+        """Whether they may go straight."""
+
+    def __call__(self, row: int, tensor: Tensor, /) -> None:
+        """Merge a tensor into a row."""
 
 
 class HasState(Protocol):
@@ -29,27 +32,24 @@ class HasState(Protocol):
     state: Tensor
 
 
-def writer(
-    kernel: ModuleType, table: HasState, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]
-) -> Callable[[Tensor], None]:
+def writer(kernel: ModuleType, table: HasState, row: int, detour: Detour) -> Callable[[Tensor], None]:
     """A function that merges a tensor into a row of moments.
 
     Args:
         kernel: which measures.
         table: whose row.
         row: which.
-        owner: asked at every call whether tensors may be written so.
-        otherwise: called with a tensor in place of that.
+        detour: asked at every call whether tensors may be written so; takes those that may not, or cannot.
     """
     places = [row * MOMENTS]
 
     def write(tensor: Tensor) -> None:
         written = False
-        if owner.direct:
-            with suppress(Exception):  # `otherwise` meets the same error, and knows what to do about it
+        if detour.direct:
+            with suppress(Exception):  # the detour meets the same error, and knows what to do about it
                 written = not kernel.measure_many_into(table.state, places, [tensor], merging=True)
         if not written:
-            otherwise(tensor)
+            detour(row, tensor)
 
     return write
 

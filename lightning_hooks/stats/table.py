@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torchmetrics import Metric
 from lightning_hooks.stats import device_rows, kernels
 from lightning_hooks.stats.array_view import ArrayView
 from lightning_hooks.stats.custom import UserStatistic
-from lightning_hooks.stats.device_rows import HasDirect
+from lightning_hooks.stats.device_rows import Detour
 from lightning_hooks.stats.host_copy import at_once, begin_copy
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.merged import FACTOR, STOP, VOTES, Merging
@@ -125,32 +126,32 @@ class Table(Metric):
         # Writers write too, so only the row itself knows whether anything is in it; a neutral one merges as nothing.
         self._write(row, look, merging=True, seen=seen)
 
-    def writer(self, row: int, owner: HasDirect, otherwise: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def writer(self, row: int, detour: Detour) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but straight from its memory.
 
         Args:
             row: which.
-            owner: asked at every call whether tensors may be written so.
-            otherwise: called with a tensor in place of that: where they may not, where the kernel does not measure it, and
-                where anything goes wrong. The whole function, where every tensor of the row takes a measurement: for a user's
-                statistic, or on a device without a kernel of its own.
+            detour: asked at every call whether tensors may be written so; called with the row and a tensor in place of that:
+                where they may not, where the kernel does not measure it, and where anything goes wrong. All that is done, where
+                every tensor of the row takes a measurement: for a user's statistic, or on a device without a kernel of its own.
 
         Example:
-            >>> class Owner:
+            >>> class Detour:
             ...     direct = True
+            ...     def __call__(self, row, tensor):
+            ...         table.add(row, Measurement(tensor))
             >>> table = Table(1)
-            >>> write = table.writer(0, Owner(), lambda tensor: table.add(0, Measurement(tensor)))
+            >>> write = table.writer(0, Detour())
             >>> write(torch.tensor([1.0, 3.0]))
             >>> table.moments[0, 1].item()
             2.0
         """
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
-            return device_rows.writer(device, self, row, owner, otherwise)
+            return device_rows.writer(device, self, row, detour)
         if not self.state.is_cpu or row in self.users:
-            return otherwise
-        counts = self._histogram_of(row)
-        write: Callable[[Tensor], None] = kernels.host.writer(self, row * MOMENTS, counts, owner, otherwise)
+            return partial(detour, row)
+        write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_of(row), detour)
         return write
 
     def put(self, row: int, look: Measurement) -> None:

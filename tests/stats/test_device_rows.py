@@ -8,6 +8,7 @@ from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS, neutral
 from lightning_hooks.stats.table import Table
+from tests.stats._detour import Detour
 
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -50,20 +51,16 @@ def test_differences_go_in_one_call(kernel):
 
 
 def test_a_writer_hands_on_what_is_not_written_and_what_fails(kernel):
-    class Owner:
-        direct = True
-
-    owner, left = Owner(), []
-    table = Table(1)
-    write = table.writer(0, owner, left.append)
+    table, detour = Table(2), Detour()
+    write = table.writer(1, detour)
     write(torch.ones(4))
     write(torch.arange(3))
-    owner.direct = False
+    detour.direct = False
     write(torch.ones(5))
-    owner.direct = True
+    detour.direct = True
     kernel.measure_many_into = None  # calling it is an error
     write(torch.ones(6))
-    assert table.moments[0, 0] == 4.0 and [tensor.numel() for tensor in left] == [3, 5, 6]
+    assert table.moments[1, 0] == 4.0 and [(row, tensor.numel()) for row, tensor in detour.came] == [(1, 3), (1, 5), (1, 6)]
 
 
 def test_measurements_are_put_in_one_write_for_moments_and_one_for_histograms():

@@ -1,5 +1,7 @@
 """Every way of writing into a table ends in the same numbers, and each tensor counts once."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.custom import user_statistic
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
+from tests.stats._detour import Detour
 
 TENSORS = [torch.tensor([1.0, 3.0]), torch.tensor([[2.0, -7.0], [0.0, float("inf")]]).t(), torch.ones(1000).double()]
 needs_native = pytest.mark.skipif(kernels.compiled is None, reason="the reference kernel serves")
@@ -55,14 +58,11 @@ def test_histograms_of_many_are_those_of_each(threads):
         torch.set_num_threads(before)
 
 
-class Owner:
-    direct = True
-
-
 def test_writers_write_what_adding_writes():
-    added, written, left = table(), table(), []
-    writers = [written.writer(row, Owner(), left.append) for row in range(4)]
-    assert [writer == left.append for writer in writers] == [False, False, True, False]
+    added, written, detour = table(), table(), Detour()
+    writers = [written.writer(row, detour) for row in range(4)]
+    assert [isinstance(writer, partial) for writer in writers] == [False, False, True, False]
+    assert (writers[2].func, writers[2].args) == (detour, (2,))
     for tensor in TENSORS:
         for row in (0, 1):
             added.add(row, Measurement(tensor))
@@ -70,37 +70,41 @@ def test_writers_write_what_adding_writes():
     torch.testing.assert_close(written.state, added.state, rtol=0, atol=0, equal_nan=True)
     written.clear()
     writers[0](TENSORS[0])
-    assert written.moments[0, 1] == 2.0 and not left
+    assert written.moments[0, 1] == 2.0 and not detour.came
 
 
 def test_a_writer_leaves_alone_what_the_kernel_does_not_measure():
-    kept, left = table(), []
-    write = kept.writer(0, Owner(), left.append)
+    kept, detour = table(), Detour()
+    write = kept.writer(1, detour)
     before = kept.state.clone()
     odd = [torch.ones(3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.ones(2, device="meta")]
     for tensor in odd:
         write(tensor)
-    assert torch.equal(kept.state, before) and [id(tensor) for tensor in left] == [id(tensor) for tensor in odd]
+    assert torch.equal(kept.state, before)
+    assert [(row, id(tensor)) for row, tensor in detour.came] == [(1, id(tensor)) for tensor in odd]
     write(torch.tensor([5.0]))
-    kept.add(0, Measurement(torch.eye(2).to_sparse()))
-    assert kept.moments[0, :2].tolist() == [5.0, 1.4]
+    kept.add(1, Measurement(torch.eye(2).to_sparse()))
+    assert kept.moments[1, :2].tolist() == [5.0, 1.4]
 
 
-def test_a_writer_asks_its_owner_and_hands_errors_on():
-    kept, owner, left = table(), Owner(), []
-    write = kept.writer(0, owner, left.append)
-    owner.direct = False
+def test_a_writer_asks_its_detour_and_hands_errors_on():
+    kept, detour = table(), Detour()
+    write = kept.writer(0, detour)
+    detour.direct = False
     write(TENSORS[0])
-    owner.direct = True
+    detour.direct = True
     kept.state = kept.state.float()  # cannot be written
     write(TENSORS[0])
-    assert len(left) == 2 and not kept.state[0]
+    assert len(detour.came) == 2 and not kept.state[0]
 
-    def fails(tensor):
-        raise ValueError("no")
+    class Fails:
+        direct = True
+
+        def __call__(self, row, tensor):
+            raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        kept.writer(0, owner, fails)(TENSORS[0])
+        kept.writer(0, Fails())(TENSORS[0])
 
 
 @needs_native

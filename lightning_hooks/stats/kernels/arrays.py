@@ -48,38 +48,36 @@ def read_many(tensors: Sequence[Tensor], /) -> list[bytes | None]:
     return [read(tensor) for tensor in tensors]
 
 
-def writer(
-    table: Any, first: int, histogram_at: int | None, owner: Any, otherwise: Callable[[Tensor], Any], /
-) -> Callable[[Tensor], None]:
+def writer(table: Any, row: int, histogram_at: int | None, detour: Any, /) -> Callable[[Tensor], None]:
     """A function that merges a tensor into a row of a table.
 
     Args:
         table: has the `state`, and says whether `magnitudes` are asked of it.
-        first: the first number of the row in the state.
-        histogram_at: that of its histogram, if it keeps one.
-        owner: `direct` says at every call whether tensors may be written so.
-        otherwise: called with a tensor in place of that, and where it is not measured here or anything goes wrong.
+        row: which.
+        histogram_at: the first number of its histogram in the state, if it keeps one.
+        detour: `direct` says at every call whether tensors may be written so; called with the row and a tensor in place of
+            that, and where it is not measured here or anything goes wrong.
     """
     magnitudes = table.magnitudes
 
     def merge(tensor: Tensor) -> bool:
-        row = _row(tensor, magnitudes)
-        if row is None:
+        new = _row(tensor, magnitudes)
+        if new is None:
             return False
         kept = _numbers(table.state)
         counts = None if histogram_at is None else histogram(tensor).numpy()
-        _put(kept, first, row, merging=True)
+        _put(kept, row * MOMENTS, new, merging=True)
         if counts is not None and histogram_at is not None:
             kept[histogram_at : histogram_at + len(counts)] += counts
         return True
 
     def write(tensor: Tensor) -> None:
         try:
-            written = owner.direct and merge(tensor)
-        except Exception:  # `otherwise` meets the same error, and knows what to do about it
+            written = detour.direct and merge(tensor)
+        except Exception:  # the detour meets the same error, and knows what to do about it
             written = False
         if not written:
-            otherwise(tensor)
+            detour(row, tensor)
 
     return write
 

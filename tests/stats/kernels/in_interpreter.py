@@ -1,6 +1,6 @@
 """The checks of test_triton.py, run in a process of their own: Triton decides at its import whether it interprets kernels.
 
-TRITON_INTERPRET=1 python tests/stats/kernels/in_interpreter.py sizes offsets
+TRITON_INTERPRET=1 python -m tests.stats.kernels.in_interpreter sizes offsets
 """
 
 import math
@@ -17,6 +17,7 @@ from lightning_hooks.stats.kernels import cuda, reference, triton_code
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS, merge, neutral
 from lightning_hooks.stats.table import Table
+from tests.stats._detour import Detour
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
@@ -228,10 +229,6 @@ def lists():
     assert out[:2].equal(neutral(2)) and out[2].equal(cuda.measure(tensors[8])) and out[3].equal(cuda.measure(tensors[9]))
 
 
-class Owner:
-    direct = True
-
-
 def table():
     """A table filled as on a device."""
     seen = [normal(n, seed=n) + 2 for n in (30, BLOCK + 1, 5)]
@@ -241,14 +238,14 @@ def table():
     want.put(1, Measurement(seen[2]))
     kernels.on_device = lambda tensor: cuda
     got = Table(4, histogram_rows=(3,))
-    owner, left = Owner(), []
-    write = got.writer(0, owner, left.append)
+    detour = Detour()
+    write = got.writer(0, detour)
     for tensor in (*seen[:2], torch.arange(3)):
         write(tensor)
-    owner.direct = False
+    detour.direct = False
     write(seen[0])
-    assert [tensor.numel() for tensor in left] == [3, 30] and got.writer(3, owner, left.append)
-    owner.direct = True
+    assert [tensor.numel() for _, tensor in detour.came] == [3, 30] and got.writer(3, detour)
+    detour.direct = True
     got.add(0, Measurement(seen[2]))
     same(got.moments[0], want.moments[0], "three calls")
     write(torch.tensor([NAN]))

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -66,8 +65,8 @@ def run(*arguments, **env):
     "checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table", "differences", "step"]
 )
 def test_in_the_interpreter(checks, tmp_path):
-    script = str(Path(__file__).with_name("in_interpreter.py"))
-    done = run(script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
+    script = "tests.stats.kernels.in_interpreter"
+    done = run("-m", script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
 
 

@@ -109,7 +109,7 @@ PyMethodDef methods[] = {
      "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
      "Copy tensors into others of the same type and layout; the positions of those not copied here."},
-    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table while its owner lets it."},
+    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, straight or by a detour."},
     {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
      "Write moments into a state, or merge them."},
     {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,

@@ -12,8 +12,9 @@ PyObject *direct_name, *state_name;
 
 struct Writer {
   PyObject_HEAD
-  PyObject *table, *owner, *otherwise;
-  Py_ssize_t first, histogram;
+  PyObject *table, *detour;
+  Py_ssize_t histogram;  // there are thousands of these, so they are kept small
+  int row;
   bool sized;
 };
 
@@ -21,15 +22,13 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(writer->table);
-  Py_VISIT(writer->owner);
-  Py_VISIT(writer->otherwise);
+  Py_VISIT(writer->detour);
   return 0;
 }
 int clear(PyObject* self) {
   Writer* const writer = reinterpret_cast<Writer*>(self);
   Py_CLEAR(writer->table);
-  Py_CLEAR(writer->owner);
-  Py_CLEAR(writer->otherwise);
+  Py_CLEAR(writer->detour);
   return 0;
 }
 void destroy(PyObject* self) {
@@ -40,15 +39,15 @@ void destroy(PyObject* self) {
   Py_DECREF(type);
 }
 
-// 1 where the owner lets tensors be written and this one was; 0 where not; -1 with a Python error set.
+// 1 where tensors may be written and this one was; 0 where not; -1 with a Python error set.
 int write_directly(const Writer* writer, PyObject* tensor) {
-  PyObject* const open = PyObject_GetAttr(writer->owner, direct_name);
+  PyObject* const open = PyObject_GetAttr(writer->detour, direct_name);
   if (!open) return -1;
   Py_DECREF(open);  // True itself stays
   if (open != Py_True) return 0;
   PyObject* const into = PyObject_GetAttr(writer->table, state_name);
   if (!into) return -1;
-  const int done = measure_into(into, writer->first, writer->histogram, tensor, true, writer->sized);
+  const int done = measure_into(into, writer->row * static_cast<Py_ssize_t>(kMoments), writer->histogram, tensor, true, writer->sized);
   Py_DECREF(into);
   return done;
 }
@@ -58,8 +57,10 @@ int see(PyObject* self, PyObject* tensor) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
   const int done = write_directly(writer, tensor);
   if (done > 0) return 0;
-  if (done < 0) PyErr_Clear();  // the long way meets it again, and tells the owner
-  PyObject* const result = PyObject_CallFunctionObjArgs(writer->otherwise, tensor, nullptr);
+  if (done < 0) PyErr_Clear();  // the detour meets it again, and knows what to do about it
+  PyObject* const row = PyLong_FromLong(writer->row);
+  PyObject* const result = row ? PyObject_CallFunctionObjArgs(writer->detour, row, tensor, nullptr) : nullptr;
+  Py_XDECREF(row);
   Py_XDECREF(result);
   return result ? 0 : -1;
 }
@@ -78,9 +79,10 @@ void* slot_of(Function function) {
 }  // namespace
 
 PyObject* py_writer(PyObject*, PyObject* args) {
-  PyObject *table, *histogram, *owner, *otherwise;
-  Py_ssize_t row, counts;
-  if (!PyArg_ParseTuple(args, "OnOOO:writer", &table, &row, &histogram, &owner, &otherwise)) return nullptr;
+  PyObject *table, *histogram, *detour;
+  int row;
+  Py_ssize_t counts;
+  if (!PyArg_ParseTuple(args, "OiOO:writer", &table, &row, &histogram, &detour)) return nullptr;
   if (!read_place(histogram, counts)) return nullptr;
   PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
   if (!magnitudes) return nullptr;
@@ -89,11 +91,11 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   PyObject* const made = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
   if (!made) return nullptr;
   Writer* const writer = reinterpret_cast<Writer*>(made);
-  for (PyObject* const kept : {table, owner, otherwise}) Py_INCREF(kept);
+  Py_INCREF(table);
+  Py_INCREF(detour);
   writer->table = table;
-  writer->owner = owner;
-  writer->otherwise = otherwise;
-  writer->first = row;
+  writer->detour = detour;
+  writer->row = row;
   writer->histogram = counts;
   writer->sized = magnitudes == Py_True;
   return made;
