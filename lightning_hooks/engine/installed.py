@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
-from weakref import finalize
+from weakref import ReferenceType, finalize, ref
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,7 +14,7 @@ from lightning_hooks.engine.moments import hook_updates
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.places import build_places
-from lightning_hooks.taps import Gate, Handles, ModuleHook, hooks_of
+from lightning_hooks.taps import Gate, Handles, ModuleHooks, take_off_lost
 
 Active = Sequence[tuple[Participant, Hashable]]
 """Who acts in a step, with the key of what they do."""
@@ -31,11 +31,11 @@ class _Prepared(NamedTuple):
 
     key: tuple[Any, ...]
     called: set[int]
-    hooks: list[ModuleHook]
+    hooks: ModuleHooks
 
 
 class Installed:
-    """Owns every handle of a model.
+    """Owns every hook and handle of a model.
 
     `key` tells what the hooks are for: they stay from step to step as long as it is the same, and are put anew where it is
     None. `extras` are the handles of what stays longer.
@@ -53,12 +53,13 @@ class Installed:
         self._optimizers = optimizers
         # Of the kind that came last: making hooks takes several times as long as putting them on.
         self._prepared: _Prepared | None = None
+        self._placed: ModuleHooks | None = None  # those that are on the model
         self._handles = Handles()
         self._step_handles = Handles()
         self._compiled = CompiledTaps(model, gate, self._step_handles)
         self._parameters = ParameterHooks(model, gate, self._handles, self._step_handles)
-        # Handles know the hooked objects weakly, so the model can be collected, and a lost dispatcher leaves no hook.
-        finalizer = finalize(self, _close_all, self._handles, self._step_handles, self.extras)
+        # Known weakly, as handles know the hooked objects: the model can be collected, and a lost dispatcher leaves no hook.
+        finalizer = finalize(self, _leave_nothing, ref(model), gate, self._handles, self._step_handles, self.extras)
         finalizer.atexit = False
 
     def put(
@@ -81,8 +82,8 @@ class Installed:
         self.off()
         if (active or self._prepared is None) and self._compiled.changed():  # by somebody's on_train_start, say
             self.place_inside(everybody)
-        for hook in self._hooks_for(active, called, key):
-            self._handles.keep(hook.put_on())
+        self._placed = self._hooks_for(active, called, key)
+        self._placed.put_on()
         self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
         for participant, wanted in active:
             participant.register(wanted, self._gate, self._handles)
@@ -91,14 +92,14 @@ class Installed:
                 hook_updates(optimizer, moment, self._handles)
         self.key = key
 
-    def _hooks_for(self, active: Active, called: set[int], key: tuple[Any, ...]) -> list[ModuleHook]:
+    def _hooks_for(self, active: Active, called: set[int], key: tuple[Any, ...]) -> ModuleHooks:
         known = self._prepared
         if known is not None and known.key == key and known.called is called:
             return known.hooks
         parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
         self._compiled.fill(parts, called)
         places = build_places([part for part in parts if id(part.module) not in self._compiled.inside], called)
-        hooks = [hook for place in places for hook in hooks_of(place, self._gate, self._step_handles)]
+        hooks = ModuleHooks(places, self._gate, self._step_handles)
         if active and not self._compiled.inside:  # what happens inside compiled code must be filled in each time
             self._prepared = _Prepared(key, called, hooks)
         return hooks
@@ -129,6 +130,9 @@ class Installed:
 
     def off(self) -> None:
         """Take everything off but what is inside compiled code, and the extras."""
+        placed, self._placed = self._placed, None
+        if placed is not None:
+            placed.take_off()
         self._handles.close()
         self._step_handles.close()
         self.key = None
@@ -138,6 +142,10 @@ class Installed:
         self._compiled.close()
 
 
-def _close_all(*handles: Handles) -> None:
+def _leave_nothing(model: ReferenceType[nn.Module], gate: Gate, *handles: Handles) -> None:
+    gate.shut()
     for kept in handles:
         kept.close()
+    there = model()
+    if there is not None:
+        take_off_lost(there, gate)

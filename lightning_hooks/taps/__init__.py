@@ -3,7 +3,8 @@
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import Handles, Inert, OurHook
-from lightning_hooks.taps.modules import ModuleHook, hooks_of, is_recomputation
+from lightning_hooks.taps.module_hooks import ModuleHooks, take_off_lost
+from lightning_hooks.taps.modules import is_recomputation
 from lightning_hooks.taps.place import Call, Line, Place
 
 __all__ = [
@@ -13,10 +14,10 @@ __all__ = [
     "Handles",
     "Inert",
     "Line",
-    "ModuleHook",
+    "ModuleHooks",
     "OurHook",
     "Place",
     "Visitor",
-    "hooks_of",
     "is_recomputation",
+    "take_off_lost",
 ]

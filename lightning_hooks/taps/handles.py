@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Removable(Protocol):
@@ -44,18 +47,35 @@ class Handles:
             return
         kept, self._kept = self._kept, []
         self._keys.clear()
-        failed: BaseException | None = None
-        for handle in kept:
-            try:
-                handle.remove()
-            except BaseException as error:  # an interruption too: the others must go
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        for_each(_remove, kept)
 
     def __len__(self) -> int:
         """How many handles are held."""
         return len(self._kept)
+
+
+def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
+    """Do something with every item, also when that fails for some.
+
+    Args:
+        action: what.
+        items: with what.
+
+    Raises:
+        BaseException: the first failure, once all is done.
+    """
+    failed: BaseException | None = None
+    for item in items:
+        try:
+            action(item)
+        except BaseException as error:  # an interruption too: the others must have their turn
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _remove(handle: Removable) -> None:
+    handle.remove()
 
 
 class OurHook:

@@ -6,61 +6,17 @@ times as much as a hook on the output tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
 from lightning_hooks.taps.handles import Handles, OurHook
-from lightning_hooks.taps.looking import LookHook, PlainHook
 from lightning_hooks.taps.place import Call, Line, Place
 from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
-
-
-class ModuleHook(NamedTuple):
-    """A hook and the module that it belongs on; it may be put there and taken away many times."""
-
-    module: nn.Module
-    hook: _PreHook | _ForwardHook | PlainHook
-
-    def put_on(self) -> RemovableHandle:
-        """Register it; the handle takes it away."""
-        if isinstance(self.hook, PlainHook):
-            return self.module.register_forward_hook(self.hook)
-        if isinstance(self.hook, _PreHook):
-            return self.module.register_forward_pre_hook(self.hook, with_kwargs=True)
-        return self.module.register_forward_hook(self.hook, with_kwargs=True)
-
-
-def hooks_of(place: Place, gate: Gate, step_handles: Handles) -> list[ModuleHook]:
-    """What does on a module all that is to happen there.
-
-    Args:
-        place: where, and what.
-        gate: of the model.
-        step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
-    """
-    call = EagerCall(place, gate, step_handles)
-    hooks: list[_PreHook | _ForwardHook | PlainHook] = []
-    if place.before or place.input_grad:
-        hooks.append(call.pre_hook)
-    if place.is_plain:
-        hooks.append(_plain(place, gate, call.forward_hook))
-    elif place.after or place.output_grad or place.input_grad or place.node:
-        hooks.append(call.forward_hook)
-    return [ModuleHook(place.module, hook) for hook in hooks]
-
-
-def _plain(place: Place, gate: Gate, otherwise: Callable[..., Any]) -> PlainHook:
-    see = next((line.visit for line in place.after if isinstance(line, Line)), None)
-    grad: GradHook | LookHook | None = None
-    for line in place.output_grad:
-        grad = GradHook([line.visit], gate) if line.changes else LookHook(gate, line.visit)
-    return PlainHook(gate, place.called, see, grad, otherwise)
 
 
 class EagerCall:
@@ -79,8 +35,8 @@ class EagerCall:
         self.gate = gate
         self.step_handles = step_handles
         self.begun: list[tuple[int, list[Contribution]]] = []
-        self.pre_hook = _PreHook(self)
-        self.forward_hook = _ForwardHook(self)
+        self.pre_hook = PreHook(self)
+        self.forward_hook = ForwardHook(self)
 
     def remove(self) -> None:
         """Forget calls that never returned, as recomputations that stop early: they hold a graph and its tensors."""
@@ -92,13 +48,16 @@ class EagerCall:
         return any(line.changes for line in self.place.input_grad)
 
 
-class _PreHook(OurHook):
+class PreHook(OurHook):
+    """Sees or changes the arguments of a call, and notes where the gradients of its inputs will come from."""
+
     __slots__ = ("call",)
 
     def __init__(self, call: EagerCall) -> None:
         self.call = call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called by torch before the module."""
         call, place = self.call, self.call.place
         if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None
@@ -126,13 +85,16 @@ class _PreHook(OurHook):
         return None if arguments is given else (arguments.args, arguments.kwargs)
 
 
-class _ForwardHook(OurHook):
+class ForwardHook(OurHook):
+    """Sees or changes the result of a call, and hooks what its gradients flow through."""
+
     __slots__ = ("call",)
 
     def __init__(self, call: EagerCall) -> None:
         self.call = call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Called by torch after the module."""
         call, place = self.call, self.call.place
         if not call.gate.open or torch.compiler.is_compiling():  # compiled with a function that the module knows nothing of
             return None

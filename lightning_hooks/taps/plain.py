@@ -47,7 +47,8 @@ class PlainHook(OurHook):
         called: takes the ids of the modules that are called.
         see: what sees the result, if anything does.
         grad: what sees the gradient of the result, if anything does; the same object for every call of the module.
-        otherwise: the hook for results that are no tensor of numbers, and for those that may outlive the step.
+        otherwise: called with this hook, the module, its arguments and its result, where that is no tensor of numbers or may
+            outlive the step.
     """
 
     __slots__ = ("called", "gate", "grad", "otherwise", "see")
@@ -71,7 +72,7 @@ class PlainHook(OurHook):
         if not self.gate.open or torch.compiler.is_compiling():
             return None
         if type(output) is not Tensor or not output.is_floating_point() or output.is_leaf:
-            return self.otherwise(module, args, {}, output)
+            return self.otherwise(self, module, args, output)
         self.called.add(id(module))
         if self.see is not None and _graph_task() == -1:  # else a recomputation, see `is_recomputation`
             self.see(output)

@@ -33,8 +33,8 @@ class Seen:
         self.gate, self.called, self.outputs, self.grads, self.others = Gate(), set(), [], [], []
         self.gate.open = True
         self.grad = kind.LookHook(self.gate, self.grads.append) if grad else None
-        hook = kind.PlainHook(self.gate, self.called, self.outputs.append if see else None, self.grad, self.otherwise)
-        self.handle = module.register_forward_hook(hook)
+        self.hook = kind.PlainHook(self.gate, self.called, self.outputs.append if see else None, self.grad, self.otherwise)
+        self.handle = module.register_forward_hook(self.hook)
 
     def otherwise(self, *given):
         self.others.append(given)
@@ -90,8 +90,8 @@ def test_other_results_go_to_the_other_hook(kind, made):
     module, x = Returns(made), torch.ones(2)
     seen = Seen(kind, module)
     out = module(x)
-    ((given_module, args, kwargs, output),) = seen.others
-    assert given_module is module and args == (x,) and kwargs == {} and output is out
+    ((hook, given_module, args, output),) = seen.others
+    assert hook is seen.hook and given_module is module and args == (x,) and output is out
     assert not seen.outputs and not seen.grads
 
 

@@ -155,11 +155,9 @@ int in_backward() {
 }
 
 // A result that is not one tensor of numbers which lives no longer than the step.
-PyObject* pass_on(const Plain* hook, PyObject* module, PyObject* args, PyObject* output) {
-  PyObject* const none = PyDict_New();
-  PyObject* const result = none ? PyObject_CallFunctionObjArgs(hook->otherwise, module, args, none, output, nullptr) : nullptr;
-  Py_XDECREF(none);
-  return result;
+PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
+  PyObject* const otherwise = reinterpret_cast<Plain*>(self)->otherwise;
+  return PyObject_CallFunctionObjArgs(otherwise, self, module, args, output, nullptr);
 }
 
 // 1 for a plain tensor of floating numbers.
@@ -197,7 +195,7 @@ PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
   if (plain && !node) return nullptr;
   if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
     Py_XDECREF(node);
-    return pass_on(hook, args[0], args[1], output);
+    return pass_on(self, args[0], args[1], output);
   }
   const bool done = look_at(hook, args[0], output, node);
   Py_DECREF(node);

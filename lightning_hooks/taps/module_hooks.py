@@ -1,0 +1,142 @@
+"""The hooks on the modules of a model for steps of one kind: made once, put on and taken off many times.
+
+There may be thousands, so what is kept of each is little: the module and the hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from lightning_hooks.taps.gate import Gate
+from lightning_hooks.taps.gradients import GradHook
+from lightning_hooks.taps.handles import Handles, for_each
+from lightning_hooks.taps.looking import LookHook, PlainHook
+from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
+from lightning_hooks.taps.place import Line, Place
+
+_Hook: TypeAlias = PreHook | ForwardHook | PlainHook
+
+
+class ModuleHooks:
+    """What does on modules all that is to happen there.
+
+    Args:
+        places: where, and what.
+        gate: of the model.
+        step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
+
+    Example:
+        >>> layer, seen = nn.Linear(1, 1), []
+        >>> hooks = ModuleHooks([Place(layer, after=(Line("", seen.append),))], Gate(), Handles())
+        >>> hooks.put_on(); len(layer._forward_hooks)
+        1
+        >>> hooks.take_off(); hooks.take_off(); len(layer._forward_hooks)
+        0
+    """
+
+    def __init__(self, places: Iterable[Place], gate: Gate, step_handles: Handles) -> None:
+        self._modules: list[nn.Module] = []
+        self._hooks: list[_Hook] = []
+        self._handles = Handles()  # of those that can only be taken off by one
+        general = GeneralHooks(gate, step_handles)
+        for place in places:
+            for hook in _hooks_of(place, gate, general):
+                self._modules.append(place.module)
+                self._hooks.append(hook)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._hooks)
+
+    def put_on(self) -> None:
+        """Register them."""
+        for module, hook in zip(self._modules, self._hooks, strict=True):
+            if isinstance(hook, PreHook):
+                self._handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
+            elif isinstance(hook, ForwardHook):
+                self._handles.keep(module.register_forward_hook(hook, with_kwargs=True))
+            else:
+                handle = module.register_forward_hook(hook)  # a handle takes more memory than the hook
+                if module._forward_hooks.get(handle.id) is not hook:
+                    self._handles.keep(handle)
+
+    def take_off(self) -> None:
+        """Remove them, also when removing one of them fails; harmless where they are not there."""
+        for_each(_take_off, zip(self._modules, self._hooks, strict=True))
+        self._handles.close()
+
+
+def take_off_lost(model: nn.Module, gate: Gate) -> None:
+    """Remove the plain hooks of a gate that nobody else will.
+
+    Args:
+        model: the root.
+        gate: that they ask.
+    """
+    for module in model.modules():
+        for hook in list(module._forward_hooks.values()):
+            if isinstance(hook, PlainHook) and hook.gate is gate:
+                _take_off((module, hook))
+
+
+def _take_off(placed: tuple[nn.Module, Any]) -> None:
+    module, hook = placed
+    for key, other in module._forward_hooks.items():
+        if other is hook:
+            del module._forward_hooks[key]
+            return
+
+
+def _hooks_of(place: Place, gate: Gate, general: GeneralHooks) -> list[_Hook]:
+    if place.is_plain:
+        return [_plain(place, gate, general)]
+    call = EagerCall(place, gate, general.step_handles)
+    hooks: list[_Hook] = []
+    if place.before or place.input_grad:
+        hooks.append(call.pre_hook)
+    if place.after or place.output_grad or place.input_grad or place.node:
+        hooks.append(call.forward_hook)
+    return hooks
+
+
+def _plain(place: Place, gate: Gate, otherwise: Callable[..., Any]) -> PlainHook:
+    see = next((line.visit for line in place.after if isinstance(line, Line)), None)
+    grad: GradHook | LookHook | None = None
+    for line in place.output_grad:
+        grad = GradHook([line.visit], gate) if line.changes else LookHook(gate, line.visit)
+    return PlainHook(gate, place.called, see, grad, otherwise)
+
+
+def _place_of(module: nn.Module, hook: PlainHook) -> Place:
+    """What `_plain` has made a hook of."""
+    after = () if hook.see is None else (Line("", hook.see),)
+    if isinstance(hook.grad, GradHook):
+        output_grad: tuple[Line, ...] = (Line("", hook.grad.visitors[0], changes=True),)
+    else:
+        output_grad = () if hook.grad is None else (Line("", hook.grad.see),)
+    return Place(module, after=after, output_grad=output_grad, called=hook.called)
+
+
+class GeneralHooks:
+    """The hooks that can do everything, of those plain places that need them; made when they do.
+
+    Args:
+        gate: of the model.
+        step_handles: takes over the handles on tensors that may outlive a step.
+    """
+
+    def __init__(self, gate: Gate, step_handles: Handles) -> None:
+        self.step_handles = step_handles
+        self._gate = gate
+        self._made: dict[PlainHook, ForwardHook] = {}
+
+    def __call__(self, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Called in place of a plain hook, with a result that it does not look at."""
+        general = self._made.get(hook)
+        if general is None:
+            general = EagerCall(_place_of(module, hook), self._gate, self.step_handles).forward_hook
+            self._made[hook] = general
+        return general(module, args, {}, output)

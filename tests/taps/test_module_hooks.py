@@ -1,0 +1,137 @@
+"""Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, module_hooks, take_off_lost
+from lightning_hooks.taps.handles import for_each
+from lightning_hooks.taps.looking import PlainHook
+from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x * 2, {"other": x * 3}
+
+
+class Elsewhere(nn.Linear):
+    """Keeps forward hooks where nobody looks for them."""
+
+    def __init__(self):
+        super().__init__(1, 1)
+        self.inner = nn.Linear(1, 1)
+
+    def register_forward_hook(self, *args, **kwargs):
+        return self.inner.register_forward_hook(*args, **kwargs)
+
+
+def opened():
+    gate = Gate()
+    gate.open = True
+    return gate
+
+
+def on(model):
+    return [[type(hook) for hook in module._forward_hooks.values()] for module in model]
+
+
+def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    users = [module.register_forward_hook(lambda *given: None) for module in model]
+    seen = []
+    places = [Place(module, after=(Line("", seen.append),)) for module in model[:2]]
+    places.append(Place(model[2], before=(Line("", seen.append),), output_grad=(Line("[0]", seen.append),)))
+    hooks = ModuleHooks(places, opened(), Handles())
+    assert len(hooks) == 4
+    for round_number in range(1, 4):
+        hooks.put_on()
+        assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
+        assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
+        model(torch.ones(1, 2))
+        assert len(seen) == 3 * round_number
+        hooks.take_off()
+        hooks.take_off()
+        assert [len(kinds) for kinds in on(model)] == [1, 1, 1] and not model[2]._forward_pre_hooks
+        assert not model[2]._forward_hooks_with_kwargs and not model[2]._forward_pre_hooks_with_kwargs
+    for handle in users:
+        handle.remove()
+    assert on(model) == [[], [], []]
+
+
+def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
+    module, seen = Elsewhere(), []
+    hooks = ModuleHooks([Place(module, after=(Line("", seen.append),))], opened(), Handles())
+    hooks.put_on()
+    assert len(module.inner._forward_hooks) == 1
+    hooks.take_off()
+    assert not module.inner._forward_hooks
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, changes):
+    module, outputs, grads, called, made = Pair(), [], [], set(), []
+    monkeypatch.setattr(module_hooks, "EagerCall", lambda *given: made.append(given) or EagerCall(*given))
+
+    def grad(tensor):
+        grads.append(tensor.tolist())
+        return tensor * 10 if changes else None
+
+    place = Place(module, after=(Line("", outputs.append),), output_grad=(Line("", grad, changes),), called=called)
+    handles = Handles()
+    hooks = ModuleHooks([place], opened(), handles)
+    hooks.put_on()
+    for _ in range(3):
+        x = torch.ones(1, requires_grad=True)
+        first, second = module(x)
+        (first + second["other"]).sum().backward()
+        assert x.grad.tolist() == [50.0 if changes else 5.0]
+    assert len(outputs) == 6 and grads == [[1.0]] * 6 and called == {id(module)}
+    assert len(made) == 1
+    hooks.take_off()
+    assert not module._forward_hooks and not len(handles)
+
+
+def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
+    for kept in ("after", "output_grad"):
+        module, seen = Pair(), []
+        hooks = ModuleHooks([Place(module, **{kept: (Line("", seen.append),)})], opened(), Handles())
+        hooks.put_on()
+        x = torch.ones(1, requires_grad=True)
+        first, second = module(x)
+        assert len(seen) == (2 if kept == "after" else 0)
+        (first + second["other"]).sum().backward()
+        assert len(seen) == 2
+
+
+def test_an_error_while_they_are_taken_off_leaves_none_of_the_others():
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+    hooks = ModuleHooks([Place(module, after=(Line("", print),)) for module in model], opened(), Handles())
+    hooks.put_on()
+    model[1].__dict__.pop("_forward_hooks")
+    with pytest.raises(AttributeError, match="_forward_hooks"):
+        hooks.take_off()
+    assert not model[0]._forward_hooks and not model[2]._forward_hooks
+
+
+def test_everything_has_its_turn_before_the_first_failure_is_raised():
+    done = []
+
+    def act(number):
+        done.append(number)
+        if number in (2, 3):
+            raise KeyboardInterrupt(number)
+
+    with pytest.raises(KeyboardInterrupt, match="2"):
+        for_each(act, [1, 2, 3, 4])
+    assert done == [1, 2, 3, 4]
+
+
+def test_lost_hooks_are_those_of_one_gate():
+    model, gate, other = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Gate(), Gate()
+    for each in (gate, other):
+        ModuleHooks([Place(module, after=(Line("", print),)) for module in model], each, Handles()).put_on()
+    model[0].register_forward_hook(print)
+    take_off_lost(model, gate)
+    assert [len(kinds) for kinds in on(model)] == [2, 1]
+    assert all(hook.gate is other for module in model for hook in module._forward_hooks.values() if hook is not print)
