@@ -182,7 +182,10 @@ class StatsMonitor(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         plan = self._plan(pl_module)
         where = "the default watch" if self.watch is None else "watch"
-        about = [(f"{where}[{i}]", known.rule, [row.tensor for row in known.rows]) for i, known in enumerate(plan.rules)]
+        about = [
+            (f"{where}[{i}]", known.rule, [plan.rows[row].tensor for row in known.members])
+            for i, known in enumerate(plan.rules)
+        ]
         refuse_unsupported(trainer, about)
         leads = self._refuse_same_tags(plan, trainer)
         self._records = {}
@@ -207,7 +210,7 @@ class StatsMonitor(HooksCallback):
 
     def _refuse_changed_sums(self, plan: Plan, dispatcher: Dispatcher) -> None:
         """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
-        asked = {stat for row in plan.written for stat in row.stats} & {"micro_cosine", "noise_scale"}
+        asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
         if asked and any(isinstance(p, Changer) and p.acts_at_step for p in dispatcher.participants):
             raise RuleError(
                 f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
@@ -220,7 +223,7 @@ class StatsMonitor(HooksCallback):
     @property
     @override
     def _wants_final(self) -> bool:
-        return self._recorder is not None and any(r.tensor == "final_grad" for r in self._recorder.observer.plan.rows)
+        return self._recorder is not None and "final_grad" in self._recorder.observer.plan.tensors
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lightning_hooks.engine.plan import Group, Matched, Row
+from lightning_hooks.engine.plan import Matched
+from lightning_hooks.engine.rows import Group, Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import select

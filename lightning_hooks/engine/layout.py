@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.engine.plan import Due, Plan
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.rows import Due, Group, Row
 from lightning_hooks.stats.merging import Derived, Merges, Statistics
 from lightning_hooks.stats.record import Columns, Head
-from lightning_hooks.stats.rollup import RollUp, TapLabel
+from lightning_hooks.stats.rollup import Labels, RollUp
 from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
 
 Array = NDArray[np.float64]
@@ -35,6 +36,34 @@ class Column(NamedTuple):
     rows: Indices
 
 
+def _joined(parts: Iterable[Indices]) -> Indices:
+    return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
+
+
+def _columns(plan: Plan, due: Due) -> tuple[list[Column], list[Column]]:
+    """The columns of what is counted, one for each tensor, and of its statistics."""
+    counted: dict[str, list[Indices]] = {}
+    written: dict[tuple[str, str], list[Indices]] = {}
+    groups: list[tuple[Row | Group, Indices]] = [(group, np.array([group.index])) for group in plan.groups]
+    for first, rows in (*plan.rows.alike(), *groups):
+        stats = first.asked(due)
+        if stats:
+            counted.setdefault(first.tensor, []).append(rows)
+        for stat in stats:
+            written.setdefault((first.tensor, stat), []).append(rows)
+    known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}  # most columns have the rows of others
+
+    def column(tensor: str, stat: str, parts: list[Indices]) -> Column:
+        key = tuple(map(id, parts))
+        if key not in known:
+            rows = np.sort(_joined(parts))
+            known[key] = tuple(map(plan.name, rows.tolist())), rows
+        return Column(tensor, stat, *known[key])
+
+    counts = [column(tensor, "count", parts) for tensor, parts in counted.items()]
+    return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]
+
+
 class Layout:
     """The columns of one set of due schedules, and the unions of rows that are written with them.
 
@@ -50,58 +79,44 @@ class Layout:
     def __init__(
         self, plan: Plan, due: Due, max_scalars: int, pinned: set[str], totals: Sequence[str], prefix: str = ""
     ) -> None:
-        rows = plan.written
-        members: dict[tuple[str, str], list[int]] = {}
-        every: dict[str, list[int]] = {}
-        for row in rows:
-            stats = row.asked(due)
-            if stats:
-                every.setdefault(row.tensor, []).append(row.index)
-            for stat in stats:
-                members.setdefault((row.tensor, stat), []).append(row.index)
-        drawn = [i for (_, stat), kept in members.items() if stat == "histogram" for i in kept]
-        self.drawn_tags = tuple(f"{prefix}{rows[i].tensor}_histogram/{rows[i].name}" for i in drawn)
-        self.drawn_rows = np.array(drawn, dtype=np.intp)
-        members = {key: kept for key, kept in members.items() if key[1] != "histogram"}
-        known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}
-
-        def column(tensor: str, stat: str, indices: list[int]) -> Column:
-            key = tuple(indices)
-            if key not in known:
-                known[key] = (tuple(rows[i].name for i in indices), np.array(indices, dtype=np.intp))
-            return Column(tensor, stat, *known[key])
-
-        self.columns = [column(tensor, stat, kept) for (tensor, stat), kept in members.items()]
-        self.counts = [column(tensor, "count", kept) for tensor, kept in every.items()]
+        self.counts, members = _columns(plan, due)
+        drawn = [column for column in members if column.stat == "histogram"]
+        self.drawn_tags = tuple(f"{prefix}{column.tensor}_histogram/{name}" for column in drawn for name in column.names)
+        self.drawn_rows = _joined(column.rows for column in drawn)
+        self.columns = [column for column in members if column.stat != "histogram"]
         self.scalars = sum(len(column.names) for column in self.columns)
         self.depth: int | None = None  # of the module tree, at which rows are merged
-        self._unions: list[list[int]] = []
-        self._rows = len(rows)
+        self._unions: list[Indices] = []
+        self._rows = len(plan.rows) + len(plan.groups)
         self._roll_up(plan, due, max_scalars, pinned)
-        self._totals = [tensor for tensor in totals if any(row.tensor == tensor for row in plan.rows)]
-        unions = [self._union([row.index for row in plan.rows if row.tensor == tensor]) for tensor in self._totals]
-        everything = self._union([row.index for row in plan.rows])
+        self._totals = [tensor for tensor in totals if tensor in plan.tensors]
+        alike = plan.rows.alike()
+        unions = [self._union(np.sort(_joined(rows for first, rows in alike if first.tensor == t))) for t in self._totals]
+        everything = self._union(np.arange(len(plan.rows)))
         merges = Merges(self._unions)
-        stats = tuple(dict.fromkeys([*(stat for _, stat in members if stat in STATISTICS), "norm", "nonfinite"]))
+        del self._unions  # lists of thousands of numbers
+        stats = tuple(dict.fromkeys([*(column.stat for column in members if column.stat in STATISTICS), "norm", "nonfinite"]))
         place = {stat: i for i, stat in enumerate(stats)}
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
-        width = self._rows + len(self._unions)
+        width = self._rows + len(merges)
         every_column = [*self.columns, *self.counts]
         ends = np.cumsum([len(column.rows) for column in every_column], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every_column, ends, strict=True))
         merged = [place.get(stat, 0) * width + row for stat, row in zip(self._merged_stats, self._merged_rows, strict=True)]
         self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         places = {**place, "count": len(stats)}
-        parts = [places.get(c.stat, places["count"]) * width + c.rows for c in every_column]
         of_all = [*(place["norm"] * width + row for row in unions), place["nonfinite"] * width + everything]
-        wanted = np.concatenate([*parts, np.array([*merged, *of_all])], dtype=np.int32, casting="same_kind")
+        wanted = np.empty(sum(len(c.rows) for c in every_column) + len(merged) + len(of_all), dtype=np.int32)
+        for column, head in zip(every_column, self.heads, strict=True):
+            np.add(column.rows, places.get(column.stat, places["count"]) * width, out=wanted[head.place], casting="same_kind")
+        wanted[ends[-1] if ends else 0 :] = [*merged, *of_all]
         self._statistics = Statistics(stats, merges, wanted)
         self._wanted, self._width = wanted, width
         self._ends = (len(wanted) - len(of_all) - len(merged), len(wanted) - len(of_all))
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
-    def _union(self, rows: list[int]) -> int:
+    def _union(self, rows: Indices) -> int:
         self._unions.append(rows)
         return self._rows + len(self._unions) - 1
 
@@ -120,14 +135,16 @@ class Layout:
                 tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
                 self._pinned.append((number, np.array(kept, dtype=np.intp), tags))
         fixed = sum(len(tags) for _, _, tags in self._pinned)
-        rows = [row for row in plan.rows if row.asked(due)]
-        rollup = RollUp([TapLabel(row.name, row.tensor, row.asked(due)) for row in rows], max(max_scalars - fixed, 0))
+        written = [(first, rows) for first, rows in plan.rows.alike() if first.asked(due)]
+        labels = [Labels(first.tensor, first.asked(due), [plan.name(row) for row in rows]) for first, rows in written]
+        indices = _joined(rows for _, rows in written)
+        rollup = RollUp(labels, max(max_scalars - fixed, 0))
         self.depth = rollup.depth
         for block in rollup.blocks:
-            union = self._union([rows[i].index for i in block.members])
-            below = union
+            members = np.sort(indices[block.members])
+            union = below = self._union(members)
             if "ratio" in block.stats:
-                below = self._union([plan.param_row_of.get(rows[i].index, rows[i].index) for i in block.members])
+                below = self._union(np.array([plan.param_row_of.get(row, row) for row in members.tolist()]))
             for stat in block.stats:
                 self._merged_tags.append(f"{block.tensor}_{stat}/{block.name}")
                 self._merged_stats.append(stat)

@@ -18,11 +18,12 @@ from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
-from lightning_hooks.engine.plan import FLOWING, Due, Plan
+from lightning_hooks.engine.plan import FLOWING, Plan
+from lightning_hooks.engine.rows import Due
 from lightning_hooks.engine.slot import Detour, Slot
 from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
-from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.amending import rescale, withdraw
@@ -189,7 +190,7 @@ class Observer(Participant):
     @property
     def needs_updates(self) -> bool:
         """Whether any rule watches what there is only around the update."""
-        return any(row.kind in ("update", "state") for row in self.plan.rows)
+        return any(parse_tensor(tensor)[0] in ("update", "state") for tensor in self.plan.tensors)
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Read `param` and `grad` of the optimizer's parameters."""
@@ -244,13 +245,13 @@ class Observer(Participant):
                 self.fail(error)
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
                 tensors = ("update", *self._params.of_state)
-                withdraw(self.table, [r.index for t in tensors for _, r in self._due_rows(optimizer, t)], memo.found_inf)
+                withdraw(self.table, [row for t in tensors for row in self._due_rows(optimizer, t).rows], memo.found_inf)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""
         self.scale = scale
         if factor is not None:
-            rescale(self.table, [row.index for row in self.plan.rows if row.kind in FLOWING], factor)
+            rescale(self.table, self.plan.flowing, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say once which watched modules the first watched step did not call.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.plan import Plan, Row
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.rows import Row
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import COUNT, M2, MEAN
@@ -49,22 +50,22 @@ class PairWatch:
             if due(row):
                 yield row.target.value, _Part(self.table, row)
 
-    def take(self, row: Row, gradient: Tensor) -> None:
+    def take(self, row: int, gradient: Tensor) -> None:
         """Compare the gradient of a step with the one before, and keep a copy of it.
 
         Args:
-            row: of the parameter's gradient.
+            row: the index of the parameter's gradient.
             gradient: of the step; a sparse one is not compared.
         """
-        if row.index not in self._kept or gradient.layout is not torch.strided:
+        if row not in self._kept or gradient.layout is not torch.strided:
             return
-        before = self._before.get(row.index)
+        before = self._before.get(row)
         gradient = local_part(gradient)
         if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
             new, old = gradient.flatten().double(), before.flatten().double()
-            sums = self.table.pair_sums(row.index)
+            sums = self.table.pair_sums(row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
-        self._now[row.index] = gradient.detach().clone()
+        self._now[row] = gradient.detach().clone()
 
 
 class _Part:

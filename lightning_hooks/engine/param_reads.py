@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lightning_hooks.engine.param_rows import DueRows
 from lightning_hooks.engine.participant import Memo
-from lightning_hooks.engine.plan import Row
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
@@ -51,7 +50,7 @@ def read(
     if not memo.shared and scale is None:
         read_alone(sink, due, list(due.parameters if value_of is None else map(value_of, due.parameters)))
         return
-    rows: list[Row] = []
+    rows: list[int] = []
     keys: list[tuple[int, str]] = []
     fresh: dict[tuple[int, str], Tensor] = {}
     for parameter, row in due:
@@ -69,12 +68,12 @@ def read(
             measured = [Divided(look, scale) for look in measured]
         memo.looks.update(zip(fresh, measured, strict=True))
         looks = [memo.looks[key] for key in keys]
-        left = [] if sink.failed else sink.table.put_all([row.index for row in rows], looks)
+        left = [] if sink.failed else sink.table.put_all(rows, looks)
     except Exception as error:
         sink.fail(error)
         return
     for position in left:
-        sink.take(rows[position].index, looks[position], last=True)
+        sink.take(rows[position], looks[position], last=True)
 
 
 def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Callable[[Any], Any]) -> None:
@@ -113,7 +112,7 @@ def _present(due: DueRows, values: list[Tensor | None]) -> tuple[DueRows, list[T
 
 def _set_alone(
     sink: Sink,
-    rows: list[Row],
+    rows: Sequence[int],
     values: Sequence[Tensor],
     measure: Callable[[], list[int]],
     value_of: Callable[[Any], Any] = lambda value: value,
@@ -124,9 +123,9 @@ def _set_alone(
         if not left:
             return
         looks = measure_all([value_of(values[position]) for position in left])
-        rest = sink.table.put_all([rows[position].index for position in left], looks)
+        rest = sink.table.put_all([rows[position] for position in left], looks)
     except Exception as error:
         sink.fail(error)
         return
     for place in rest:
-        sink.take(rows[left[place]].index, looks[place], last=True)
+        sink.take(rows[left[place]], looks[place], last=True)

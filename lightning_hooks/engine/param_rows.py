@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
 from typing import NamedTuple
 
 from torch import nn
 
 from lightning_hooks.engine.participant import HasParameters
-from lightning_hooks.engine.plan import Due, Plan, Row
-from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.rows import Due, Row
+from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.stats.table import Places, Table
 
 
 class DueRows:
-    """Rows that are due, each with its parameter; iterating gives pairs of them.
+    """Rows that are due, each with its parameter; iterating gives pairs of parameters and indices.
 
     Args:
         parameters: of the rows.
-        rows: of one of their tensors, or of several one after the other.
+        rows: the indices of those of one of their tensors, or of several one after the other.
         table: in which the rows are.
     """
 
     __slots__ = ("_part", "_places", "_table", "parameters", "rows")
 
-    def __init__(self, parameters: list[nn.Parameter], rows: list[Row], table: Table) -> None:
+    def __init__(self, parameters: list[nn.Parameter], rows: Iterable[int], table: Table) -> None:
         self.parameters = parameters
-        self.rows = rows
+        self.rows = array("q", rows)
         self._table = table
         self._places: Places | None = None
         self._part: tuple[list[int], DueRows] | None = None  # what was asked for last
 
-    def __iter__(self) -> Iterator[tuple[nn.Parameter, Row]]:
+    def __iter__(self) -> Iterator[tuple[nn.Parameter, int]]:
         return iter(zip(self.parameters, self.rows, strict=True))
 
     @property
     def places(self) -> Places:
         """Where in the table the rows are; found once."""
         if self._places is None:
-            self._places = self._table.places([row.index for row in self.rows])
+            self._places = self._table.places(self.rows)
         return self._places
 
     def only(self, kept: list[int]) -> DueRows:
@@ -49,7 +51,7 @@ class DueRows:
             kept: which, counted from 0.
         """
         if self._part is None or self._part[0] != kept:
-            part = DueRows([self.parameters[i] for i in kept], [self.rows[i] for i in kept], self._table)
+            part = DueRows([self.parameters[i] for i in kept], (self.rows[i] for i in kept), self._table)
             self._part = kept, part
         return self._part[1]
 
@@ -90,7 +92,7 @@ class ParamRows:
         self._table = table
         self._serves = {param: update for update, param in plan.param_row_of.items()}
         self._due: dict[tuple[tuple[str, ...], Due, int], Found] = {}
-        self.of_state = list(dict.fromkeys(row.tensor for row in plan.rows if row.kind == "state"))
+        self.of_state = [tensor for tensor in plan.tensors if parse_tensor(tensor)[0] == "state"]
         """The tensors of optimizer states that are watched: `state.exp_avg` and the like."""
 
     def renew(self) -> None:
@@ -117,15 +119,15 @@ class ParamRows:
 
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> DueRows:
         rows = {
-            id(row.target.value): row
+            id(row.target.value): row.index
             for row in self._plan.rows
             if row.tensor == tensor and row.kind not in MODULE_TENSORS and self._is_due(row, schedules)
         }
         found = [parameter for parameter in parameters if id(parameter) in rows]
-        return DueRows(found, [rows[id(parameter)] for parameter in found], self._table)
+        return DueRows(found, (rows[id(parameter)] for parameter in found), self._table)
 
     def _join(self, each: Sequence[DueRows]) -> DueRows:
-        return DueRows([p for due in each for p in due.parameters], [row for due in each for row in due.rows], self._table)
+        return DueRows([p for due in each for p in due.parameters], (row for due in each for row in due.rows), self._table)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         if row.due(schedules):

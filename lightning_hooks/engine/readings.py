@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.engine.plan import FLOWING, Plan
+from lightning_hooks.engine.plan import Plan
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.moments import COUNT, M2, MEAN, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS
@@ -81,7 +81,7 @@ class Readings:
         return np.stack([self.histograms[each].sum(0) for each in slots])
 
     def _unscale(self, plan: Plan, moments: Tensor, histograms: Tensor, pairs: Tensor, scale: float) -> None:
-        rows = [row.index for row in plan.rows if row.kind in FLOWING]
+        rows = plan.flowing
         moments[rows] = rescale(moments[rows], 1.0 / scale)
         pairs[:, SMALL] /= scale * scale
         for row in rows:

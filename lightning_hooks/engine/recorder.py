@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lightning_hooks.engine.layout import Column, Filled, Layout
 from lightning_hooks.engine.observer import Observer
-from lightning_hooks.engine.plan import Due
 from lightning_hooks.engine.readings import Readings
+from lightning_hooks.engine.rows import Due
 from lightning_hooks.select import select
 from lightning_hooks.stats.histogram import quantile
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
@@ -99,9 +99,12 @@ class Recorder:
         self._warned = False
         plan = observer.plan
         of_groups = {i for group in plan.groups if "noise_scale" in group.stats for i in group.members}
-        self._noisy = any("noise_scale" in each.stats for each in (*plan.groups, *plan.rows))
+        self._noisy = any("noise_scale" in each.stats for each in plan.asked)
         self._noise = NoiseAverage(len(plan.rows) if self._noisy else 0)
-        self._noise_rows = np.array([row.index in of_groups or "noise_scale" in row.stats for row in plan.rows], dtype=bool)
+        self._noise_rows = np.zeros(len(plan.rows), dtype=np.bool_)
+        self._noise_rows[list(of_groups)] = True
+        for first, rows in plan.rows.alike():
+            self._noise_rows[rows] |= "noise_scale" in first.stats
 
     def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> Ended:
         """What the record of the step that ends is made of. All ranks must call it: the table is merged over them.

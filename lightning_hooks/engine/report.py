@@ -12,7 +12,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.custom import BoundHook
 from lightning_hooks.engine.links import Link
-from lightning_hooks.engine.plan import Group, Plan, Row
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.rows import Group, Row
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.select import Target
 
@@ -118,7 +119,7 @@ def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
         rule = f"{where}[{position}]"
         in_group = {i: group.name for group in found.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
-        for row in found.rows:
+        for row in map(plan.rows.__getitem__, found.members):
             by_target.setdefault(id(row.target.value), []).append(row)
         for kept in by_target.values():
             target = kept[0].target

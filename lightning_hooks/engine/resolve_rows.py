@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from lightning_hooks.engine.groups import add_groups
-from lightning_hooks.engine.plan import Matched, Plan, Requests, Row
+from lightning_hooks.engine.plan import Matched, Plan
+from lightning_hooks.engine.rows import Requests, Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
@@ -58,7 +59,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
             for target in targets:
                 row = rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
                 fresh.append(row)
-            found.rows += fresh
+            found.members.extend(row.index for row in fresh)
             alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
             kept = set(map(id, alone))
             for row in fresh:
@@ -68,8 +69,8 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
                 if own:
                     row.users = {**row.users, **own}
         matched.append(found)
-    plan = Plan(list(rows.values()), matched, tuple(schedules))
-    _add_param_rows(plan, rows)
+    below = _add_param_rows(rows, matched)
+    plan = Plan(Rows(rows.values()), matched, tuple(schedules), param_row_of=below)
     _place_groups(plan)
     return plan
 
@@ -84,17 +85,15 @@ def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[lis
     return found, rule.tensors or ("param", "grad", "update")
 
 
-def _add_param_rows(plan: Plan, rows: dict[tuple[int, str], Row]) -> None:
+def _add_param_rows(rows: dict[tuple[int, str], Row], matched: Sequence[Matched]) -> dict[int, int]:
     """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
-    wanted = {row.index for row in plan.rows if "ratio" in row.stats}
-    wanted |= {i for found in plan.rules for group in found.groups if "ratio" in group.stats for i in group.members}
-    for index in sorted(wanted):
-        row = plan.rows[index]
-        key = (id(row.target.value), "param")
-        if key not in rows:
-            rows[key] = Row(len(rows), "param", target=row.target)
-            plan.rows.append(rows[key])
-        plan.param_row_of[row.index] = rows[key].index
+    in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
+    below: dict[int, int] = {}
+    for row in list(rows.values()):
+        if "ratio" in row.stats or row.index in in_groups:
+            own = rows.setdefault((id(row.target.value), "param"), Row(len(rows), "param", target=row.target))
+            below[row.index] = own.index
+    return below
 
 
 def _place_groups(plan: Plan) -> None:

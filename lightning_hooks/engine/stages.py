@@ -8,7 +8,8 @@ from typing import Final
 import torch
 
 from lightning_hooks.engine.observer import Observer
-from lightning_hooks.engine.plan import Due, Group, Plan, Row
+from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.rows import Due, Group, Row, Rows
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS
 from lightning_hooks.schedule import EveryN
@@ -70,4 +71,4 @@ def forward_plan(plan: Plan) -> Plan:
         )
         for i, group in enumerate(group for group in plan.groups if group.kind in FORWARD_TENSORS)
     ]
-    return Plan(rows, [], (EveryN(),), groups)
+    return Plan(Rows(rows), [], (EveryN(),), groups)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ class Merges:
         [3.0, 2.0, 8.0]
     """
 
-    def __init__(self, members: Sequence[Sequence[int]]) -> None:
+    def __init__(self, members: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> None:
         sizes = np.array([len(rows) for rows in members], dtype=np.intp)
-        self.rows = np.array([row for rows in members for row in rows], dtype=np.int32)
+        self.rows = np.concatenate([np.asarray(rows, dtype=np.int32) for rows in members] or [np.zeros(0, dtype=np.int32)])
         self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.int64)
         self._sizes = sizes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,12 +12,18 @@ EVERYTHING = "all"
 
 
 @dataclass(frozen=True)
-class TapLabel:
-    """What the roll-up knows of a row: name, tensor and its mergeable statistics."""
+class Labels:
+    """What the roll-up knows of rows of which the same is written.
 
-    name: str
+    Args:
+        tensor: of all.
+        stats: of all.
+        names: one for each.
+    """
+
     tensor: str
     stats: tuple[str, ...]
+    names: Sequence[str]
 
 
 @dataclass
@@ -27,13 +34,13 @@ class Block:
         tensor: of which.
         name: of the block of the module tree.
         stats: what is written of it.
-        members: positions of its rows among the labels.
+        members: positions of its rows among all labels, counted from 0.
     """
 
     tensor: str
     name: str
     stats: tuple[str, ...] = ()
-    members: list[int] = field(default_factory=list)
+    members: array[int] = field(default_factory=lambda: array("q"))
 
 
 def block_of(name: str, depth: int) -> str:
@@ -54,33 +61,42 @@ class RollUp:
         room: how many scalars there may be.
 
     Example:
-        >>> labels = [TapLabel(f"layers.{i}.weight", "grad", ("norm",)) for i in range(10)]
-        >>> RollUp(labels, room=5).depth
+        >>> labels = Labels("grad", ("norm",), [f"layers.{i}.weight" for i in range(10)])
+        >>> RollUp([labels], room=5).depth
         1
     """
 
-    def __init__(self, labels: Sequence[TapLabel], room: int) -> None:
-        deepest = max((label.name.count(".") + 1 for label in labels), default=0)
+    def __init__(self, labels: Sequence[Labels], room: int) -> None:
+        deepest = max((name.count(".") + 1 for each in labels for name in each.names), default=0)
         self.depth = 0
         # Each level divides the blocks of the one above, so the first that does not fit ends the search.
         while self.depth < deepest and _fits(labels, self.depth + 1, room):
             self.depth += 1
         found: dict[tuple[str, str], Block] = {}
-        for position, label in enumerate(labels):
-            where = (label.tensor, block_of(label.name, self.depth))
-            block = found.setdefault(where, Block(*where))
-            block.members.append(position)
-            block.stats = tuple(dict.fromkeys((*block.stats, *_mergeable(label.stats))))
+        position = 0
+        for each in labels:
+            stats = _mergeable(each.stats)
+            for name in each.names:
+                where = (each.tensor, block_of(name, self.depth))
+                block = found.get(where)
+                if block is None:
+                    block = found[where] = Block(*where)
+                block.members.append(position)
+                if not set(stats).issubset(block.stats):
+                    block.stats = tuple(dict.fromkeys((*block.stats, *stats)))
+                position += 1
         self.blocks = list(found.values())
 
 
-def _fits(labels: Sequence[TapLabel], depth: int, room: int) -> bool:
+def _fits(labels: Sequence[Labels], depth: int, room: int) -> bool:
     tags: set[tuple[str, str, str]] = set()
-    for label in labels:
-        block = block_of(label.name, depth)
-        tags.update((label.tensor, stat, block) for stat in _mergeable(label.stats))
-        if len(tags) > room:  # of ten thousand rows there may be a hundred thousand
-            return False
+    for each in labels:
+        stats = _mergeable(each.stats)
+        for name in each.names:
+            block = block_of(name, depth)
+            tags.update((each.tensor, stat, block) for stat in stats)
+            if len(tags) > room:  # of ten thousand rows there may be a hundred thousand
+                return False
     return True
 
 
