@@ -111,7 +111,7 @@ class Layout:
             np.add(column.rows, places.get(column.stat, places["count"]) * width, out=wanted[head.place], casting="same_kind")
         wanted[ends[-1] if ends else 0 :] = [*merged, *of_all]
         self._statistics = Statistics(stats, merges, wanted)
-        self._wanted, self._width = wanted, width
+        self._width = width
         self._ends = (len(wanted) - len(of_all) - len(merged), len(wanted) - len(of_all))
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self.others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
@@ -153,7 +153,7 @@ class Layout:
 
     def rows_of_values(self) -> NDArray[np.int32]:
         """The row, group or union of each value; worked out anew, since most steps have all of them."""
-        return self._wanted % self._width
+        return self._statistics.wanted % self._width
 
     def fill(self, moments: Array) -> Filled:
         """Compute everything that follows from the moments of rows and groups.

@@ -99,14 +99,28 @@ class Statistics:
         stats: keys of `STATISTICS`.
         merges: the unions.
         wanted: what is read of them at every step: places in a flat table of all statistics, and then the counts, of all rows
-            and unions, [statistics + 1, rows + unions].
+            and unions, [statistics + 1, rows + unions]. Kept as runs of neighbours, of which there are few.
     """
 
     def __init__(self, stats: Sequence[str], merges: Merges, wanted: NDArray[np.int32]) -> None:
         self._stats = tuple(stats)
         self._letters = letters(self._stats)
         self._merges = merges
-        self._wanted = wanted
+        self._size = len(wanted)
+        ends = np.flatnonzero(np.diff(wanted, append=-2) != 1) + 1  # what follows the last one is no neighbour of it
+        lengths = np.diff(ends, prepend=0)
+        self._runs = np.stack([wanted[ends - lengths], lengths], axis=1).astype(np.int32)
+
+    @property
+    def wanted(self) -> NDArray[np.int32]:
+        """What is read at every step; worked out anew."""
+        firsts, lengths = self._runs.T
+        before = np.cumsum(lengths) - lengths
+        return np.arange(self._size, dtype=np.int32) + np.repeat(firsts - before, lengths).astype(np.int32)
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        return self.wanted
 
     def __call__(self, moments: Array) -> Derived:
         """The statistics of a step.
@@ -114,12 +128,12 @@ class Statistics:
         Args:
             moments: float64 [rows, 9], contiguous.
         """
-        merges, wanted = self._merges, self._wanted
+        merges = self._merges
         if kernels.compiled is not None:
-            taken, unions = np.empty(len(wanted)), np.empty((len(merges), MOMENTS))
-            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, unions, self._letters, wanted, taken)
+            taken, unions = np.empty(self._size), np.empty((len(merges), MOMENTS))
+            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, unions, self._letters, self._runs, taken)
             return Derived((moments, unions), taken, complete)
         unions = merges(moments)
         united = np.concatenate([moments, unions])
         every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
-        return Derived((moments, unions), every.ravel().take(wanted), bool(every[-1].all()))
+        return Derived((moments, unions), every.ravel().take(self._places), bool(every[-1].all()))

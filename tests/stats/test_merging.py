@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels.reference import measure
@@ -66,6 +68,22 @@ def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows, mon
     assert Statistics(("mean",), Merges([]), places[:0])(rows).complete is True
 
 
+places = st.lists(st.integers(0, 2 * 8 - 1), max_size=12)
+runs = st.builds(lambda first, many: list(range(first, first + many)), st.integers(0, 8), st.integers(1, 8))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@settings(deadline=None, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(wanted=st.one_of(places, st.lists(runs, max_size=5).map(lambda parts: [place for part in parts for place in part])))
+def test_places_in_any_order_are_taken_as_they_were_asked_for(monkeypatch, compiled, wanted):
+    if not compiled:
+        monkeypatch.setattr(kernels, "compiled", None)
+    rows, merges = np.arange(1.0, 6 * 9 + 1).reshape(6, 9), Merges([[1, 2], [0, 5]])
+    asked = Statistics(("max",), merges, np.array(wanted, dtype=np.int32))
+    assert asked.wanted.tolist() == wanted
+    np.testing.assert_array_equal(asked(rows).taken, statistics(("max",), rows, merges).ravel()[wanted])
+
+
 def test_no_rows_and_no_unions():
     assert Merges([])(np.empty((0, 9))).shape == (0, 9)
     assert statistics(("mean",), np.empty((0, 9)), Merges([])).shape == (2, 0)
@@ -79,8 +97,13 @@ def test_what_does_not_belong_together_is_refused(rows):
         statistics(("mean",), rows, merges)
     with pytest.raises(ValueError, match="belong together"):
         kernels.compiled.derive(
-            rows, merges.rows[:1], merges.starts, np.empty((2, 9)), b"m", np.zeros(0, np.int32), np.empty(0)
+            rows, merges.rows[:1], merges.starts, np.empty((2, 9)), b"m", np.zeros((0, 2), np.int32), np.empty(0)
         )
+    for runs in ([[0, 2]], [[0, 0], [0, 1]], [[0, 2], [0, -1]]):  # where one value is to be put
+        with pytest.raises(ValueError, match="belong together"):
+            kernels.compiled.derive(
+                rows, merges.rows[:1], merges.starts, np.empty((1, 9)), b"m", np.array(runs, np.int32), np.empty(1)
+            )
     for place in (-1, 2 * (len(rows) + 1)):
         with pytest.raises(ValueError, match="belong together"):
             Statistics(("mean",), Merges([[0]]), np.array([place], dtype=np.int32))(rows)

@@ -58,6 +58,11 @@ double statistic(char letter, const Row& row) {
   }
 }
 
+// Neighbouring places in a flat table of all statistics, and then the counts, of all rows and unions.
+struct Run {
+  std::int32_t first, many;
+};
+
 // What a call works on; `fit` says whether sizes and places belong together.
 struct Derivation {
   const Row* rows;
@@ -69,9 +74,10 @@ struct Derivation {
   Row* united;
   const char* letters;  // of the statistics; the counts follow
   std::size_t statistics;
-  const std::int32_t* wanted;
-  std::size_t places;
+  const Run* wanted;
+  std::size_t runs;
   double* taken;
+  std::size_t places;  // of all runs
 
   std::size_t width() const { return many + unions; }
   std::int64_t end_of(std::size_t number) const {
@@ -80,13 +86,34 @@ struct Derivation {
   bool fit() const {
     bool fits = true;
     for (std::size_t i = 0; i < of_unions; ++i) fits = fits && members[i] >= 0 && static_cast<std::size_t>(members[i]) < many;
-    for (std::size_t i = 0; i < places; ++i) {
-      fits = fits && wanted[i] >= 0 && static_cast<std::size_t>(wanted[i]) < (statistics + 1) * width();
+    const auto end = static_cast<std::int64_t>((statistics + 1) * width());
+    std::int64_t asked = 0;
+    for (std::size_t i = 0; i < runs; ++i) {
+      fits = fits && wanted[i].first >= 0 && wanted[i].many > 0 && std::int64_t{wanted[i].first} + wanted[i].many <= end;
+      asked += wanted[i].many;
     }
+    fits = fits && asked == static_cast<std::int64_t>(places);
     for (std::size_t i = 0; i < unions; ++i) {
       fits = fits && starts[i] >= 0 && starts[i] < end_of(i) && end_of(i) <= static_cast<std::int64_t>(of_unions);
     }
     return fits;
+  }
+  // The statistics at some places, from the first of them on.
+  void take(const Run& run, double* into) const {
+    std::size_t stat = 0, first = 0;  // the first place of a statistic
+    for (std::size_t place = static_cast<std::size_t>(run.first), i = 0; i < static_cast<std::size_t>(run.many); ++place, ++i) {
+      if (i == 0 || place >= first + width()) {  // seldom: one statistic comes of many rows
+        stat = place / width();
+        first = stat * width();
+      }
+      const std::size_t number = place - first;
+      const Row& row = number < many ? rows[number] : united[number - many];
+      if (stat == statistics) {
+        into[i] = row.count;
+      } else {
+        into[i] = row.count > 0 ? statistic(letters[stat], row) : std::numeric_limits<double>::quiet_NaN();
+      }
+    }
   }
   // Whether every row and union has elements.
   bool run() const {
@@ -96,20 +123,10 @@ struct Derivation {
       united[i] = unite(rows, members + starts[i], static_cast<std::size_t>(end_of(i) - starts[i]));
       all = all && united[i].count > 0;
     }
-    std::size_t stat = 0, first = 0;  // the first place of a statistic
-    for (std::size_t i = 0; i < places; ++i) {
-      const std::size_t place = static_cast<std::size_t>(wanted[i]);
-      if (place < first || place >= first + width()) {  // seldom: one statistic comes of many rows
-        stat = place / width();
-        first = stat * width();
-      }
-      const std::size_t number = place - first;
-      const Row& row = number < many ? rows[number] : united[number - many];
-      if (stat == statistics) {
-        taken[i] = row.count;
-      } else {
-        taken[i] = row.count > 0 ? statistic(letters[stat], row) : std::numeric_limits<double>::quiet_NaN();
-      }
+    double* into = taken;
+    for (std::size_t i = 0; i < runs; ++i) {
+      take(wanted[i], into);
+      into += wanted[i].many;
     }
     return all;
   }
@@ -118,7 +135,7 @@ struct Derivation {
 }  // namespace
 
 // Arguments: moments of rows, members of the unions, the beginning of each union in them, where to put the moments of unions,
-// the letters of the statistics, which of them are wanted, where to put those.
+// the letters of the statistics, the runs of places that are wanted, where to put those.
 PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   char* letters = nullptr;
   Py_ssize_t many = 0;
@@ -150,10 +167,11 @@ PyObject* py_derive(PyObject*, PyObject* const* args, Py_ssize_t given) {
   all.united = unions.data<Row>();
   all.letters = letters;
   all.statistics = static_cast<std::size_t>(many);
-  all.wanted = wanted.data<std::int32_t>();
-  all.places = wanted.size(4);
+  all.wanted = wanted.data<Run>();
+  all.runs = wanted.size(sizeof(Run));
   all.taken = taken.data<double>();
-  if (unions.size(sizeof(Row)) != all.unions || taken.size(8) != all.places || !all.fit()) {
+  all.places = taken.size(8);
+  if (unions.size(sizeof(Row)) != all.unions || !all.fit()) {
     PyErr_SetString(PyExc_ValueError, "sizes or places that do not belong together");
     return nullptr;
   }
