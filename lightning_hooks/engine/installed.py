@@ -83,7 +83,7 @@ class Installed:
         if (active or self._prepared is None) and self._compiled.changed():  # by somebody's on_train_start, say
             self.place_inside(everybody)
         self._placed = self._hooks_for(active, called, key)
-        self._placed.put_on()
+        self._placed.put_on(self._handles)
         self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
         for participant, wanted in active:
             participant.register(wanted, self._gate, self._handles)

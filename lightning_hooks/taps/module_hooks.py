@@ -29,10 +29,10 @@ class ModuleHooks:
         step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
 
     Example:
-        >>> layer, seen = nn.Linear(1, 1), []
+        >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()
         >>> hooks = ModuleHooks([Place(layer, after=(Line("", seen.append),))], Gate(), Handles())
-        >>> hooks.put_on(); len(layer._forward_hooks)
-        1
+        >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
+        (1, 0)
         >>> hooks.take_off(); hooks.take_off(); len(layer._forward_hooks)
         0
     """
@@ -40,7 +40,6 @@ class ModuleHooks:
     def __init__(self, places: Iterable[Place], gate: Gate, step_handles: Handles) -> None:
         self._modules: list[nn.Module] = []
         self._hooks: list[_Hook] = []
-        self._handles = Handles()  # of those that can only be taken off by one
         general = GeneralHooks(gate, step_handles)
         for place in places:
             for hook in _hooks_of(place, gate, general):
@@ -51,22 +50,26 @@ class ModuleHooks:
         """How many there are."""
         return len(self._hooks)
 
-    def put_on(self) -> None:
-        """Register them."""
+    def put_on(self, handles: Handles) -> None:
+        """Register them.
+
+        Args:
+            handles: take over those of the hooks that `take_off` leaves on.
+        """
         for module, hook in zip(self._modules, self._hooks, strict=True):
             if isinstance(hook, PreHook):
-                self._handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
+                handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif isinstance(hook, ForwardHook):
-                self._handles.keep(module.register_forward_hook(hook, with_kwargs=True))
+                handles.keep(module.register_forward_hook(hook, with_kwargs=True))
             else:
                 handle = module.register_forward_hook(hook)  # a handle takes more memory than the hook
                 if module._forward_hooks.get(handle.id) is not hook:
-                    self._handles.keep(handle)
+                    handles.keep(handle)
 
     def take_off(self) -> None:
-        """Remove them, also when removing one of them fails; harmless where they are not there."""
-        for_each(_take_off, zip(self._modules, self._hooks, strict=True))
-        self._handles.close()
+        """Remove the plain ones, also when removing one of them fails; harmless where they are not there."""
+        placed = zip(self._modules, self._hooks, strict=True)
+        for_each(_take_off, ((module, hook) for module, hook in placed if isinstance(hook, PlainHook)))
 
 
 def take_off_lost(model: nn.Module, gate: Gate) -> None:
@@ -82,7 +85,7 @@ def take_off_lost(model: nn.Module, gate: Gate) -> None:
                 _take_off((module, hook))
 
 
-def _take_off(placed: tuple[nn.Module, Any]) -> None:
+def _take_off(placed: tuple[nn.Module, PlainHook]) -> None:
     module, hook = placed
     for key, other in module._forward_hooks.items():
         if other is hook:

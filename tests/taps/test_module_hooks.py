@@ -42,16 +42,18 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     seen = []
     places = [Place(module, after=(Line("", seen.append),)) for module in model[:2]]
     places.append(Place(model[2], before=(Line("", seen.append),), output_grad=(Line("[0]", seen.append),)))
-    hooks = ModuleHooks(places, opened(), Handles())
+    hooks, handles = ModuleHooks(places, opened(), Handles()), Handles()
     assert len(hooks) == 4
     for round_number in range(1, 4):
-        hooks.put_on()
+        hooks.put_on(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
         assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
         model(torch.ones(1, 2))
         assert len(seen) == 3 * round_number
         hooks.take_off()
         hooks.take_off()
+        assert [len(kinds) for kinds in on(model)] == [1, 1, 2] and len(handles) == 2
+        handles.close()
         assert [len(kinds) for kinds in on(model)] == [1, 1, 1] and not model[2]._forward_pre_hooks
         assert not model[2]._forward_hooks_with_kwargs and not model[2]._forward_pre_hooks_with_kwargs
     for handle in users:
@@ -60,11 +62,12 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
 
 
 def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
-    module, seen = Elsewhere(), []
+    module, seen, handles = Elsewhere(), [], Handles()
     hooks = ModuleHooks([Place(module, after=(Line("", seen.append),))], opened(), Handles())
-    hooks.put_on()
+    hooks.put_on(handles)
     assert len(module.inner._forward_hooks) == 1
     hooks.take_off()
+    handles.close()
     assert not module.inner._forward_hooks
 
 
@@ -80,7 +83,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, ch
     place = Place(module, after=(Line("", outputs.append),), output_grad=(Line("", grad, changes),), called=called)
     handles = Handles()
     hooks = ModuleHooks([place], opened(), handles)
-    hooks.put_on()
+    hooks.put_on(handles)
     for _ in range(3):
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
@@ -94,9 +97,9 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, ch
 
 def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
     for kept in ("after", "output_grad"):
-        module, seen = Pair(), []
+        module, seen, handles = Pair(), [], Handles()
         hooks = ModuleHooks([Place(module, **{kept: (Line("", seen.append),)})], opened(), Handles())
-        hooks.put_on()
+        hooks.put_on(handles)
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
         assert len(seen) == (2 if kept == "after" else 0)
@@ -105,9 +108,9 @@ def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
 
 
 def test_an_error_while_they_are_taken_off_leaves_none_of_the_others():
-    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+    model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
     hooks = ModuleHooks([Place(module, after=(Line("", print),)) for module in model], opened(), Handles())
-    hooks.put_on()
+    hooks.put_on(handles)
     model[1].__dict__.pop("_forward_hooks")
     with pytest.raises(AttributeError, match="_forward_hooks"):
         hooks.take_off()
@@ -130,7 +133,7 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
 def test_lost_hooks_are_those_of_one_gate():
     model, gate, other = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Gate(), Gate()
     for each in (gate, other):
-        ModuleHooks([Place(module, after=(Line("", print),)) for module in model], each, Handles()).put_on()
+        ModuleHooks([Place(module, after=(Line("", print),)) for module in model], each, Handles()).put_on(Handles())
     model[0].register_forward_hook(print)
     take_off_lost(model, gate)
     assert [len(kinds) for kinds in on(model)] == [2, 1]
