@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from lightning_hooks.stats.array_view import ArrayView
+
 SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.recorder.begin_copy")
 
 
@@ -14,19 +16,20 @@ class LateCopy:
 
     Args:
         tensor: to copy.
+        view: of no use here.
     """
 
     here = False
     log: ClassVar[list[str]] = []
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, view: ArrayView | None = None) -> None:
         self._copy = tensor.detach().clone()
         self.log.append("begin")
 
-    def wait(self) -> Tensor:
+    def wait(self) -> Any:
         """The copy."""
         self.log.append("wait")
-        return self._copy
+        return self._copy.numpy()
 
 
 def install(patch: Any) -> list[str]:

@@ -37,6 +37,7 @@ class Dispatcher:
         self.stage = TRAIN
         self.renewal = Renewal(model)
         self._open: dict[str, OpenStep] = {}
+        self._like: dict[str, OpenStep] = {}  # the last step of each stage, which the next one is most often like
         self._called: dict[str, set[int]] = {}
         self._hooks = Installed(model, self.gate, optimizers)
         self.moments = Moments()
@@ -88,6 +89,7 @@ class Dispatcher:
         """Let a participant go; the others have their hooks again at once. The last one turns out the lights."""
         participant.left()
         self.wake()
+        self._like.clear()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
             opened.let_go(participant)
@@ -180,10 +182,12 @@ class Dispatcher:
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
             self._renew()
-            keys = [(p, p.due(step, stage)) for p in self.participants]
-            called = self._called.setdefault(stage, set())  # the same set at every step: the hooks that stay write into it
-            called.clear()
-            opened = OpenStep(step, [(p, key) for p, key in keys if key is not None], called)
+            active = [(p, key) for p in self.participants if (key := p.due(step, stage)) is not None]
+            opened = self._like.get(stage)
+            if opened is None or opened.active != active:
+                called = self._called.setdefault(stage, set())  # the same set at every step: the hooks that stay write into it
+                opened = self._like[stage] = OpenStep(step, active, called)
+            opened.open_anew(step)
             self._open[stage] = opened
             if stage == TRAIN:
                 self.moments.clear()
@@ -251,6 +255,7 @@ class Dispatcher:
             participant.left()
         self.moments.clear()
         self._open.clear()
+        self._like.clear()
         _LIVE.discard(self)
 
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:

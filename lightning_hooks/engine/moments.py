@@ -72,7 +72,7 @@ class Moments:
 
     def _memo(self, optimizer: HasParameters, active: Sequence[Participant]) -> Memo:
         if id(optimizer) not in self._memos:
-            self._memos[id(optimizer)] = Memo(shared=sum(p.reads for p in active) > 1)
+            self._memos[id(optimizer)] = Memo(shared=len(active) > 1 and sum(p.reads for p in active) > 1)
         return self._memos[id(optimizer)]
 
 

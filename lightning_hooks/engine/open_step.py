@@ -23,6 +23,15 @@ class OpenStep:
         self.key = tuple([(id(p), key) for p, key in self.active])
         self.actors = [p for p, _ in self.active]
 
+    def open_anew(self, step: int) -> None:
+        """Begin another step in which the same is done, and in which no module was called yet.
+
+        Args:
+            step: its number.
+        """
+        self.step = step
+        self.called.clear()
+
     def let_go(self, participant: Participant) -> None:
         """Go on without a participant."""
         self.active = [(p, key) for p, key in self.active if p is not participant]

@@ -27,7 +27,7 @@ class Readings:
         scale: the loss scale by which gradients of module tensors are divided.
     """
 
-    def __init__(self, plan: Plan, table: Table, state: Array, scale: Tensor | None = None) -> None:
+    def __init__(self, plan: Plan, table: Table, state: Array, scale: Array | None = None) -> None:
         self._slots = table.histogram_slots
         self._groups = {group.index: group.members for group in plan.groups} if plan.groups else {}
         if scale is not None and float(scale) != 1.0:

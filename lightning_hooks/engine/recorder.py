@@ -41,6 +41,8 @@ class Ended(NamedTuple):
         merging: the table.
         scale: the loss scale by which gradients of module tensors are divided.
         wall_time: when it ended, in seconds since 1970.
+        here: whether its table can be read without waiting for a device.
+        nbytes: of its table.
     """
 
     step: int
@@ -49,21 +51,13 @@ class Ended(NamedTuple):
     merging: Merging
     scale: HostCopy | None
     wall_time: float
-
-    @property
-    def here(self) -> bool:
-        """Whether its table can be read without waiting for a device."""
-        return self.merging.here
+    here: bool
+    nbytes: int
 
     @property
     def merged(self) -> Merged:
         """Its table, once it is here."""
         return self.merging.merged
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its table, once it is here."""
-        return self.merged.state.nbytes
 
     def keep(self) -> None:
         """Have a table of its own, so that the next step may begin before this one is recorded."""
@@ -97,6 +91,7 @@ class Recorder:
         self._layouts: dict[Due, Layout] = {}
         self._pinned = self._pin(scalars)
         self._warned = False
+        self._nbytes = observer.table.sections.size * 8
         plan = observer.plan
         of_groups = {i for group in plan.groups if "noise_scale" in group.stats for i in group.members}
         self._noisy = any("noise_scale" in each.stats for each in plan.asked)
@@ -116,7 +111,8 @@ class Recorder:
         """
         layout = self._layout(self.observer.schedules)
         merging = self.observer.exchange()
-        return Ended(step, reports, layout, merging, None if scale is None else begin_copy(scale), time())
+        copied = None if scale is None else begin_copy(scale)
+        return Ended(step, reports, layout, merging, copied, time(), merging.here, self._nbytes)
 
     def record(self, step: int, reports: Mapping[str, float]) -> StepRecord:
         """The record of the step that ends, at once. All ranks must call it.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from lightning_hooks.stats.array_view import ArrayView
+
+Array = NDArray[Any]
 
 
 class HostCopy(Protocol):
@@ -18,7 +22,7 @@ class HostCopy(Protocol):
     def here(self) -> bool:
         """Whether to read it now costs no waiting for a device, so that there is nothing to gain from reading it later."""
 
-    def wait(self) -> Tensor:
+    def wait(self) -> Array:
         """The copy, once it is here."""
 
 
@@ -26,17 +30,17 @@ class Here:
     """What is in the memory of this machine already.
 
     Args:
-        tensor: there.
+        array: there.
     """
 
     here = True
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+    def __init__(self, array: Array) -> None:
+        self._array = array
 
-    def wait(self) -> Tensor:
-        """The tensor."""
-        return self._tensor
+    def wait(self) -> Array:
+        """The array."""
+        return self._array
 
 
 class Pinned:
@@ -55,29 +59,36 @@ class Pinned:
         self._done = torch.cuda.Event()
         self._done.record(torch.cuda.current_stream(tensor.device))
 
-    def wait(self) -> Tensor:
+    def wait(self) -> Array:
         """The copy; waits for the device where it has not got there yet."""
         self._done.synchronize()
-        return self._copy
+        return self._copy.numpy()
 
 
-def begin_copy(tensor: Tensor) -> HostCopy:
+def begin_copy(tensor: Tensor, view: ArrayView | None = None) -> HostCopy:
     """Ask for a copy in the memory of this machine.
 
     Args:
         tensor: anywhere. One that is there already is given as it is, and one on another device than CUDA is waited for.
+        view: of tensors that are there already, and are asked for again and again.
 
     Example:
         >>> copy = begin_copy(torch.ones(2))
         >>> copy.here, copy.wait().tolist()
         (True, [1.0, 1.0])
     """
-    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor)
+    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor, view)
 
 
-def at_once(tensor: Tensor) -> HostCopy:
-    """What lies anywhere, in the memory of this machine; its device is waited for."""
-    return Here(tensor if tensor.is_cpu and not tensor.requires_grad else tensor.detach().cpu())
+def at_once(tensor: Tensor, view: ArrayView | None = None) -> HostCopy:
+    """What lies anywhere, in the memory of this machine; its device is waited for.
+
+    Args:
+        tensor: as in `begin_copy`.
+        view: as there.
+    """
+    there = view is not None and tensor.is_cpu and not tensor.requires_grad
+    return Here(view.of(tensor) if view is not None and there else tensor.detach().cpu().numpy())
 
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:

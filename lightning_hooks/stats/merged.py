@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,24 +37,30 @@ class Merging:
         votes: known without it: whether to stop, and the factor; None where they are in the state.
     """
 
+    __slots__ = ("_copy", "_merged", "_votes")
+
     def __init__(self, copy: HostCopy, votes: tuple[bool, int] | None = None) -> None:
         self._copy = copy
         self._votes = votes
+        self._merged: Merged | None = None
 
     @property
     def here(self) -> bool:
         """Whether to read it costs no waiting for a device."""
         return self._copy.here
 
-    @cached_property
+    @property
     def merged(self) -> Merged:
         """It, once it is here."""
-        return self._merge(self._copy.wait().numpy())
+        if self._merged is None:
+            self._merge(self._copy.wait())
+        assert self._merged is not None
+        return self._merged
 
     def keep(self) -> None:
         """Have a state that no write into the table changes."""
-        self.__dict__["merged"] = self._merge(self._copy.wait().numpy().copy())
+        self._merge(self._copy.wait().copy())
 
-    def _merge(self, state: NDArray[np.float64]) -> Merged:
+    def _merge(self, state: NDArray[np.float64]) -> None:
         stop, factor = self._votes or (bool(state[STOP]), int(state[FACTOR]))
-        return Merged(state, stop, factor)
+        self._merged = Merged(state, stop, factor)

@@ -235,7 +235,7 @@ class Table(Metric):
         device = kernels.on_device(self.state)
         if device is not None:
             return device_rows.measure_into(device, self.state, places.rows, tensors, self._more_than_moments)
-        if not self.state.is_cpu or self.users.rows:
+        if not self.state.is_cpu or self.users:
             return list(range(len(places.rows)))
         before = tensors[1] if len(tensors) > 1 else None
         left: list[int] = kernels.host.measure_many_into(
@@ -299,7 +299,7 @@ class Table(Metric):
         """
         to_host = at_once if self.users.have_metrics else begin_copy
         if world_size() == 1:
-            return Merging(to_host(self.state), (stop, factor))
+            return Merging(to_host(self.state, self._array), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
         with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
             # What the ranks have merged is a new tensor: nothing writes into it.

@@ -42,6 +42,10 @@ class UserRows:
         """Whether a row keeps a user's statistic."""
         return row in self._functions or row in self._metrics
 
+    def __bool__(self) -> bool:
+        """Whether any row does."""
+        return bool(self._functions or self._metrics)
+
     @property
     def rows(self) -> set[int]:
         """Those that keep one."""

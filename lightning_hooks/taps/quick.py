@@ -6,7 +6,6 @@ fails where the compiled part is absent.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -43,4 +42,5 @@ def _takes_hooks() -> bool:
     return hasattr(tensor, "_backward_hooks") and hasattr(tensor.grad_fn, "_register_hook_dict")
 
 
-_hooks.setup(Tensor, torch._C._current_graph_task_id, OrderedDict, _takes_hooks())
+_FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
+_hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), _takes_hooks())

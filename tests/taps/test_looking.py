@@ -141,6 +141,37 @@ def test_our_hook_alone_leaves_room_for_others(kind):
     assert len(seen.grads) == 2 and layer.bias.grad.tolist() == [4.0, 4.0] and out.grad.tolist() == [[4.0, 4.0]]
 
 
+def test_a_result_that_is_changed_in_place_has_the_gradient_that_it_had_before(kind):
+    layer = nn.Linear(2, 2)
+    seen, later = Seen(kind, layer), []
+    out = layer(torch.ones(1, 2))
+    out.register_hook(lambda grad: later.append(grad.tolist()))
+    out.mul_(3)
+    out.register_hook(lambda grad: later.append(grad.tolist()))
+    (out * 2).sum().backward()
+    assert [grad.tolist() for grad in seen.grads] == [[[6.0, 6.0]]]
+    assert later == [[[2.0, 2.0]], [[6.0, 6.0]]]
+
+
+@pytest.mark.skipif(quick is None, reason="installed without a compiler")
+def test_the_compiled_hook_leaves_a_tensor_as_it_was():
+    layer = nn.Linear(2, 2)
+    seen = Seen(quick, layer)
+    out = layer(torch.ones(1, 2))
+    assert out._backward_hooks is None and copy.deepcopy(out.detach())._backward_hooks is None
+    out.sum().backward()
+    assert len(seen.grads) == 1 and out._backward_hooks is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+def test_results_of_other_types(kind, dtype):
+    module, x = Returns(lambda x: x * 2), torch.ones(2, dtype=dtype, requires_grad=True)
+    seen = Seen(kind, module)
+    module(x).abs().sum().backward()
+    looks = int(dtype.is_floating_point)
+    assert (len(seen.outputs), len(seen.grads), len(seen.others)) == (looks, looks, 1 - looks)
+
+
 def test_an_error_in_a_visitor_reaches_the_caller(kind):
     layer, gate = nn.Linear(2, 2), Gate()
     gate.open = True

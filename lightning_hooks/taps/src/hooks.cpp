@@ -16,9 +16,9 @@ namespace {
 // What `setup` was told. Strong references, kept as long as the process.
 PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
-PyObject* hooks_type = nullptr;   // of the dictionary in which a tensor keeps its hooks
+PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* minus_one = nullptr;    // also a key that no handle of torch has: they count from 0
-PyObject *open_name, *is_floating, *hooks_name, *grad_fn, *register_dict, *register_hook;
+PyObject *open_name, *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
 
 // 1 where an attribute is True, 0 where it is anything else, -1 with a Python error set.
 int is_true(PyObject* owner, PyObject* name) {
@@ -125,14 +125,16 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
 }
 
 // What Tensor.register_hook does for the first hook of a tensor, without a handle: nothing takes this hook away before the
-// graph goes.
+// graph goes. The node keeps the dictionary; the tensor is given back as it was, and a later hook has a dictionary of its own.
 bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
-  PyObject* const kept = PyObject_CallNoArgs(hooks_type);
-  const bool done = kept && PyObject_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
-  Py_XDECREF(kept);
-  PyObject* const result = done ? PyObject_CallMethodObjArgs(node, register_dict, output, nullptr) : nullptr;
+  PyObject* const kept = PyDict_New();
+  if (!kept) return false;
+  const bool lent = PyDict_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
+  Py_DECREF(kept);
+  if (!lent) return false;
+  PyObject* const result = PyObject_CallMethodObjArgs(node, register_dict, output, nullptr);
   Py_XDECREF(result);
-  return result != nullptr;
+  return result && PyObject_SetAttr(output, hooks_name, Py_None) == 0;
 }
 
 // The node is that of the output.
@@ -163,9 +165,9 @@ PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* ou
 // 1 for a plain tensor of floating numbers.
 int is_plain(PyObject* output) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(output)) != tensor_type) return 0;
-  PyObject* const floating = PyObject_CallMethodObjArgs(output, is_floating, nullptr);
-  Py_XDECREF(floating);
-  return floating ? floating == Py_True : -1;
+  PyObject* const dtype = PyObject_GetAttr(output, dtype_name);  // quicker than to call is_floating_point()
+  Py_XDECREF(dtype);
+  return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
 // Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
@@ -203,16 +205,16 @@ PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
   Py_RETURN_NONE;
 }
 
-// Arguments: the type of tensors, what tells the number of the running backward, the type of a dictionary of hooks, and
-// whether a node of the graph takes such a dictionary.
+// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, and whether a
+// node of the graph takes a dictionary of hooks.
 PyObject* py_setup(PyObject*, PyObject* args) {
-  PyObject *tensor, *task, *hooks;
+  PyObject *tensor, *task, *dtypes;
   int direct;
-  if (!PyArg_ParseTuple(args, "OOOp:setup", &tensor, &task, &hooks, &direct)) return nullptr;
-  for (PyObject* kept : {tensor, task, hooks}) Py_INCREF(kept);
+  if (!PyArg_ParseTuple(args, "OOOp:setup", &tensor, &task, &dtypes, &direct)) return nullptr;
+  for (PyObject* kept : {tensor, task, dtypes}) Py_INCREF(kept);
   tensor_type = tensor;
   graph_task = task;
-  hooks_type = hooks;
+  floating = dtypes;
   register_dict = direct ? PyUnicode_InternFromString("_register_hook_dict") : nullptr;
   Py_RETURN_NONE;
 }
@@ -251,7 +253,7 @@ PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kF
 PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kFlags, plain_slots};
 
 PyMethodDef functions[] = {
-    {"setup", py_setup, METH_VARARGS, "Tensor type, number of the running backward, type of hook dictionaries, whether nodes take them."},
+    {"setup", py_setup, METH_VARARGS, "Tensor type, number of the running backward, floating dtypes, whether nodes take dictionaries of hooks."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look.", -1, functions, nullptr, nullptr, nullptr, nullptr};
 
@@ -268,7 +270,7 @@ PyMODINIT_FUNC PyInit__hooks() {
   const struct {
     PyObject** name;
     const char* text;
-  } names[] = {{&open_name, "open"},        {&is_floating, "is_floating_point"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
+  } names[] = {{&open_name, "open"},        {&dtype_name, "dtype"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
