@@ -50,15 +50,16 @@ class Outlet:
             if writer is not None:
                 writer.write_start(markdown, charts, step, prefix, transforms=transforms)
 
-    def write(self, record: StepRecord) -> None:
-        """Write one step to every logger."""
+    def write(self, *records: StepRecord) -> None:
+        """Write steps to every logger."""
         if not self._writes:
             return
         for logger in self._loggers:
             writer = self._writer(logger)
             if writer is not None:
-                writer.write(record)
-            else:
+                writer.write(*records)
+                continue
+            for record in records:
                 logger.log_metrics(record.scalars, step=record.step)
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:

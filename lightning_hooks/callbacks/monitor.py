@@ -267,10 +267,10 @@ class StatsMonitor(HooksCallback):
             observer.warn_uncalled(dispatcher.called)
             self._widening.say(observer)
 
-    def _take(self, record: StepRecord) -> None:
-        self._records["train"] = record
+    def _take(self, *records: StepRecord) -> None:
+        self._records["train"] = records[-1]
         if self._outlet is not None:
-            self._outlet.write(record)
+            self._outlet.write(*records)
 
     def _settle(self) -> None:
         """Write the steps that have ended and are not written: their numbers were on their way, or waited for the next ones."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.engine.rows import Due, Group, Row
 from lightning_hooks.stats.merging import Derived, Merges, Statistics
-from lightning_hooks.stats.record import Columns, Head
+from lightning_hooks.stats.record import Columns, Head, RolledUp
 from lightning_hooks.stats.rollup import Labels, RollUp
 from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
 
@@ -122,7 +122,7 @@ class Layout:
 
     def _roll_up(self, plan: Plan, due: Due, max_scalars: int, pinned: set[str]) -> None:
         self._pinned: list[tuple[int, Indices, list[str]]] = []
-        self._merged_tags: list[str] = []
+        self._merged_tags: tuple[str, ...] = ()
         self._merged_stats: list[str] = []
         self._merged_rows: list[int] = []
         self._merged_below: list[int] = []
@@ -132,24 +132,26 @@ class Layout:
         for number, column in enumerate(self.columns):
             kept = [i for i, name in enumerate(column.names) if name in full]
             if kept:
-                tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
-                self._pinned.append((number, np.array(kept, dtype=np.intp), tags))
-        fixed = sum(len(tags) for _, _, tags in self._pinned)
+                names = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
+                self._pinned.append((number, np.array(kept, dtype=np.intp), names))
+        fixed = sum(len(names) for _, _, names in self._pinned)
         written = [(first, rows) for first, rows in plan.rows.alike() if first.asked(due)]
         labels = [Labels(first.tensor, first.asked(due), [plan.name(row) for row in rows]) for first, rows in written]
         indices = _joined(rows for _, rows in written)
         rollup = RollUp(labels, max(max_scalars - fixed, 0))
         self.depth = rollup.depth
+        tags: list[str] = []
         for block in rollup.blocks:
             members = np.sort(indices[block.members])
             union = below = self._union(members)
             if "ratio" in block.stats:
                 below = self._union(np.array([plan.param_row_of.get(row, row) for row in members.tolist()]))
             for stat in block.stats:
-                self._merged_tags.append(f"{block.tensor}_{stat}/{block.name}")
+                tags.append(f"{block.tensor}_{stat}/{block.name}")
                 self._merged_stats.append(stat)
                 self._merged_rows.append(union)
                 self._merged_below.append(below)
+        self._merged_tags = tuple(tags)
 
     def rows_of_values(self) -> NDArray[np.int32]:
         """The row, group or union of each value; worked out anew, since most steps have all of them."""
@@ -211,8 +213,8 @@ class Filled:
         """How many elements of all rows are no finite numbers."""
         return float(self._values[-1]) if self._there[-1] else 0.0
 
-    def merged(self, columns: Columns) -> dict[str, float] | None:
-        """Tag to value of the scalar form where rows are merged along the module tree; None where they all fit.
+    def merged(self, columns: Columns) -> RolledUp | None:
+        """The scalar form where rows are merged along the module tree; None where they all fit.
 
         Args:
             columns: of the step, from which pinned names are taken.
@@ -221,14 +223,15 @@ class Filled:
         if layout.depth is None:
             return None
         merged = slice(*layout._ends)
-        values = self._values[merged].tolist()
+        tags, values = layout._merged_tags, self._values[merged]
         for i in layout._merged_ratios:
-            values[i] = float(self.ratio([layout._merged_rows[i]], [layout._merged_below[i]])[0])
-        out = dict(zip(layout._merged_tags, values, strict=True))
-        if not self._complete:
-            out = {tag: value for (tag, value), there in zip(out.items(), self._there[merged], strict=True) if there}
-        for number, kept, tags in layout._pinned:
+            values[i] = self.ratio([layout._merged_rows[i]], [layout._merged_below[i]])[0]
+        if self._complete and not layout._pinned:
+            return RolledUp(tags, values)
+        every = zip(tags, values.tolist(), self._there[merged].tolist(), strict=True)
+        out = {tag: value for tag, value, is_there in every if is_there}
+        for number, kept, names in layout._pinned:
             series = columns[number]
-            found = zip(tags, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)
+            found = zip(names, series.values.take(kept).tolist(), series.measured.take(kept).tolist(), strict=True)
             out.update((tag, value) for tag, value, is_there in found if is_there)
-        return out
+        return RolledUp.of(out)

@@ -32,13 +32,13 @@ class Pending:
 
     Args:
         recorder: makes the records.
-        take: called with each, in the order of the steps.
+        take: called with those that are made together, in the order of the steps.
         clock: seconds from anywhere.
 
     `together` says whether a record may come together with those of the next steps.
     """
 
-    def __init__(self, recorder: Recorder, take: Callable[[StepRecord], None], *, clock: Clock = perf_counter) -> None:
+    def __init__(self, recorder: Recorder, take: Callable[..., None], *, clock: Clock = perf_counter) -> None:
         self.together = False
         self._recorder = recorder
         self._take = take
@@ -94,15 +94,18 @@ class Pending:
         Raises:
             Exception: the first that one of them met, when all others are made.
         """
+        kept, self._kept = self._kept, []
+        self._bytes = 0
+        made: list[StepRecord] = []
         failure: Exception | None = None
-        while self._kept:
-            ended = self._kept.pop(0)
+        for ended in kept:
             try:
                 if not ended.merged.stop:
-                    self._take(self._recorder.read(ended))
+                    made.append(self._recorder.read(ended))
             except Exception as error:
                 failure = failure or error
-        self._bytes = 0
+        if made:
+            self._take(*made)
         if failure is not None:
             raise failure
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -111,6 +111,42 @@ class Histograms(Sequence[tuple[str, Array]]):
         return self.tags[index], self.counts[index]
 
 
+class RolledUp(Mapping[str, float]):
+    """The scalar form of merged rows; most steps are only written, and need no dictionary.
+
+    Args:
+        tags: without prefix; the same object at every step with the same rows.
+        numbers: float64, in the same order.
+
+    Example:
+        >>> RolledUp(("grad_norm/a", "grad_norm/b"), np.array([1.0, 2.0]))["grad_norm/b"]
+        2.0
+    """
+
+    __slots__ = ("_by_tag", "numbers", "tags")
+
+    def __init__(self, tags: tuple[str, ...], numbers: Array) -> None:
+        self.tags = tags
+        self.numbers = numbers
+        self._by_tag: dict[str, float] | None = None
+
+    @classmethod
+    def of(cls, rolled_up: Mapping[str, float]) -> RolledUp:
+        """The same in one array."""
+        return cls(tuple(rolled_up), np.array([*rolled_up.values()], dtype=np.float64))
+
+    def __getitem__(self, tag: str) -> float:
+        if self._by_tag is None:
+            self._by_tag = dict(zip(self.tags, self.numbers.tolist(), strict=True))
+        return self._by_tag[tag]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tags)
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """Everything that one step logs.
@@ -138,6 +174,12 @@ class StepRecord:
     def columns(self) -> Columns:
         """The series in one array."""
         return self.series if isinstance(self.series, Columns) else Columns.of(self.series)
+
+    @property
+    def merged(self) -> RolledUp | None:
+        """The merged rows in one array; None where none are merged."""
+        rows = self.rolled_up
+        return rows if rows is None or isinstance(rows, RolledUp) else RolledUp.of(rows)
 
     @property
     def drawn(self) -> Histograms:

@@ -57,6 +57,18 @@ class Columns(Protocol):
         """Which of these there are."""
 
 
+class RolledUp(Protocol):
+    """Merged rows in one array."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Without prefix; the same object at every step with the same rows."""
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """One for each."""
+
+
 class Histograms(Protocol):
     """All histograms in one array."""
 
@@ -99,6 +111,10 @@ class Record(Protocol):
     @property
     def rolled_up(self) -> Mapping[str, float] | None:
         """The rows in the scalar form, without prefix, where they are merged; None where every measured row stands there."""
+
+    @property
+    def merged(self) -> RolledUp | None:
+        """The same in one array."""
 
     @property
     def summaries(self) -> Mapping[str, float]:

@@ -1,10 +1,10 @@
 """Serialized events into the event file of the logger.
 
-Where nothing of the logger waits to be written and its file is one of this machine, an event is appended to that file at once:
-one write of some microseconds. To wake the logger's thread for it takes longer, and from a model that computes on every
-processor it takes one away. Everything else goes into the logger's own queue, with a checksum that does not hold the
-interpreter lock. Flushing, rotation and closing stay the logger's. What is behind private names is looked for, and where it is
-not as expected, events go through the public way, only slower.
+Where nothing of the logger waits to be written and its file is one of this machine, events that come together are appended to
+that file at once: one write of some microseconds. To wake the logger's thread for it takes longer, and from a model that
+computes on every processor it takes one away. Everything else goes into the logger's own queue, with a checksum that does not
+hold the interpreter lock. Flushing, rotation and closing stay the logger's. What is behind private names is looked for, and
+where it is not as expected, events go through the public way, only slower.
 """
 
 from __future__ import annotations
@@ -25,21 +25,29 @@ _SLOW = 5e-3  # seconds
 _SLOW_WRITES = 3
 
 
-def appender(file_writer: Any) -> Callable[[bytes], None]:
-    """A function that appends a serialized event to a file.
+def appender(file_writer: Any) -> Callable[..., None]:
+    """A function that appends serialized events to a file.
 
     Args:
         file_writer: of a `SummaryWriter`, open.
     """
     queue: Any = getattr(getattr(file_writer, "event_writer", None), "_async_writer", None)
     if not callable(getattr(queue, "write", None)):
-        return lambda event: file_writer.add_event(Event.FromString(event))
+        return _each(lambda event: file_writer.add_event(Event.FromString(event)))
     records = getattr(queue, "_writer", None)
     frame = _quicken(records)
     file = getattr(records, "_writer", None)
     if frame is None or type(file) is not GFile or not isinstance(getattr(file, "fs", None), LocalFileSystem):
-        return lambda event: queue.write(event)  # looked up each time: it is the logger's, and may be replaced
+        return _each(lambda event: queue.write(event))  # looked up each time: it is the logger's, and may be replaced
     return _Direct(queue, file, frame)
+
+
+def _each(append: Callable[[bytes], None]) -> Callable[..., None]:
+    def append_all(*events: bytes) -> None:
+        for event in events:
+            append(event)
+
+    return append_all
 
 
 class _Direct:
@@ -59,22 +67,23 @@ class _Direct:
         self._open: int | None = None  # the file, which stays open for as long as this lives
         self._closing: finalize[..., _Direct] | None = None
 
-    def __call__(self, event: bytes) -> None:
-        if not (self._left > 0 and self._is_idle() and self._append(self._frame(event))):
-            self._queue.write(event)
+    def __call__(self, *events: bytes) -> None:
+        if not (self._left > 0 and self._is_idle() and self._append(b"".join(map(self._frame, events)))):
+            for event in events:
+                self._queue.write(event)
 
     def _is_idle(self) -> bool:
         """Whether the file is there, open, and holds everything that was to be written before."""
         waiting = getattr(getattr(self._queue, "_byte_queue", None), "unfinished_tasks", 1)
         return waiting == 0 and bool(self._file.write_started) and not self._file.closed
 
-    def _append(self, record: bytes) -> bool:
-        """Whether the record is in the file; the file is as before where not."""
+    def _append(self, records: bytes) -> bool:
+        """Whether all records are in the file; the file is as before where not."""
         begun = perf_counter()
         try:
             file = self._opened()
-            written = os.write(file, record)
-            if written < len(record):  # the disk is full: a reader would stop at half a record
+            written = os.write(file, records)
+            if written < len(records):  # the disk is full: a reader would stop at half a record
                 end = os.lseek(file, 0, os.SEEK_CUR)
                 if end == os.fstat(file).st_size:
                     os.ftruncate(file, end - written)

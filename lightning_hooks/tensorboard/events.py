@@ -19,7 +19,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks.tensorboard import histograms
-from lightning_hooks.tensorboard._record import Columns, Record, Series
+from lightning_hooks.tensorboard._record import Columns, Record, RolledUp, Series
 from lightning_hooks.tensorboard.template import Template
 
 PLUGIN: Final = "lightning_hooks"
@@ -58,8 +58,8 @@ class EventBuilder:
         Args:
             record: what the step logs.
         """
-        columns = record.columns
-        key = self._kind(record, columns)
+        columns, merged = record.columns, record.merged
+        key = self._kind(record, columns, merged)
         if key not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
@@ -70,16 +70,18 @@ class EventBuilder:
         if template is None:
             template = self._template(record, columns)
             self._templates[key] = template, heads
-        numbers = np.array([*(record.rolled_up or {}).values(), *record.summaries.values()], dtype=np.float64)
+        numbers = np.array([*record.summaries.values()], dtype=np.float64)
+        if merged is not None:
+            numbers = np.concatenate([merged.numbers, numbers])
         filled = template.fill(columns.values, numbers)
         if record.histograms:
             drawn = record.drawn
             filled += histograms.serialized(drawn.tags, drawn.counts, record.bucket_limits)
         return filled
 
-    def _kind(self, record: Record, columns: Columns) -> tuple[Any, ...]:
+    def _kind(self, record: Record, columns: Columns, merged: RolledUp | None) -> tuple[Any, ...]:
         """Equal for steps whose events differ in their numbers only."""
-        rows: Any = columns.measured.tobytes() if record.rolled_up is None else tuple(record.rolled_up)
+        rows: Any = columns.measured.tobytes() if merged is None else merged.tags
         return record.prefix, id(columns.heads), rows, tuple(record.summaries)
 
     def _template(self, record: Record, columns: Columns) -> Template:

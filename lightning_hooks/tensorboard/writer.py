@@ -46,7 +46,7 @@ class RunWriter:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
-        self._append: Callable[[bytes], None] = _unopened
+        self._append: Callable[..., None] = _unopened
 
     def write_start(
         self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "", *, transforms: bool = False
@@ -67,14 +67,15 @@ class RunWriter:
         summary.MergeFrom(layout_summary(pairs, prefix, transforms=transforms))
         self._add(summary, step)
 
-    def write(self, record: Record) -> None:
-        """Write a step as one event.
+    def write(self, *records: Record) -> None:
+        """Write steps, each as one event.
 
         Args:
-            record: what it logs.
+            records: what they log.
         """
         self._current()
-        self._append(event_bytes(record.wall_time or time.time(), record.step, self._builder.serialized(record)))
+        build = self._builder.serialized
+        self._append(*[event_bytes(record.wall_time or time.time(), record.step, build(record)) for record in records])
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.
@@ -108,5 +109,5 @@ class RunWriter:
         self._current().add_event(Event(summary=summary), step)
 
 
-def _unopened(event: bytes) -> None:
+def _unopened(*events: bytes) -> None:
     raise AssertionError("no file is open")

@@ -17,6 +17,8 @@ class Scripted:
         self.calls: list[str] = []
         self.now = 0.0
         self.size, self.late, self.stop_at = size, late, stop_at
+        self.broken: int | None = None
+        self.taken: list[int] = []
 
     def end(self, step: int, reports: Any, scale: Any) -> Any:
         merged = SimpleNamespace(stop=step == self.stop_at, step=step)
@@ -29,11 +31,17 @@ class Scripted:
             raise StoppedError("it failed on another rank")
 
     def read(self, ended: Any) -> Any:
+        if ended.step == self.broken:
+            raise ValueError(f"step {ended.step}")
         return f"record {ended.step}"
+
+    def take(self, *records: str) -> None:
+        self.taken.append(len(records))
+        self.calls.extend(records)
 
 
 def steps_of(script: Scripted) -> pending.Pending:
-    made = pending.Pending(script, script.calls.append, clock=lambda: script.now)  # type: ignore[arg-type]
+    made = pending.Pending(script, script.take, clock=lambda: script.now)  # type: ignore[arg-type]
     made.together = True
     return made
 
@@ -73,7 +81,7 @@ def test_large_tables_are_not_kept():
 
 def test_nothing_is_kept_where_nobody_said_that_it_may_be():
     script = Scripted()
-    steps = pending.Pending(script, script.calls.append, clock=lambda: 0.0)  # type: ignore[arg-type]
+    steps = pending.Pending(script, script.take, clock=lambda: 0.0)  # type: ignore[arg-type]
     for number in range(3):
         steps.end(number, {})
         assert not steps.waits
@@ -81,20 +89,32 @@ def test_nothing_is_kept_where_nobody_said_that_it_may_be():
 
 
 def test_one_that_cannot_be_recorded_does_not_take_the_others_along():
-    script, made = Scripted(), []
+    script = Scripted()
+    script.broken = 2
+    steps = steps_of(script)
+    for number in range(5):
+        steps.end(number, {})
+    script.calls.clear()
+    with pytest.raises(ValueError, match="step 2"):
+        steps.settle()
+    assert script.calls == ["record 1", "record 3", "record 4"] and script.taken == [1, 3] and not steps.waits
+    steps.settle()
 
-    def full(record):
-        if record == "record 2":
-            raise OSError("no space")
-        made.append(record)
+
+def test_what_cannot_be_written_is_said_once():
+    script = Scripted()
+
+    def full(*records: str) -> None:
+        raise OSError("no space")
 
     steps = pending.Pending(script, full, clock=lambda: 0.0)  # type: ignore[arg-type]
     steps.together = True
-    for number in range(5):
-        steps.end(number, {})
+    with pytest.raises(OSError, match="no space"):
+        steps.end(0, {})
+    steps.end(1, {})
     with pytest.raises(OSError, match="no space"):
         steps.settle()
-    assert made == ["record 0", "record 1", "record 3", "record 4"] and not steps.waits
+    assert not steps.waits
     steps.settle()
 
 

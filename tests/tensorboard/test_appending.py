@@ -64,6 +64,24 @@ def test_one_write_for_an_event(run, monkeypatch):
     assert written == [len(event(0)) + 16]
 
 
+def test_one_write_for_events_that_come_together(run, monkeypatch):
+    written, write = [], os.write
+    monkeypatch.setattr(os, "write", lambda file, data: written.append(len(data)) or write(file, data))
+    run.append(event(0), event(1, size=99), event(2))
+    assert len(written) == 1 and not run.queued
+    assert steps_in(run.folder) == [0, 1, 2]
+
+
+def test_events_that_come_together_are_taken_back_together(run, monkeypatch):
+    run.append(event(0))
+    write, together = os.write, len(event(1)) + 16 + 7  # the first of them, and a little of the second
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:together]))
+    run.append(event(1), event(2), event(3))
+    monkeypatch.setattr(os, "write", write)
+    run.writer.flush()
+    assert len(run.queued) == 3 and steps_in(run.folder) == [0, 1, 2, 3]
+
+
 def test_events_wait_for_those_of_the_logger(run):
     with run.queue._byte_queue.mutex:  # the thread cannot take anything
         held = run.queue._byte_queue.unfinished_tasks
