@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -49,8 +49,8 @@ class Chain:
     def visitor(self) -> Visitor:
         """What is called with the tensor: the only part itself where nobody shares the tensor with it, else this chain."""
         # Looking alone is what almost every chain does, and how often it is done makes its price.
-        alone: Visitor | None = getattr(self.parts[0], "see", None) if len(self.parts) == 1 else None
-        return alone or self
+        first: Any = self.parts[0]
+        return first.see if len(self.parts) == 1 and hasattr(type(first), "see") else self
 
     @property
     def changes(self) -> bool:

@@ -1,10 +1,11 @@
-"""The hooks that are on a model, for whom they were put there, and the handles by which they come off."""
+"""The hooks that are on a model, for whom they were put there, and how they come off."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import call
 from typing import Any, NamedTuple
-from weakref import ReferenceType, finalize, ref
+from weakref import ReferenceType, finalize
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,7 +15,7 @@ from lightning_hooks.engine.moments import hook_updates
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.places import build_places
-from lightning_hooks.taps import Gate, Handles, ModuleHooks, take_off_lost
+from lightning_hooks.taps import Gate, Handles, ModuleHooks, for_each, take_off_lost
 
 Active = Sequence[tuple[Participant, Hashable]]
 """Who acts in a step, with the key of what they do."""
@@ -58,8 +59,10 @@ class Installed:
         self._step_handles = Handles()
         self._compiled = CompiledTaps(model, gate, self._step_handles)
         self._parameters = ParameterHooks(model, gate, self._handles, self._step_handles)
-        # Known weakly, as handles know the hooked objects: the model can be collected, and a lost dispatcher leaves no hook.
-        finalizer = finalize(self, _leave_nothing, ref(model), gate, self._handles, self._step_handles, self.extras)
+        self._reached: list[ReferenceType[nn.Module]] = []  # the modules of `_placed`
+        # Knows the hooked objects weakly, as handles do: the model can be collected, and a lost dispatcher leaves no hook.
+        closing = [self._handles, self._step_handles, self.extras]
+        finalizer = finalize(self, _leave_nothing, self._reached, gate, closing)
         finalizer.atexit = False
 
     def put(
@@ -83,6 +86,7 @@ class Installed:
         if (active or self._prepared is None) and self._compiled.changed():  # by somebody's on_train_start, say
             self.place_inside(everybody)
         self._placed = self._hooks_for(active, called, key)
+        self._reached[:] = self._placed.modules
         self._placed.put_on(self._handles)
         self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
         for participant, wanted in active:
@@ -130,22 +134,20 @@ class Installed:
 
     def off(self) -> None:
         """Take everything off but what is inside compiled code, and the extras."""
-        placed, self._placed = self._placed, None
-        if placed is not None:
-            placed.take_off()
-        self._handles.close()
-        self._step_handles.close()
         self.key = None
+        for_each(call, [self._take_off_placed, self._handles.close, self._step_handles.close])
+
+    def _take_off_placed(self) -> None:
+        if self._placed is not None:
+            self._placed.take_off()
+        self._placed = None  # only now: what was interrupted is done again
+        self._reached.clear()
 
     def off_inside(self) -> None:
         """Take off what is inside compiled code."""
         self._compiled.close()
 
 
-def _leave_nothing(model: ReferenceType[nn.Module], gate: Gate, *handles: Handles) -> None:
+def _leave_nothing(modules: list[ReferenceType[nn.Module]], gate: Gate, handles: list[Handles]) -> None:
     gate.shut()
-    for kept in handles:
-        kept.close()
-    there = model()
-    if there is not None:
-        take_off_lost(there, gate)
+    for_each(call, [lambda: take_off_lost(modules, gate), *(kept.close for kept in handles)])

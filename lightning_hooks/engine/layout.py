@@ -94,7 +94,7 @@ class Layout:
         unions = [self._union(np.sort(_joined(rows for first, rows in alike if first.tensor == t))) for t in self._totals]
         everything = self._union(np.arange(len(plan.rows)))
         merges = Merges(self._unions)
-        del self._unions  # lists of thousands of numbers
+        del self._unions  # thousands of numbers, which the merges have too
         stats = tuple(dict.fromkeys([*(column.stat for column in members if column.stat in STATISTICS), "norm", "nonfinite"]))
         place = {stat: i for i, stat in enumerate(stats)}
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.

@@ -29,7 +29,7 @@ class DueRows:
 
     def __init__(self, parameters: list[nn.Parameter], rows: Iterable[int], table: Table) -> None:
         self.parameters = parameters
-        self.rows = array("q", rows)
+        self.rows = array("i", rows)
         self._table = table
         self._places: Places | None = None
         self._part: tuple[list[int], DueRows] | None = None  # what was asked for last

@@ -6,8 +6,9 @@ together take hardly longer than one. Where steps are short and follow one anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
+from typing import Protocol
 
 from torch import Tensor
 
@@ -21,6 +22,13 @@ LONGEST = 0.05
 """Seconds after which no further step is kept, but all are recorded."""
 MOST_BYTES = 1 << 16
 """Of the tables of all steps that are kept."""
+
+
+class Takes(Protocol):
+    """Who is given records."""
+
+    def __call__(self, *records: StepRecord) -> None:
+        """Take those that were made together, in the order of the steps."""
 
 
 class Pending:
@@ -38,7 +46,7 @@ class Pending:
     `together` says whether a record may come together with those of the next steps.
     """
 
-    def __init__(self, recorder: Recorder, take: Callable[..., None], *, clock: Clock = perf_counter) -> None:
+    def __init__(self, recorder: Recorder, take: Takes, *, clock: Clock = perf_counter) -> None:
         self.together = False
         self._recorder = recorder
         self._take = take
@@ -94,20 +102,25 @@ class Pending:
         Raises:
             Exception: the first that one of them met, when all others are made.
         """
-        kept, self._kept = self._kept, []
         self._bytes = 0
         made: list[StepRecord] = []
-        failure: Exception | None = None
-        for ended in kept:
+        failures: list[Exception] = []
+        try:
+            while self._kept:
+                ended = self._kept.pop(0)
+                try:
+                    if not ended.merged.stop:
+                        made.append(self._recorder.read(ended))
+                except Exception as error:
+                    failures.append(error)
+        finally:  # an interruption leaves those that are not made for the next time
             try:
-                if not ended.merged.stop:
-                    made.append(self._recorder.read(ended))
+                if made:
+                    self._take(*made)
             except Exception as error:
-                failure = failure or error
-        if made:
-            self._take(*made)
-        if failure is not None:
-            raise failure
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _heed_votes(self) -> None:
         ended, self._voted = self._voted, None

@@ -30,7 +30,7 @@ class Matched:
     """
 
     rule: Watch
-    members: array[int] = field(default_factory=lambda: array("q"))
+    members: array[int] = field(default_factory=lambda: array("i"))
     groups: list[Group] = field(default_factory=list)
 
 

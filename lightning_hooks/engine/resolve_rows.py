@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_hooks.engine.groups import add_groups
 from lightning_hooks.engine.plan import Matched, Plan
-from lightning_hooks.engine.rows import Requests, Row, Rows
+from lightning_hooks.engine.rows import Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
@@ -42,7 +42,6 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     if rules is None:
         rules = DEFAULT_WATCH
     rows: dict[tuple[int, str], Row] = {}
-    known: dict[Requests, Requests] = {}
     modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
@@ -64,8 +63,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
             kept = set(map(id, alone))
             for row in fresh:
                 asked, own = ((due, stats), users) if id(row) in kept else ((due, ()), {})
-                requests = (*row.requests, asked)
-                row.requests = known.setdefault(requests, requests)
+                row.requests = (*row.requests, asked)
                 if own:
                     row.users = {**row.users, **own}
         matched.append(found)

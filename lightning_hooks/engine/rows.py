@@ -29,8 +29,7 @@ class Asked:
     Args:
         index: its place: rows first, then groups.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule; none for what only serves another. The same object
-            in all rows of which the same is asked, as are the users: there may be thousands.
+        requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
         users: the user's own statistics among them, by name.
     """
 
@@ -109,7 +108,7 @@ class Group(Asked):
 class Rows(Sequence[Row]):
     """Rows that are made when they are asked for.
 
-    An object for each would take more memory than its moments; what is asked is the same of many, so two references do.
+    An object for each would take more memory than its moments, and what is asked is the same of many.
 
     Args:
         rows: each at its index.
@@ -123,26 +122,26 @@ class Rows(Sequence[Row]):
         ('bias', True, 2)
     """
 
-    __slots__ = ("_asked", "_targets")
+    __slots__ = ("_asked", "_targets", "_which")
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        known: dict[tuple[str, int, int], tuple[str, Requests, Mapping[str, UserStatistic]]] = {}
-        self._asked: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []
+        self._asked: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []  # each once
+        self._which = array("i")  # of these, for each row
         self._targets: list[Target[Any]] = []
+        known: dict[Any, int] = {}
         for row in rows:
-            asked = (row.tensor, row.requests, row.users)
-            self._asked.append(known.setdefault((row.tensor, id(row.requests), id(row.users)), asked))
+            key = row.tensor, row.requests, tuple((name, id(user)) for name, user in row.users.items())
+            which = known.setdefault(key, len(known))
+            if which == len(self._asked):
+                self._asked.append((row.tensor, row.requests, row.users))
+            self._which.append(which)
             self._targets.append(row.target)
 
     def alike(self) -> list[tuple[Row, NDArray[np.intp]]]:
         """The rows of which the same is asked: the first of them, and the indices of all."""
-        found: dict[int, array[int]] = {}
-        for index, asked in enumerate(self._asked):
-            indices = found.get(id(asked))
-            if indices is None:
-                indices = found[id(asked)] = array("q")
-            indices.append(index)
-        return [(self[indices[0]], np.array(indices, dtype=np.intp)) for indices in found.values()]
+        which = np.array(self._which)
+        found = [np.flatnonzero(which == each) for each in range(len(self._asked))]
+        return [(self[int(indices[0])], indices) for indices in found]
 
     def name(self, index: int) -> str:
         """The name of one of them."""
@@ -152,8 +151,8 @@ class Rows(Sequence[Row]):
         return len(self._targets)
 
     def __iter__(self) -> Iterator[Row]:
-        for index, (asked, target) in enumerate(zip(self._asked, self._targets, strict=True)):
-            yield Row(index, *asked, target)
+        for index, (which, target) in enumerate(zip(self._which, self._targets, strict=True)):
+            yield Row(index, *self._asked[which], target)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -163,4 +162,4 @@ class Rows(Sequence[Row]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index]
-        return Row(place, *self._asked[place], self._targets[place])
+        return Row(place, *self._asked[self._which[place]], self._targets[place])

@@ -135,8 +135,8 @@ class Instrument:
         self._step += 1
         self._begin()
 
-    def _take(self, record: StepRecord) -> None:
-        self._record = record
+    def _take(self, *records: StepRecord) -> None:
+        self._record = records[-1]
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from torch import Tensor
 
@@ -53,7 +54,14 @@ class Measuring:
     direct = True
 
     def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+        self._observer = ref(observer)  # which may own this
+
+    @property
+    def observer(self) -> Observer:
+        """Whose table."""
+        observer = self._observer()
+        assert observer is not None, "hooks are gone before their observer"
+        return observer
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row."""

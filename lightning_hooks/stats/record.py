@@ -115,7 +115,7 @@ class RolledUp(Mapping[str, float]):
     """The scalar form of merged rows; most steps are only written, and need no dictionary.
 
     Args:
-        tags: without prefix; the same object at every step with the same rows.
+        tags: without prefix; the same object at every step, where all rows have elements and none is pinned.
         numbers: float64, in the same order.
 
     Example:

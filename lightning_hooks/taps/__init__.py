@@ -2,7 +2,7 @@
 
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
-from lightning_hooks.taps.handles import Handles, Inert, OurHook
+from lightning_hooks.taps.handles import Handles, Inert, OurHook, for_each
 from lightning_hooks.taps.module_hooks import ModuleHooks, take_off_lost
 from lightning_hooks.taps.modules import is_recomputation
 from lightning_hooks.taps.place import Call, Line, Place
@@ -18,6 +18,7 @@ __all__ = [
     "OurHook",
     "Place",
     "Visitor",
+    "for_each",
     "is_recomputation",
     "take_off_lost",
 ]

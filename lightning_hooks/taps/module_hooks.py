@@ -5,8 +5,9 @@ There may be thousands, so what is kept of each is little: the module and the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
+from weakref import ReferenceType, ref
 
 from torch import nn
 
@@ -38,17 +39,14 @@ class ModuleHooks:
     """
 
     def __init__(self, places: Iterable[Place], gate: Gate, step_handles: Handles) -> None:
-        self._modules: list[nn.Module] = []
+        # Known weakly: whoever cleans up after one that was lost must not keep the model alive.
+        self.modules: list[ReferenceType[nn.Module]] = []
         self._hooks: list[_Hook] = []
         general = GeneralHooks(gate, step_handles)
         for place in places:
             for hook in _hooks_of(place, gate, general):
-                self._modules.append(place.module)
+                self.modules.append(ref(place.module))
                 self._hooks.append(hook)
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._hooks)
 
     def put_on(self, handles: Handles) -> None:
         """Register them.
@@ -56,7 +54,7 @@ class ModuleHooks:
         Args:
             handles: take over those of the hooks that `take_off` leaves on.
         """
-        for module, hook in zip(self._modules, self._hooks, strict=True):
+        for module, hook in self._placed():
             if isinstance(hook, PreHook):
                 handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif isinstance(hook, ForwardHook):
@@ -68,29 +66,32 @@ class ModuleHooks:
 
     def take_off(self) -> None:
         """Remove the plain ones, also when removing one of them fails; harmless where they are not there."""
-        placed = zip(self._modules, self._hooks, strict=True)
-        for_each(_take_off, ((module, hook) for module, hook in placed if isinstance(hook, PlainHook)))
+        for_each(_take_off, [(module, hook) for module, hook in self._placed() if isinstance(hook, PlainHook)])
+
+    def _placed(self) -> Iterator[tuple[nn.Module, _Hook]]:
+        for known, hook in zip(self.modules, self._hooks, strict=True):
+            module = known()
+            if module is not None:
+                yield module, hook
 
 
-def take_off_lost(model: nn.Module, gate: Gate) -> None:
+def take_off_lost(modules: Iterable[ReferenceType[nn.Module]], gate: Gate) -> None:
     """Remove the plain hooks of a gate that nobody else will.
 
     Args:
-        model: the root.
+        modules: on which they are.
         gate: that they ask.
     """
-    for module in model.modules():
-        for hook in list(module._forward_hooks.values()):
-            if isinstance(hook, PlainHook) and hook.gate is gate:
-                _take_off((module, hook))
+    there = [module for known in modules if (module := known()) is not None]
+    lost = [(module, hook) for module in there for hook in module._forward_hooks.values() if isinstance(hook, PlainHook)]
+    for_each(_take_off, [(module, hook) for module, hook in lost if hook.gate is gate])
 
 
 def _take_off(placed: tuple[nn.Module, PlainHook]) -> None:
     module, hook = placed
-    for key, other in module._forward_hooks.items():
+    for key, other in list(module._forward_hooks.items()):  # a list: a finalizer may take off others meanwhile
         if other is hook:
-            del module._forward_hooks[key]
-            return
+            module._forward_hooks.pop(key, None)
 
 
 def _hooks_of(place: Place, gate: Gate, general: GeneralHooks) -> list[_Hook]:

@@ -62,7 +62,7 @@ class RolledUp(Protocol):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Without prefix; the same object at every step with the same rows."""
+        """Without prefix; most often the same object at every step."""
 
     @property
     def numbers(self) -> NDArray[np.float64]:

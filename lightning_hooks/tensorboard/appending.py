@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 from weakref import finalize
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -25,7 +25,14 @@ _SLOW = 5e-3  # seconds
 _SLOW_WRITES = 3
 
 
-def appender(file_writer: Any) -> Callable[..., None]:
+class Append(Protocol):
+    """What puts events into a file."""
+
+    def __call__(self, *events: bytes) -> None:
+        """Append serialized events."""
+
+
+def appender(file_writer: Any) -> Append:
     """A function that appends serialized events to a file.
 
     Args:
@@ -42,7 +49,7 @@ def appender(file_writer: Any) -> Callable[..., None]:
     return _Direct(queue, file, frame)
 
 
-def _each(append: Callable[[bytes], None]) -> Callable[..., None]:
+def _each(append: Callable[[bytes], None]) -> Append:
     def append_all(*events: bytes) -> None:
         for event in events:
             append(event)
@@ -68,7 +75,7 @@ class _Direct:
         self._closing: finalize[..., _Direct] | None = None
 
     def __call__(self, *events: bytes) -> None:
-        if not (self._left > 0 and self._is_idle() and self._append(b"".join(map(self._frame, events)))):
+        if events and not (self._left > 0 and self._is_idle() and self._append(b"".join(map(self._frame, events)))):
             for event in events:
                 self._queue.write(event)
 

@@ -7,7 +7,7 @@ logger: its `SummaryWriter` hands over its file writer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -16,7 +16,7 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lightning_hooks.tensorboard._record import Record
-from lightning_hooks.tensorboard.appending import appender
+from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 from lightning_hooks.tensorboard.layout import layout_summary
@@ -46,7 +46,7 @@ class RunWriter:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
-        self._append: Callable[..., None] = _unopened
+        self._append: Append = _unopened
 
     def write_start(
         self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "", *, transforms: bool = False
@@ -74,8 +74,13 @@ class RunWriter:
             records: what they log.
         """
         self._current()
-        build = self._builder.serialized
-        self._append(*[event_bytes(record.wall_time or time.time(), record.step, build(record)) for record in records])
+        events: list[bytes] = []
+        try:
+            for record in records:
+                summary = self._builder.serialized(record)
+                events.append(event_bytes(record.wall_time or time.time(), record.step, summary))
+        finally:  # the file explains rows once, with the first event that has them
+            self._append(*events)
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.

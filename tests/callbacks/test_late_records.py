@@ -333,3 +333,22 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
     with Waits() as waits:
         torch.ones(1).item()
     assert waits.seen == ["aten._local_scalar_dense"]
+
+
+def test_an_interrupted_wait_leaves_both_steps_to_who_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    late_copies.install(monkeypatch)
+    model = nn.Sequential(nn.Linear(2, 2))
+    with instrument(model, watch=[Watch(modules="0", tensors="output", stats="max")]) as watched:
+        model(torch.ones(1, 2))
+        watched.step()
+        out = model(torch.full((1, 2), 3.0))
+        wait = late_copies.LateCopy.wait
+
+        def interrupted(copy: Any) -> Any:
+            monkeypatch.setattr(late_copies.LateCopy, "wait", wait)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(late_copies.LateCopy, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            watched.step()
+        assert watched.compute()["output_max/0"] == pytest.approx(out.max().item())

@@ -101,6 +101,38 @@ def test_one_that_cannot_be_recorded_does_not_take_the_others_along():
     steps.settle()
 
 
+def test_an_interruption_leaves_the_others_for_the_next_time():
+    script = Scripted()
+    steps = steps_of(script)
+    for number in range(5):
+        steps.end(number, {})
+    read = script.read
+
+    def interrupted(ended: Any) -> Any:
+        if ended.step == 3:
+            raise KeyboardInterrupt
+        return read(ended)
+
+    script.calls.clear()
+    script.read = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        steps.settle()
+    assert script.calls == ["record 1", "record 2"] and steps.waits
+    steps.settle()
+    assert script.calls == ["record 1", "record 2", "record 4"] and not steps.waits
+
+
+def test_the_first_error_is_raised_where_writing_fails_too():
+    script = Scripted()
+    script.broken = 1
+    steps = steps_of(script)
+    for number in range(3):
+        steps.end(number, {})
+    steps._take = lambda *records: 1 / 0  # type: ignore[assignment, return-value]
+    with pytest.raises(ValueError, match="step 1"):
+        steps.settle()
+
+
 def test_what_cannot_be_written_is_said_once():
     script = Scripted()
 

@@ -8,6 +8,7 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.layout import Layout
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps.looking import PlainHook
@@ -52,6 +53,38 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
             counts.append(sum(len(module._forward_hooks) for module in model))
             run(model, watched, 1)
         assert counts == [0, 0, 3, 0, 0, 3]
+
+
+def test_a_step_like_the_one_before_is_opened_again():
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        dispatcher = watched._dispatcher
+        opened = dispatcher._open["train"]
+        for step in range(3):
+            assert dispatcher._open["train"] is opened and opened.step == step and not opened.called
+            model(torch.randn(3, 4)).sum().backward()
+            assert opened.called == set(map(id, model))
+            watched.step()
+        (observer,) = dispatcher.participants
+        observer.widen(2)
+        counts = []
+        for _ in range(4):
+            run(model, watched, 1)
+            counts.append(len(dispatcher._open["train"].active))
+        assert counts == [0, 1, 0, 1] or counts == [1, 0, 1, 0]
+        dispatcher.leave(observer)
+        assert not dispatcher._like
+
+
+def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow():
+    plan = resolve(net(), RULES, EveryN())
+    observer = Observer(plan)
+    assert [observer.due(step, "train") is not None for step in range(6)] == [True] * 6
+    assert observer.due(0, "train") is observer.due(5, "train") and observer.due(0, "validate") is None
+    observer.widen(3)
+    assert [observer.due(step, "train") is not None for step in range(6)] == [False, False, True] * 2
+    observer.widen(1)
+    assert [observer.due(step, "train") is not None for step in range(3)] == [True] * 3
 
 
 def test_hooks_that_come_and_go_are_made_once(monkeypatch):

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from lightning_hooks import (
     instrument,
     paused,
 )
+from lightning_hooks.taps import ModuleHooks
 
 EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
 
@@ -351,6 +353,41 @@ def test_nothing_is_left_after_an_exception_a_pause_and_a_lost_instrument():
     lost = instrument(model, watch=[Watch(modules="*")])
     lost.__enter__()
     del lost
+    gc.collect()
+    assert_no_hooks(model)
+
+
+@pytest.mark.parametrize("tensors", [["output"], ["input", "output_grad"]], ids=["plain", "general"])
+def test_a_lost_instrument_leaves_nothing_on_parts_that_outlive_their_model(tensors):
+    backbone = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model = nn.Sequential(backbone, nn.Linear(2, 1))
+    lost = instrument(model, watch=[Watch(modules="*", tensors=tensors)])
+    lost.__enter__()
+    known = weakref.ref(model)
+    del lost, model
+    gc.collect()
+    assert known() is None
+    assert_no_hooks(backbone)
+
+
+def test_an_interruption_while_hooks_are_taken_off_leaves_none_of_the_others(monkeypatch):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    watched = instrument(model, watch=[Watch(modules="*", tensors=["output"]), Watch(modules="1", tensors="input")])
+    watched.__enter__()
+    taken = []
+
+    def interrupted(self):
+        taken.append(self)
+        if len(taken) == 1:
+            raise KeyboardInterrupt
+        return take_off(self)
+
+    take_off = ModuleHooks.take_off
+    monkeypatch.setattr(ModuleHooks, "take_off", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watched.__exit__(None, None, None)
+    assert not model[1]._forward_pre_hooks
+    del watched
     gc.collect()
     assert_no_hooks(model)
 

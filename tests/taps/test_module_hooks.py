@@ -1,5 +1,8 @@
 """Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 from torch import nn
@@ -43,7 +46,6 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     places = [Place(module, after=(Line("", seen.append),)) for module in model[:2]]
     places.append(Place(model[2], before=(Line("", seen.append),), output_grad=(Line("[0]", seen.append),)))
     hooks, handles = ModuleHooks(places, opened(), Handles()), Handles()
-    assert len(hooks) == 4
     for round_number in range(1, 4):
         hooks.put_on(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
@@ -135,6 +137,19 @@ def test_lost_hooks_are_those_of_one_gate():
     for each in (gate, other):
         ModuleHooks([Place(module, after=(Line("", print),)) for module in model], each, Handles()).put_on(Handles())
     model[0].register_forward_hook(print)
-    take_off_lost(model, gate)
+    gone = ref(nn.Linear(1, 1))
+    take_off_lost([gone, *map(ref, model)], gate)
     assert [len(kinds) for kinds in on(model)] == [2, 1]
     assert all(hook.gate is other for module in model for hook in module._forward_hooks.values() if hook is not print)
+
+
+def test_a_module_that_is_gone_is_passed_over_and_not_kept():
+    model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
+    hooks = ModuleHooks([Place(module, after=(Line("", print),)) for module in model], Gate(), Handles())
+    hooks.put_on(handles)
+    del model[0]
+    gc.collect()
+    assert [known() is None for known in hooks.modules] == [True, False]
+    hooks.take_off()
+    hooks.put_on(handles)
+    assert on(model) == [[PlainHook]]

@@ -17,7 +17,7 @@ namespace {
 PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
-PyObject* minus_one = nullptr;    // also a key that no handle of torch has: they count from 0
+PyObject* minus_one = nullptr;
 PyObject *open_name, *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
 
 // 1 where an attribute is True, 0 where it is anything else, -1 with a Python error set.
@@ -134,7 +134,11 @@ bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
   if (!lent) return false;
   PyObject* const result = PyObject_CallMethodObjArgs(node, register_dict, output, nullptr);
   Py_XDECREF(result);
-  return result && PyObject_SetAttr(output, hooks_name, Py_None) == 0;
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);  // also then the tensor is given back
+  const bool returned = PyObject_SetAttr(output, hooks_name, Py_None) == 0;
+  if (type) PyErr_Restore(type, error, trace);
+  return result && returned;
 }
 
 // The node is that of the output.

@@ -5,8 +5,9 @@
 
 namespace hooks {
 
-// Arguments: a table with its `state` and whether `magnitudes` are asked of it; the place of the row in the state; that of its
-// histogram, or None; an owner, whose `direct` says at every call whether tensors may be written so; what else to call.
+// Arguments: a table with its `state` and whether `magnitudes` are asked of it; the row; the place of its histogram in the state,
+// or None; a detour, whose `direct` says at every call whether tensors may be written so, and which is called with the row and a
+// tensor in place of that.
 PyObject* py_writer(PyObject*, PyObject* args);
 
 // Makes the type; false with a Python error set.

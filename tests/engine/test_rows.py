@@ -1,0 +1,121 @@
+"""Rows without an object for each, and what a step writes of them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Watch
+from lightning_hooks.engine.layout import Layout
+from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.engine.rows import Row, Rows
+from lightning_hooks.schedule import EveryN
+from lightning_hooks.select import named_parameters
+from lightning_hooks.stats.kernels.reference import measure
+from lightning_hooks.stats.moments import merge_groups, neutral
+from lightning_hooks.stats.scalars import compute
+
+TARGETS = named_parameters(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+NORM, MEAN = ((EveryN(), ("norm",)),), ((EveryN(every=2), ("mean",)),)
+
+
+def made():
+    """Of which now this, now that is asked."""
+    return [Row(i, "grad", (NORM, MEAN)[i % 2], {}, target) for i, target in enumerate(TARGETS)]
+
+
+def test_rows_are_those_that_were_given():
+    rows = Rows(made())
+    assert list(rows) == made() and rows[1:3] == made()[1:3] and rows[-1] == made()[-1] and rows[::-2] == made()[::-2]
+    assert [rows.name(i) for i in range(len(rows))] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    for wrong in (4, -5):
+        with pytest.raises(IndexError):
+            rows[wrong]
+
+
+def test_rows_of_which_the_same_is_asked_are_found_however_they_lie():
+    rows = Rows(made())
+    assert [(first.index, indices.tolist()) for first, indices in rows.alike()] == [(0, [0, 2]), (1, [1, 3])]
+    assert Rows([]).alike() == []
+
+
+def test_equal_requests_and_users_need_not_be_one_object():
+    rows = Rows(Row(i, "grad", ((EveryN(), ("norm",)),), dict.fromkeys("u", NORM), target) for i, target in enumerate(TARGETS))
+    assert [indices.tolist() for _, indices in rows.alike()] == [[0, 1, 2, 3]]
+
+
+def net():
+    return nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(4)))
+
+
+RULES = [
+    Watch(params="*", tensors=["grad", "param"], stats=["mean", "norm"]),
+    Watch(params=["1.*", "3.0.bias"], tensors="grad", stats=["max"], every_n_steps=2),
+    Watch(params="*weight", tensors="update", stats=["norm", "ratio"], group_by=1),
+    Watch(modules="*", leaves=True, tensors="output", stats=["std"], every_n_steps=3),
+]
+
+
+def filled(due, absent=(), max_scalars=1000, pinned=()):
+    """A plan, its layout, and rows of moments with what follows from them."""
+    plan = resolve(net(), RULES, EveryN())
+    layout = Layout(plan, due, max_scalars, set(pinned), ("grad", "param", "update"))
+    torch.manual_seed(0)
+    rows = torch.stack([neutral(1)[0] if i in absent else measure(torch.randn(5 + i) + i) for i in range(len(plan.rows))])
+    groups = [merge_groups(rows[list(group.members)]) for group in plan.groups]
+    moments = torch.stack([*rows, *groups]).numpy()
+    return plan, layout, moments, layout.fill(moments)
+
+
+SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1, 2], [2], [1, 2, 3])]
+
+
+@pytest.mark.parametrize("due", SCHEDULES, ids=lambda due: ",".join(str(each) for each in sorted(each.every for each in due)))
+@pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
+def test_columns_are_what_rows_and_groups_ask_for(due, absent):
+    plan, layout, moments, step = filled(due, absent)
+    every = [*plan.rows, *plan.groups]
+    columns = step.columns()
+    wanted: dict[tuple[str, str], list[int]] = {}
+    for row in every:
+        for stat in row.asked(due):
+            wanted.setdefault((row.tensor, stat), []).append(row.index)
+    counted = list(dict.fromkeys((row.tensor, "count") for row in every if row.asked(due)))
+    assert [(series.tensor, series.stat) for series in columns] == [*wanted, *counted]
+    for series, (column, rows) in zip(columns, zip(layout.columns, wanted.values(), strict=True), strict=False):
+        assert column.rows.tolist() == rows and series.names == tuple(every[i].name for i in rows)
+        if series.stat != "ratio":
+            there = moments[rows, 0] > 0
+            assert series.measured.tolist() == there.tolist()
+            np.testing.assert_allclose(series.values[there], compute(series.stat, moments)[rows][there], rtol=1e-12)
+
+
+@pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
+@pytest.mark.parametrize("pinned", [(), ("2.0.weight",)], ids=["", "pinned"])
+def test_merged_rows_are_those_of_their_block(absent, pinned):
+    due = SCHEDULES[-1]
+    plan, layout, moments, step = filled(due, absent, max_scalars=40, pinned=pinned)
+    assert layout.depth is not None
+    merged = dict(step.merged(step.columns()))
+    expected: dict[str, float] = {}
+    blocks: dict[tuple[str, str], list[Row]] = {}
+    for row in plan.rows:
+        if row.asked(due):
+            blocks.setdefault((row.tensor, ".".join(row.name.split(".")[: layout.depth]) or "all"), []).append(row)
+    for (tensor, block), rows in blocks.items():
+        union = merge_groups(torch.from_numpy(moments[[row.index for row in rows]])).numpy()[None]
+        for stat in dict.fromkeys(stat for row in rows for stat in row.asked(due)):
+            if union[0, 0] > 0 and stat != "ratio":
+                expected[f"{tensor}_{stat}/{block}"] = compute(stat, union)[0]
+    for group in plan.groups:
+        for stat in group.asked(due):
+            if stat != "ratio":
+                expected[f"{group.tensor}_{stat}/{group.name}"] = compute(stat, moments[[group.index]])[0]
+    for row in plan.rows:
+        if row.name in pinned and row.index not in absent:
+            expected.update(
+                {f"{row.tensor}_{stat}/{row.name}": compute(stat, moments[[row.index]])[0] for stat in row.asked(due)}
+            )
+    assert {tag for tag in merged if "_ratio/" not in tag} == set(expected)
+    for tag, value in expected.items():
+        assert merged[tag] == pytest.approx(value, rel=1e-12), tag
