@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_hooks.engine.groups import add_groups
 from lightning_hooks.engine.plan import Matched, Plan
-from lightning_hooks.engine.rows import Row, Rows
+from lightning_hooks.engine.rows import Requests, Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
@@ -41,7 +41,8 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     """
     if rules is None:
         rules = DEFAULT_WATCH
-    rows: dict[tuple[int, str], Row] = {}
+    rows = _RowsByTarget()
+    known: dict[Requests, Requests] = {}  # one object where the same is asked
     modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
@@ -54,21 +55,19 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         found = Matched(rule)
         for tensor in tensors:
             stats = _stats_of(names, tensor, default=rule.stats is None)
-            fresh = []
-            for target in targets:
-                row = rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
-                fresh.append(row)
+            fresh = [rows.of(target, tensor) for target in targets]
             found.members.extend(row.index for row in fresh)
             alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
             kept = set(map(id, alone))
+            written, measured = (due, stats), (due, ())
             for row in fresh:
-                asked, own = ((due, stats), users) if id(row) in kept else ((due, ()), {})
-                row.requests = (*row.requests, asked)
-                if own:
-                    row.users = {**row.users, **own}
+                requests = (*row.requests, written if id(row) in kept else measured)
+                row.requests = known.setdefault(requests, requests)
+                if users and id(row) in kept:
+                    row.users = {**row.users, **users}
         matched.append(found)
     below = _add_param_rows(rows, matched)
-    plan = Plan(Rows(rows.values()), matched, tuple(schedules), param_row_of=below)
+    plan = Plan(Rows(rows.all), matched, tuple(schedules), param_row_of=below)
     _place_groups(plan)
     return plan
 
@@ -83,15 +82,31 @@ def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[lis
     return found, rule.tensors or ("param", "grad", "update")
 
 
-def _add_param_rows(rows: dict[tuple[int, str], Row], matched: Sequence[Matched]) -> dict[int, int]:
+class _RowsByTarget:
+    """Rows while they are made."""
+
+    def __init__(self) -> None:
+        self.all: list[Row] = []
+        self._known: dict[str, dict[int, Row]] = {}
+
+    def of(self, target: Target[Any], tensor: str) -> Row:
+        """That of a target and one of its tensors; made where there is none."""
+        known = self._known.setdefault(tensor, {})
+        row = known.get(id(target.value))
+        if row is None:
+            row = known[id(target.value)] = Row(len(self.all), tensor, target=target)
+            self.all.append(row)
+        return row
+
+
+def _add_param_rows(rows: _RowsByTarget, matched: Sequence[Matched]) -> dict[int, int]:
     """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
     in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
-    below: dict[int, int] = {}
-    for row in list(rows.values()):
-        if "ratio" in row.stats or row.index in in_groups:
-            own = rows.setdefault((id(row.target.value), "param"), Row(len(rows), "param", target=row.target))
-            below[row.index] = own.index
-    return below
+    return {
+        row.index: rows.of(row.target, "param").index
+        for row in rows.all[:]  # which grows
+        if "ratio" in row.stats or row.index in in_groups
+    }
 
 
 def _place_groups(plan: Plan) -> None:
