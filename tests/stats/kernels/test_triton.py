@@ -93,7 +93,7 @@ def test_tensors_of_this_machine_do_not_ask_for_triton():
     done = run(
         "-c",
         "import sys, torch; from lightning_hooks.stats import kernels; from lightning_hooks.stats.kernels import elsewhere; "
-        "from lightning_hooks.stats.table import Table; t = Table(1); t.writer(0, t, print); "
+        "from lightning_hooks.stats.table import Table; t = Table(1); t.writer(0, print); "
         "t.measure_all([0], [torch.ones(3)]); "
         "elsewhere.measure(torch.ones(3)); elsewhere.measure_many([torch.ones(3)]); kernels.measure(torch.ones(3)); "
         "print('triton' in sys.modules)",
