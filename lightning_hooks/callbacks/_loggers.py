@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -11,7 +12,12 @@ from torch import Tensor
 
 from lightning_hooks.errors import HooksError
 from lightning_hooks.stats.record import StepRecord
+from lightning_hooks.taps import for_each
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
+
+
+def _log(logger: Any, record: StepRecord) -> None:
+    logger.log_metrics(record.scalars, step=record.step)
 
 
 class Outlet:
@@ -58,9 +64,8 @@ class Outlet:
             writer = self._writer(logger)
             if writer is not None:
                 writer.write(*records)
-                continue
-            for record in records:
-                logger.log_metrics(record.scalars, step=record.step)
+            else:
+                for_each(partial(_log, logger), records)
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.

@@ -18,6 +18,8 @@ from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Alike = Sequence[tuple[Row, Indices]]
+"""Rows of which the same is asked: the first of them, and the indices of all."""
 
 
 class Column(NamedTuple):
@@ -40,12 +42,12 @@ def _joined(parts: Iterable[Indices]) -> Indices:
     return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
 
 
-def _columns(plan: Plan, due: Due) -> tuple[list[Column], list[Column]]:
+def _columns(plan: Plan, alike: Alike, due: Due) -> tuple[list[Column], list[Column]]:
     """The columns of what is counted, one for each tensor, and of its statistics."""
     counted: dict[str, list[Indices]] = {}
     written: dict[tuple[str, str], list[Indices]] = {}
     groups: list[tuple[Row | Group, Indices]] = [(group, np.array([group.index])) for group in plan.groups]
-    for first, rows in (*plan.rows.alike(), *groups):
+    for first, rows in (*alike, *groups):
         stats = first.asked(due)
         if stats:
             counted.setdefault(first.tensor, []).append(rows)
@@ -79,7 +81,8 @@ class Layout:
     def __init__(
         self, plan: Plan, due: Due, max_scalars: int, pinned: set[str], totals: Sequence[str], prefix: str = ""
     ) -> None:
-        self.counts, members = _columns(plan, due)
+        alike = plan.rows.alike()
+        self.counts, members = _columns(plan, alike, due)
         drawn = [column for column in members if column.stat == "histogram"]
         self.drawn_tags = tuple(f"{prefix}{column.tensor}_histogram/{name}" for column in drawn for name in column.names)
         self.drawn_rows = _joined(column.rows for column in drawn)
@@ -88,9 +91,8 @@ class Layout:
         self.depth: int | None = None  # of the module tree, at which rows are merged
         self._unions: list[Indices] = []
         self._rows = len(plan.rows) + len(plan.groups)
-        self._roll_up(plan, due, max_scalars, pinned)
+        self._roll_up(plan, alike, due, max_scalars, pinned)
         self._totals = [tensor for tensor in totals if tensor in plan.tensors]
-        alike = plan.rows.alike()
         unions = [self._union(np.sort(_joined(rows for first, rows in alike if first.tensor == t))) for t in self._totals]
         everything = self._union(np.arange(len(plan.rows)))
         merges = Merges(self._unions)
@@ -120,7 +122,7 @@ class Layout:
         self._unions.append(rows)
         return self._rows + len(self._unions) - 1
 
-    def _roll_up(self, plan: Plan, due: Due, max_scalars: int, pinned: set[str]) -> None:
+    def _roll_up(self, plan: Plan, alike: Alike, due: Due, max_scalars: int, pinned: set[str]) -> None:
         self._pinned: list[tuple[int, Indices, list[str]]] = []
         self._merged_tags: tuple[str, ...] = ()
         self._merged_stats: list[str] = []
@@ -135,7 +137,7 @@ class Layout:
                 names = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
                 self._pinned.append((number, np.array(kept, dtype=np.intp), names))
         fixed = sum(len(names) for _, _, names in self._pinned)
-        written = [(first, rows) for first, rows in plan.rows.alike() if first.asked(due)]
+        written = [(first, rows) for first, rows in alike if first.asked(due)]
         labels = [Labels(first.tensor, first.asked(due), [plan.name(row) for row in rows]) for first, rows in written]
         indices = _joined(rows for _, rows in written)
         rollup = RollUp(labels, max(max_scalars - fixed, 0))

@@ -66,7 +66,6 @@ class Observer(Participant):
         self.sample: Sample | None = None
         self.detour = Detour(self)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self._always = all(schedule == EveryN() for schedule in plan.schedules)  # due at every step
         self._last_due: tuple[int, Due] = (-1, frozenset())
         pairs = plan.pair_rows
         self.table = Table(
@@ -100,8 +99,6 @@ class Observer(Participant):
         return min((at for _, widened in self._intervals if (at := widened.next(step)) is not None), default=None)
 
     def _due_at(self, step: int) -> Due:
-        if self._always:
-            return self._all_due
         if step != self._last_due[0]:
             due = [schedule for schedule, widened in self._intervals if widened.due(step)]
             known = self._all_due
@@ -146,7 +143,6 @@ class Observer(Participant):
             if self.expense is not None:
                 self.expense.begin_anew()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
-            self._always = all(widened == EveryN() for _, widened in self._intervals)
             self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:

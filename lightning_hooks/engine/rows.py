@@ -139,9 +139,9 @@ class Rows(Sequence[Row]):
 
     def alike(self) -> list[tuple[Row, NDArray[np.intp]]]:
         """The rows of which the same is asked: the first of them, and the indices of all."""
-        which = np.array(self._which)
-        found = [np.flatnonzero(which == each) for each in range(len(self._asked))]
-        return [(self[int(indices[0])], indices) for indices in found]
+        which = np.array(self._which, dtype=np.intp)  # numbered by their first rows
+        found = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+        return [(self[int(indices[0])], indices) for indices in found if len(indices)]
 
     def name(self, index: int) -> str:
         """The name of one of them."""

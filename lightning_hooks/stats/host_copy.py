@@ -87,8 +87,9 @@ def at_once(tensor: Tensor, view: ArrayView | None = None) -> HostCopy:
         tensor: as in `begin_copy`.
         view: as there.
     """
-    there = view is not None and tensor.is_cpu and not tensor.requires_grad
-    return Here(view.of(tensor) if view is not None and there else tensor.detach().cpu().numpy())
+    if view is not None and tensor.is_cpu and not tensor.requires_grad:
+        return Here(view.of(tensor))
+    return Here(tensor.detach().cpu().numpy())
 
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:

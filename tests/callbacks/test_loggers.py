@@ -6,6 +6,7 @@ import csv
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch, read_run
+from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.stats.record import StepRecord
 from tests.callbacks.models import Gan, Memory, Net, assert_clean, data, everything, trainer_of, watch_fit
 
 NORMS = [Watch(params="*", tensors=["grad", "update"], stats="norm"), Watch(modules="body.*", tensors="output", stats="mean")]
@@ -216,6 +219,15 @@ def test_a_failing_logger_raises_its_own_exception(tmp_path: Path) -> None:
         trainer_of(tmp_path, StatsMonitor(NORMS), logger=logger).fit(model, data())
     assert raised.value is logger.error
     assert_clean(model)
+
+
+def test_a_failing_logger_gets_the_steps_that_come_together_with_the_failing_one() -> None:
+    logger = Broken()
+    outlet = Outlet(SimpleNamespace(is_global_zero=True, loggers=[logger]))  # type: ignore[arg-type]
+    records = [StepRecord(step, summaries={"grad_norm/body.0.weight": 1.0}) for step in (1, 2, 3)]
+    with pytest.raises(OSError, match="no space left"):
+        outlet.write(*records)
+    assert [step for step, _ in logger.ours] == [1, 3]
 
 
 def test_a_failing_logger_detaches_the_monitor_and_training_goes_on(tmp_path: Path) -> None:

@@ -274,7 +274,10 @@ PyMODINIT_FUNC PyInit__hooks() {
   const struct {
     PyObject** name;
     const char* text;
-  } names[] = {{&open_name, "open"},        {&dtype_name, "dtype"}, {&hooks_name, "_backward_hooks"}, {&grad_fn, "grad_fn"},
+  } names[] = {{&open_name, "open"},
+               {&dtype_name, "dtype"},
+               {&hooks_name, "_backward_hooks"},
+               {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
