@@ -104,19 +104,18 @@ HOOKS_POP
 #define HOOKS_BYTES 32
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm256_cvtph_ps(read<__m128i>(p)))
 #define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm256_cvtps_pd(reinterpret_cast<__m128>(x)))
-// The same of 32 bytes; and a vector of bytes added up, eight by eight.
+// The same of 32 bytes; a vector of bytes added up, eight by eight; whether any byte is above that of another vector.
 #define HOOKS_BITS(x) reinterpret_cast<__m256i>(x)
 #define HOOKS_EQUAL(a, b) static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(HOOKS_BITS(a), HOOKS_BITS(b))))
 #define HOOKS_ABOVE(a, b) ~HOOKS_EQUAL(_mm256_min_epu8(HOOKS_BITS(a), HOOKS_BITS(b)), a)
 #define HOOKS_COUNT(mask) __builtin_popcount(mask)
 #define HOOKS_FIRST(mask) __builtin_ctz(mask)
 #define HOOKS_BYTE_SUMS(x) _mm256_sad_epu8(HOOKS_BITS(x), _mm256_setzero_si256())
-// Two vectors of narrower numbers in one: with their signs, or below 256 as bytes. Of two such steps the order is put right after.
+#define HOOKS_ANY_ABOVE(a, b) !_mm256_testz_si256(_mm256_subs_epu8(HOOKS_BITS(a), HOOKS_BITS(b)), _mm256_set1_epi8(-1))
+// Two vectors of narrower numbers in one: with their signs, or below 256 as bytes.
 #define HOOKS_SHORTS_OF(a, b) reinterpret_cast<key_vec>(_mm256_packs_epi32(HOOKS_BITS(a), HOOKS_BITS(b)))
 #define HOOKS_SIGNED_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packs_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
 #define HOOKS_LOW_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packus_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
-#define HOOKS_IN_ORDER(x) \
-  reinterpret_cast<byte_vec>(_mm256_permutevar8x32_epi32(HOOKS_BITS(x), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)))
 HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
@@ -125,10 +124,10 @@ HOOKS_POP
 #undef HOOKS_COUNT
 #undef HOOKS_FIRST
 #undef HOOKS_BYTE_SUMS
+#undef HOOKS_ANY_ABOVE
 #undef HOOKS_SHORTS_OF
 #undef HOOKS_SIGNED_BYTES_OF
 #undef HOOKS_LOW_BYTES_OF
-#undef HOOKS_IN_ORDER
 #undef HOOKS_BITS
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
