@@ -8,6 +8,7 @@ from weakref import ref
 
 from torch import Tensor
 
+from lightning_hooks.stats.kernels import Way
 from lightning_hooks.stats.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -44,16 +45,15 @@ class Slot:
         self.observer.take(self.row, look, last=False)
 
 
-class Measuring:
+class Measuring(Way):
     """The way into a row by a measurement.
 
     Args:
         observer: whose table.
     """
 
-    direct = True
-
     def __init__(self, observer: Observer) -> None:
+        self.direct = True
         self._observer = ref(observer)  # which may own this
 
     @property

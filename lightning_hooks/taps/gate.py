@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-class Gate:
+from lightning_hooks._build import wanted
+
+if TYPE_CHECKING:
+    from lightning_hooks.taps._hooks import Flag
+elif wanted() == "reference":
+    Flag = object
+else:
+    try:
+        from lightning_hooks.taps._hooks import Flag
+    except ImportError:
+        Flag = object
+
+
+class Gate(Flag):
     """Flags that every hook of one model shares.
 
     `open`: closed during the sanity check, in stages that nobody watches and between batches, and then a hook returns at once.
+    Compiled hooks read it without the interpreter.
     `traced`: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
     variant of a graph for each value.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats.kernels import arrays, elsewhere, tensors
 from lightning_hooks.stats.kernels.elsewhere import on_device
 
-__all__ = ["NOWHERE", "VARIABLE", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
+__all__ = ["NOWHERE", "VARIABLE", "Way", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
 
 
 def _choose() -> tuple[ModuleType | None, str]:
@@ -41,6 +41,10 @@ NOWHERE: Final = -1  # in the place of a histogram that is not kept
 compiled: ModuleType | None  # the module `native` where it serves
 compiled, _IN_USE = _choose()
 host: ModuleType = arrays if compiled is None else compiled  # measures in the memory of this machine
+if TYPE_CHECKING:
+    from lightning_hooks.stats.kernels.arrays import Way
+else:
+    Way = host.Way
 
 
 def measure(tensor: Tensor) -> Tensor:

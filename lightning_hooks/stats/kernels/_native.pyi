@@ -22,6 +22,10 @@ def measure_many(tensors: Sequence[Tensor], /) -> list[bytes | None]: ...
 def measure_into(
     state: Tensor, first: int, histogram: int | None, tensor: Tensor, merging: bool, magnitudes: bool = True, /
 ) -> bool: ...
+
+class Way:
+    direct: bool
+
 def writer(table: Any, row: int, histogram: int | None, detour: Any, /) -> Callable[[Tensor], None]: ...
 def measure_many_into(
     state: Tensor,

@@ -31,6 +31,15 @@ _COLUMNS: Final = np.arange(MOMENTS)
 _CHUNK: Final = 1 << 20  # elements that are converted at a time
 
 
+class Way:
+    """What a detour may be made of.
+
+    `direct` says whether tensors may be written without it.
+    """
+
+    direct: bool
+
+
 def read(tensor: Tensor, /) -> bytes | None:
     """Raw moments as nine float64 numbers, or None for what is not measured here."""
     row = _row(tensor)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_hooks.stats.kernels import _native
 from lightning_hooks.stats.kernels._native import (
+    Way,
     copy_many,
     derive,
     draw,
@@ -34,6 +35,7 @@ from lightning_hooks.stats.kernels._native import measure_histogram as read_hist
 from lightning_hooks.stats.kernels._native import measure_many as read_many
 
 __all__ = [
+    "Way",
     "copy_many",
     "derive",
     "describe",

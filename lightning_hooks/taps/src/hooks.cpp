@@ -18,16 +18,15 @@ PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* minus_one = nullptr;
-PyObject *open_name, *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
+PyObject* flag_type = nullptr;
+PyObject *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
 
-// 1 where an attribute is True, 0 where it is anything else, -1 with a Python error set.
-int is_true(PyObject* owner, PyObject* name) {
-  PyObject* const value = PyObject_GetAttr(owner, name);
-  if (!value) return -1;
-  Py_DECREF(value);  // True itself stays
-  return value == Py_True;
-}
-
+// What gates are made of: every hook asks whether it is open.
+struct Flag {
+  PyObject_HEAD
+  char open;
+};
+bool is_open(PyObject* gate) { return gate && reinterpret_cast<const Flag*>(gate)->open; }
 
 // What a visitor may be called by without the interpreter: 0, or -1 with a Python error set. Its type then has a capsule of this
 // name, `_see`, that holds the function.
@@ -84,6 +83,11 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
     PyErr_Format(PyExc_TypeError, "expected %zu arguments, none by name", kFields<Type>);
     return -1;
   }
+  const int gated = PyObject_IsInstance(PyTuple_GetItem(args, 0), flag_type);
+  if (gated <= 0) {
+    if (gated == 0) PyErr_Format(PyExc_TypeError, "expected a gate, not %R", PyTuple_GetItem(args, 0));
+    return -1;
+  }
   for (std::size_t i = 0; i < kFields<Type>; ++i) {
     PyObject* const value = PyTuple_GetItem(args, static_cast<Py_ssize_t>(i));
     Py_INCREF(value);
@@ -119,8 +123,7 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
   if (grad == Py_None) Py_RETURN_NONE;  // a consumer's backward returned none
-  const int open = is_true(hook->gate, open_name);
-  if (open < 0 || (open && !show(hook, grad))) return nullptr;
+  if (is_open(hook->gate) && !show(hook, grad)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -155,7 +158,7 @@ bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
 // -1 with a Python error set.
 int in_backward() {
   PyObject* const task = PyObject_CallNoArgs(graph_task);
-  const int inside = task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;
+  const int inside = task == minus_one ? 0 : task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;  // most often it is it
   Py_XDECREF(task);
   return inside;
 }
@@ -191,9 +194,7 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* no
 PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
   const Plain* const hook = reinterpret_cast<Plain*>(self);
   if (given != 3) return PyErr_Format(PyExc_TypeError, "expected the module, its arguments and its result");
-  const int open = is_true(hook->gate, open_name);
-  if (open < 0) return nullptr;
-  if (!open) Py_RETURN_NONE;
+  if (!is_open(hook->gate)) Py_RETURN_NONE;
   PyObject* const output = args[2];
   const int plain = is_plain(output);
   if (plain < 0) return nullptr;
@@ -224,6 +225,7 @@ PyObject* py_setup(PyObject*, PyObject* args) {
 }
 
 #define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
+PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
 PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
 PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
                                FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
@@ -236,6 +238,7 @@ template <class Function>
 void* slot_of(Function function) {
   return reinterpret_cast<void*>(function);
 }
+PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
 PyType_Slot look_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                             {Py_tp_init, slot_of(initialize<Look>)},
                             {Py_tp_call, slot_of(look_call)},
@@ -253,6 +256,7 @@ PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_methods, plain_methods},
                              {0, nullptr}};
 constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
+PyType_Spec flag_spec = {"lightning_hooks.taps._hooks.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
 PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kFlags, look_slots};
 PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kFlags, plain_slots};
 
@@ -261,11 +265,12 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look.", -1, functions, nullptr, nullptr, nullptr, nullptr};
 
-bool add_type(PyObject* module, const char* name, PyType_Spec& spec) {
+// Borrowed: the module keeps it. Null with a Python error set.
+PyObject* add_type(PyObject* module, const char* name, PyType_Spec& spec) {
   PyObject* const type = PyType_FromSpec(&spec);
   const bool added = type && PyModule_AddObjectRef(module, name, type) == 0;
   Py_XDECREF(type);
-  return added;
+  return added ? type : nullptr;
 }
 
 }  // namespace
@@ -274,17 +279,19 @@ PyMODINIT_FUNC PyInit__hooks() {
   const struct {
     PyObject** name;
     const char* text;
-  } names[] = {{&open_name, "open"},
-               {&dtype_name, "dtype"},
+  } names[] = {{&dtype_name, "dtype"},
                {&hooks_name, "_backward_hooks"},
                {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
   PyObject* const module = PyModule_Create(&definition);
-  if (module && (!add_type(module, "Look", look_spec) || !add_type(module, "Plain", plain_spec))) {
+  if (!module) return nullptr;
+  flag_type = add_type(module, "Flag", flag_spec);
+  if (!flag_type || !add_type(module, "Look", look_spec) || !add_type(module, "Plain", plain_spec)) {
     Py_DECREF(module);
     return nullptr;
   }
+  Py_INCREF(flag_type);  // as long as the process
   return module;
 }

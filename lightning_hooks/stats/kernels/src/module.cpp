@@ -131,4 +131,11 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The native kernel."
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__native() { return hooks::add_writer_type() ? PyModule_Create(&definition) : nullptr; }
+PyMODINIT_FUNC PyInit__native() {
+  PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
+  if (module && !hooks::add_way_type(module)) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

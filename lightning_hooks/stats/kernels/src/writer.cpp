@@ -2,20 +2,29 @@
 
 #include <structmember.h>
 
+#include <cstddef>
+
 #include "writing.hpp"
 
 namespace hooks {
 namespace {
 
-PyObject* writer_type = nullptr;
+PyObject *writer_type = nullptr, *way_type = nullptr;
 PyObject *direct_name, *state_name;
+
+// What detours may be made of: whether tensors may be written is asked for every tensor, and an attribute takes longer to look up
+// than this takes to read.
+struct Way {
+  PyObject_HEAD
+  char direct;
+};
 
 struct Writer {
   PyObject_HEAD
   PyObject *table, *detour;
   Py_ssize_t histogram;  // there are thousands of these, so they are kept small
   int row;
-  bool sized;
+  bool sized, has_way;
 };
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -39,12 +48,19 @@ void destroy(PyObject* self) {
   Py_DECREF(type);
 }
 
-// 1 where tensors may be written and this one was; 0 where not; -1 with a Python error set.
+// 1 where tensors may be written, 0 where not; -1 with a Python error set.
+int is_direct(const Writer* writer) {
+  if (writer->has_way) return reinterpret_cast<const Way*>(writer->detour)->direct;
+  PyObject* const direct = PyObject_GetAttr(writer->detour, direct_name);
+  if (!direct) return -1;
+  Py_DECREF(direct);  // True itself stays
+  return direct == Py_True;
+}
+
+// As `is_direct`, when the tensor is written.
 int write_directly(const Writer* writer, PyObject* tensor) {
-  PyObject* const open = PyObject_GetAttr(writer->detour, direct_name);
-  if (!open) return -1;
-  Py_DECREF(open);  // True itself stays
-  if (open != Py_True) return 0;
+  const int direct = is_direct(writer);
+  if (direct <= 0) return direct;
   PyObject* const into = PyObject_GetAttr(writer->table, state_name);
   if (!into) return -1;
   const int done = measure_into(into, writer->row * static_cast<Py_ssize_t>(kMoments), writer->histogram, tensor, true, writer->sized);
@@ -98,10 +114,16 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   writer->row = row;
   writer->histogram = counts;
   writer->sized = magnitudes == Py_True;
+  const int has_way = PyObject_IsInstance(detour, way_type);
+  if (has_way < 0) {
+    Py_DECREF(made);
+    return nullptr;
+  }
+  writer->has_way = has_way;
   return made;
 }
 
-bool add_writer_type() {
+bool make_writer_types() {
   static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
                                 {Py_tp_traverse, slot_of(traverse)},
                                 {Py_tp_clear, slot_of(clear)},
@@ -109,13 +131,20 @@ bool add_writer_type() {
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.stats.kernels._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(Way, direct), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+  static PyType_Slot way_slots[] = {{Py_tp_members, members}, {0, nullptr}};
+  static PyType_Spec way_spec = {"lightning_hooks.stats.kernels._native.Way", sizeof(Way), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, way_slots};
   direct_name = PyUnicode_InternFromString("direct");
   state_name = PyUnicode_InternFromString("state");
   writer_type = PyType_FromSpec(&spec);
-  PyObject* const pointer = writer_type ? PyCapsule_New(slot_of(see), "see", nullptr) : nullptr;
-  const bool added = pointer && PyObject_SetAttrString(writer_type, "_see", pointer) == 0;
+  way_type = PyType_FromSpec(&way_spec);
+  PyObject* const pointer = writer_type && way_type ? PyCapsule_New(slot_of(see), "see", nullptr) : nullptr;
+  const bool made = pointer && PyObject_SetAttrString(writer_type, "_see", pointer) == 0;
   Py_XDECREF(pointer);
-  return added;
+  return made;
 }
+
+bool add_way_type(PyObject* module) { return PyModule_AddObjectRef(module, "Way", way_type) == 0; }
 
 }  // namespace hooks

@@ -10,7 +10,8 @@ namespace hooks {
 // tensor in place of that.
 PyObject* py_writer(PyObject*, PyObject* args);
 
-// Makes the type; false with a Python error set.
-bool add_writer_type();
+// Makes the types, and adds that of detours; false with a Python error set.
+bool make_writer_types();
+bool add_way_type(PyObject* module);
 
 }  // namespace hooks
