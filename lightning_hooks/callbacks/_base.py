@@ -146,9 +146,10 @@ class HooksCallback(EveryStage):
         self._finish_batch(trainer, "train", batch_idx)
         if dispatcher.resting is not None and not self._waits:
             return
-        if dispatcher.step is None or trainer.fit_loop.epoch_loop._should_accumulate():
+        step = dispatcher.step
+        if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
-        self._finish(trainer, dispatcher.step)
+        self._finish(trainer, step)
         if dispatcher.participants and dispatcher.participants[-1] in self._participants:
             dispatcher.end()
 

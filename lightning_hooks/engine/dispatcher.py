@@ -181,8 +181,13 @@ class Dispatcher:
         self.stage = stage
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
-            self._renew()
-            active = [(p, key) for p in self.participants if (key := p.due(step, stage)) is not None]
+            if self.renewal.wanted:
+                self._renew()
+            active: list[tuple[Participant, Hashable]] = []
+            for participant in self.participants:  # not at once: what runs at every step calls as little as it can
+                key = participant.due(step, stage)
+                if key is not None:
+                    active.append((participant, key))
             opened = self._like.get(stage)
             if opened is None or opened.active != active:
                 called = self._called.setdefault(stage, set())  # the same set at every step: the hooks that stay write into it
@@ -191,13 +196,13 @@ class Dispatcher:
             self._open[stage] = opened
             if stage == TRAIN:
                 self.moments.clear()
-            reporting = stage == TRAIN and (reporting or any(p.reports for p, _ in opened.active))
-            for participant, _ in opened.active:
+            reporting = stage == TRAIN and (reporting or opened.reports)
+            for participant in opened.actors:
                 with participant.account:
                     participant.begin(step, stage, reporting)
         if opened.key != self._hooks.key:
             self._install()
-        for participant, _ in opened.active:
+        for participant in opened.actors:
             participant.batch()
         if opened.active:
             self._hooks.begin_batch()
@@ -211,7 +216,8 @@ class Dispatcher:
 
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
-        self.suspend()
+        if self.gate.open or self._reopen:
+            self.suspend()
         self.wake()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
@@ -283,9 +289,7 @@ class Dispatcher:
         return out
 
     def _renew(self) -> None:
-        if self.renewal.wanted and self.renewal.renew(
-            target for participant in self.participants for target in participant.all_targets()
-        ):
+        if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
             for participant in self.participants:
                 participant.renewed()
             self._hooks.forget()

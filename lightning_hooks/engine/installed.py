@@ -123,7 +123,8 @@ class Installed:
         Args:
             opening: whether to open it.
         """
-        self._parameters.register()
+        if self._parameters.chains:
+            self._parameters.register()
         if opening:
             self._gate.open = True
             self._gate.traced = self._compiled.busy

@@ -100,7 +100,10 @@ class Observer(Participant):
 
     def _due_at(self, step: int) -> Due:
         if step != self._last_due[0]:
-            due = [schedule for schedule, widened in self._intervals if widened.due(step)]
+            due: list[EveryN] = []
+            for schedule, widened in self._intervals:
+                if widened.due(step):
+                    due.append(schedule)
             known = self._all_due
             if len(due) < len(self._intervals):
                 known = self._known_due.setdefault(tuple(due), frozenset(due))
@@ -111,14 +114,17 @@ class Observer(Participant):
         """Start with an empty table."""
         self.schedules = self._due_at(step)
         if self.expense is not None:
-            self._time_with(self.expense.begin(self.schedules, self.account.meter.clock))
+            sample = self.expense.begin(self.schedules, self.account.meter.clock)
+            if sample is not None:
+                self._time_with(sample)
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
 
     def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""
-        self._time_with(None)
+        if self.sample is not None:
+            self._time_with(None)
         if self.expense is not None:
             self.expense.lap(own, wall, steps)
 

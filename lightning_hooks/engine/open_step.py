@@ -18,10 +18,12 @@ class OpenStep:
     called: set[int] = field(default_factory=set)
     key: tuple[Any, ...] = ()  # equal for steps that need the same hooks
     actors: list[Participant] = field(default_factory=list)
+    reports: bool = False  # whether any of them has what transforms report be written
 
     def __post_init__(self) -> None:
         self.key = tuple([(id(p), key) for p, key in self.active])
         self.actors = [p for p, _ in self.active]
+        self.reports = any(p.reports for p in self.actors)
 
     def open_anew(self, step: int) -> None:
         """Begin another step in which the same is done, and in which no module was called yet.

@@ -29,20 +29,20 @@ class ParameterHooks:
         self._gate = gate
         self._handles = handles
         self._step_handles = step_handles
-        self._chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
+        self.chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
 
     def build(self, parts: Iterable[tuple[nn.Parameter, Part]]) -> None:
         """Put the parts together, in their order; what must see the gradient as it is accumulated comes last."""
-        self._chains = {}
+        self.chains = {}
         for parameter, part in parts:
-            self._chains.setdefault(id(parameter), (parameter, []))[1].append(part)
-        for _, chain in self._chains.values():
+            self.chains.setdefault(id(parameter), (parameter, []))[1].append(part)
+        for _, chain in self.chains.values():
             chain.sort(key=lambda part: getattr(part, "last", False))
 
     def register(self) -> None:
         """Hook the parameters that have none yet. A frozen one refuses a hook, so it gets its own when it is unfrozen."""
         lazy = False
-        for key, (parameter, parts) in self._chains.items():
+        for key, (parameter, parts) in self.chains.items():
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
             elif parameter.requires_grad and ("param", key) not in self._handles:
