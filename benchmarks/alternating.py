@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -143,6 +146,22 @@ def every_nth(single: list[float], after: list[float], base: list[list[float]], 
     }
 
 
+def row_of(letter: str, name: str, seconds: float) -> dict[str, Any]:
+    """The row of a workload and a variant.
+
+    Args:
+        letter: of the workload.
+        name: of the variant.
+        seconds: as for `layout_for`.
+    """
+    workload = WORKLOADS[letter]
+    layout = layout_for(workload, (OFF, name), seconds, least=12 if output.full() else 6)
+    if VARIANTS[name].single:
+        # Two of the steps are the watched one and its follower; and the difference is one in a thousand.
+        layout = replace(layout, length=max(layout.length, 6), rounds=_SINGLE_ROUNDS * layout.rounds)
+    return measure(workload, name, layout)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     parser = output.arguments(main.__doc__ or "")
@@ -151,14 +170,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 5.0)
     options = parser.parse_args(arguments)
     rows = []
-    for letter in options.workloads.split(","):
-        for name in options.variants.split(","):
-            workload = WORKLOADS[letter]
-            layout = layout_for(workload, (OFF, name), options.seconds, least=12 if output.full() else 6)
-            if VARIANTS[name].single:
-                # Two of the steps are the watched one and its follower; and the difference is one in a thousand.
-                layout = replace(layout, length=max(layout.length, 6), rounds=_SINGLE_ROUNDS * layout.rounds)
-            row = measure(workload, name, layout)
+    # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        for letter, name in product(options.workloads.split(","), options.variants.split(",")):
+            row = fresh.submit(row_of, letter, name, options.seconds).result()
             rows.append(row)
             print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
     output.write(options.name or "alternating", rows, options.out)
