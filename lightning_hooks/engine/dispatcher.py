@@ -184,7 +184,7 @@ class Dispatcher:
             if self.renewal.wanted:
                 self._renew()
             active: list[tuple[Participant, Hashable]] = []
-            for participant in self.participants:  # not at once: what runs at every step calls as little as it can
+            for participant in self.participants:  # a comprehension would be one more call at every step
                 key = participant.due(step, stage)
                 if key is not None:
                     active.append((participant, key))

@@ -29,7 +29,7 @@ class ParameterHooks:
         self._gate = gate
         self._handles = handles
         self._step_handles = step_handles
-        self.chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}
+        self.chains: dict[int, tuple[nn.Parameter, list[Part]]] = {}  # without any there is nothing to register
 
     def build(self, parts: Iterable[tuple[nn.Parameter, Part]]) -> None:
         """Put the parts together, in their order; what must see the gradient as it is accumulated comes last."""

@@ -30,6 +30,10 @@ class Gate(Flag):
         self.open = False
         self.traced = False
 
+    def __reduce__(self) -> tuple[type[Gate], tuple[()]]:
+        """A copy is closed, and nobody's."""
+        return (Gate, ())
+
     def shut(self) -> None:
         """Close it for both."""
         self.open = self.traced = False

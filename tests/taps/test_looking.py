@@ -18,6 +18,8 @@ try:
     from lightning_hooks.taps import quick
 except ImportError:
     quick = None
+if os.environ.get("LIGHTNING_HOOKS_KERNEL") == "reference":  # gates are not of the compiled type then
+    quick = None
 KINDS = [plain, pytest.param(quick, marks=pytest.mark.skipif(quick is None, reason="installed without a compiler"))]
 
 
@@ -224,6 +226,19 @@ def test_wrong_arguments_are_refused():
         quick.PlainHook(gate, set(), None, None, print).run(1)
     with pytest.raises(AttributeError):
         quick.LookHook(gate, print).gate = None
+    for wrong in (None, weakref.proxy(gate)):  # whose memory is read as that of a gate
+        with pytest.raises(TypeError, match="expected a gate"):
+            quick.LookHook(wrong, print)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))])
+def test_a_copy_of_a_gate_is_closed(copied):
+    gate = Gate()
+    gate.open = gate.traced = True
+    other = copied(gate)
+    assert (other.open, other.traced, gate.open) == (False, False, True)
+    gate.shut()
+    assert not gate.open
 
 
 def test_the_reference_takes_the_hooks_in_python():
@@ -231,5 +246,5 @@ def test_the_reference_takes_the_hooks_in_python():
     env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "lightning_hooks.taps.plain"
-    if quick is not None and os.environ.get("LIGHTNING_HOOKS_KERNEL") != "reference":
+    if quick is not None:
         assert looking.PlainHook is quick.PlainHook

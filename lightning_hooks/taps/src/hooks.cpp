@@ -83,9 +83,9 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
     PyErr_Format(PyExc_TypeError, "expected %zu arguments, none by name", kFields<Type>);
     return -1;
   }
-  const int gated = PyObject_IsInstance(PyTuple_GetItem(args, 0), flag_type);
-  if (gated <= 0) {
-    if (gated == 0) PyErr_Format(PyExc_TypeError, "expected a gate, not %R", PyTuple_GetItem(args, 0));
+  PyObject* const gate = PyTuple_GetItem(args, 0);
+  if (!PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // not by what it says that it is
+    PyErr_Format(PyExc_TypeError, "expected a gate, not %R", gate);
     return -1;
   }
   for (std::size_t i = 0; i < kFields<Type>; ++i) {

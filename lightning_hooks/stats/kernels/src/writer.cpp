@@ -114,12 +114,7 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   writer->row = row;
   writer->histogram = counts;
   writer->sized = magnitudes == Py_True;
-  const int has_way = PyObject_IsInstance(detour, way_type);
-  if (has_way < 0) {
-    Py_DECREF(made);
-    return nullptr;
-  }
-  writer->has_way = has_way;
+  writer->has_way = PyObject_TypeCheck(detour, reinterpret_cast<PyTypeObject*>(way_type));
   return made;
 }
 
