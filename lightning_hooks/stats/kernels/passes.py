@@ -22,6 +22,7 @@ Array = NDArray[Any]
 Row = tuple[float, ...]
 
 BLOCK: Final = 512  # numbers in a row of sums: few enough that their float32 errors stay at 1e-7
+NORM: Final = 128  # in a row of squares where torch adds them up, which it does one after the other in each lane
 ALONE: Final = 1 << 18  # elements of a piece that one thread reads, and NumPy is faster at small ones
 SHARED: Final = 1 << 20  # of one that torch's threads share
 FEW: Final = 128  # numbers that Python adds up sooner than NumPy begins to
@@ -158,6 +159,6 @@ def _zeros(values: Tensor) -> int:
 def _sums_in_threads(values: Tensor) -> tuple[float, float]:
     whole = values.numel() // BLOCK * BLOCK
     rows, rest = values[:whole].view(-1, BLOCK), values[whole:].numpy()  # torch adds up rows in half the time of all at once
-    norms = torch.linalg.vector_norm(rows, dim=1).numpy().astype(np.float64)
+    norms = torch.linalg.vector_norm(rows.view(-1, NORM), dim=1).numpy().astype(np.float64)
     total = float(_sum(rows.sum(1).numpy(), dtype=np.float64)) + _total(rest)
     return total, float(_dot(norms, norms)) + _total(rest, squared=True)

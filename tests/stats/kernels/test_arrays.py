@@ -10,7 +10,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.kernels import arrays, passes, reference, stacks
 from lightning_hooks.stats.kernels.tensors import measure, measure_many
-from lightning_hooks.stats.moments import ABS_SUM, MEAN, MOMENTS, UNDERFLOW
+from lightning_hooks.stats.moments import ABS_SUM, M2, MEAN, MOMENTS, UNDERFLOW
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, is_near, normal, numbers
 
 KINDS = {
@@ -60,6 +60,16 @@ def test_magnitudes_are_left_out_where_nobody_asks_for_them(size, kind, threads)
     known = ("zeros", "equal", "to", "with a", "subn")  # where they cost nothing, or float64 does everything
     if not kind.startswith(known) and not kind.endswith("zeros"):
         assert fewer[[ABS_SUM, UNDERFLOW]].isnan().all()
+
+
+def test_squares_of_one_number_again_and_again(threads):
+    """Their sums are all rounded the same way."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        scale = torch.rand((), generator=generator) * 3 + 0.3
+        tensor = (torch.rand(passes.SHARED, generator=generator) < 0.69).float() * scale
+        deviations = passes.measure(tensor, 1e-38)[M2]
+        assert deviations == pytest.approx(tensor.double().var(correction=0).item() * tensor.numel(), rel=1.5e-6)
 
 
 def put(tensors, *more, magnitudes=True):
