@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
 from benchmarks.repeat import repeat
-from lightning_hooks.stats.record import Columns, Series, StepRecord
+from lightning_hooks.stats.record import Columns, RolledUp, Series, StepRecord
 from lightning_hooks.tensorboard import RunWriter
 
 VALUES = 1000
@@ -29,10 +29,11 @@ def records() -> dict[str, Callable[[int], StepRecord]]:
     values = np.random.default_rng(0).normal(size=VALUES)
     measured = np.ones(VALUES, dtype=np.bool_)
     series = Columns.of([Series("grad", "norm", names, values, measured)])  # as a monitor makes it: the same heads every step
-    scalars = {f"grad_norm/{name}": float(value) for name, value in zip(names, values, strict=True)}
+    tags = tuple(f"grad_norm/{name}" for name in names)
+    none = RolledUp.of({})
     return {
-        "scalars": lambda step: StepRecord(step, rolled_up=scalars),
-        "table": lambda step: StepRecord(step, series=series, rolled_up={}),
+        "scalars": lambda step: StepRecord(step, rolled_up=RolledUp(tags, values)),
+        "table": lambda step: StepRecord(step, series=series, rolled_up=none),
         "both": lambda step: StepRecord(step, series=series),
     }
 

@@ -66,11 +66,11 @@ class Columns(Sequence[Series]):
     @classmethod
     def of(cls, series: Sequence[Series]) -> Columns:
         """The same series in one array."""
+        if not series:
+            return cls((), np.empty(0), np.empty(0, dtype=np.bool_))
         ends = np.cumsum([len(s.names) for s in series], dtype=np.intp).tolist()
         heads = tuple(Head(*s[:3], slice(end - len(s.names), end)) for s, end in zip(series, ends, strict=True))
-        values = np.concatenate([s.values for s in series]) if series else np.empty(0)
-        measured = np.concatenate([s.measured for s in series]) if series else np.empty(0, dtype=np.bool_)
-        return cls(heads, values, measured)
+        return cls(heads, np.concatenate([s.values for s in series]), np.concatenate([s.measured for s in series]))
 
     def __len__(self) -> int:
         return len(self.heads)

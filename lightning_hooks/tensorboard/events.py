@@ -19,7 +19,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks.tensorboard import histograms
-from lightning_hooks.tensorboard._record import Columns, Record, RolledUp, Series
+from lightning_hooks.tensorboard._record import Columns, Record, Series
 from lightning_hooks.tensorboard.template import Template
 
 PLUGIN: Final = "lightning_hooks"
@@ -41,6 +41,8 @@ class EventBuilder:
         self._explained: set[str] = set()
         # Of a kind: the template, once there is one, and what the kind holds the identity of.
         self._templates: dict[tuple[Any, ...], tuple[Template | None, Any]] = {}
+        self._first: dict[tuple[str, ...], tuple[str, ...]] = {}  # of equal tags of merged rows those that came first
+        self._tags: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # the last ones, and their first
 
     def row_list(self, names: tuple[str, ...]) -> str:
         """The hash of a list of rows, computed once for each object."""
@@ -59,17 +61,19 @@ class EventBuilder:
             record: what the step logs.
         """
         columns, merged = record.columns, record.merged
-        key = self._kind(record, columns, merged)
+        tags = None if merged is None else self._same(merged.tags)
+        key = self._kind(record, columns, tags)
         if key not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
+                self._first.clear()
             summary: bytes = self.summary(record).SerializeToString()
-            self._templates[key] = None, columns.heads
+            self._templates[key] = None, (columns.heads, tags)
             return summary
-        template, heads = self._templates[key]
+        template, held = self._templates[key]
         if template is None:
             template = self._template(record, columns)
-            self._templates[key] = template, heads
+            self._templates[key] = template, held
         numbers = np.array([*record.summaries.values()], dtype=np.float64)
         if merged is not None:
             numbers = np.concatenate([merged.numbers, numbers])
@@ -79,9 +83,17 @@ class EventBuilder:
             filled += histograms.serialized(drawn.tags, drawn.counts, record.bucket_limits)
         return filled
 
-    def _kind(self, record: Record, columns: Columns, merged: RolledUp | None) -> tuple[Any, ...]:
+    def _same(self, tags: tuple[str, ...]) -> tuple[str, ...]:
+        """One object for equal tags: to hash a thousand of them would take as long as to write their numbers."""
+        last, first = self._tags
+        if tags is not last:
+            first = self._first.setdefault(tags, tags)
+            self._tags = tags, first
+        return first
+
+    def _kind(self, record: Record, columns: Columns, tags: tuple[str, ...] | None) -> tuple[Any, ...]:
         """Equal for steps whose events differ in their numbers only."""
-        rows: Any = columns.measured.tobytes() if merged is None else merged.tags
+        rows: Any = columns.measured.tobytes() if tags is None else id(tags)
         return record.prefix, id(columns.heads), rows, tuple(record.summaries)
 
     def _template(self, record: Record, columns: Columns) -> Template:

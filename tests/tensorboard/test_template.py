@@ -11,7 +11,7 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.record import Columns, StepRecord
+from lightning_hooks.stats.record import Columns, RolledUp, StepRecord
 from lightning_hooks.tensorboard import checksum, events, histograms
 from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
 from lightning_hooks.tensorboard.template import event_bytes, varint
@@ -60,6 +60,22 @@ def test_templates_do_not_pile_up_where_what_is_measured_changes(monkeypatch):
         step.series.measured[0] = step.step % 3 == 0
         builder.serialized(step)
     assert len(builder._templates) <= 2
+
+
+def test_merged_rows_share_a_template_by_what_their_tags_say(monkeypatch):
+    monkeypatch.setattr(events, "_TEMPLATES", 3)
+    builder, plain, built = EventBuilder(), EventBuilder(), []
+    whole = EventBuilder.summary
+    monkeypatch.setattr(EventBuilder, "summary", lambda self, step: built.append(step.step) or whole(self, step))
+    for number in range(24):  # tags made anew at every step, as where not every row has elements
+        tags = tuple(f"grad_norm/{number % 2}.{row}" for row in range(3))
+        step = StepRecord(number, rolled_up=RolledUp(tags, np.arange(3.0) + number))
+        assert builder.serialized(step) == whole(plain, step).SerializeToString()
+    assert built == [0, 1]
+    for number in range(24, 48):  # and now at every step others, so that what is kept is thrown away again and again
+        step = StepRecord(number, rolled_up=RolledUp((f"grad_norm/{number // 2 * 2 % 16}",), np.array([float(number)])))
+        assert builder.serialized(step) == whole(plain, step).SerializeToString()
+    assert len(builder._templates) <= 3
 
 
 def test_an_event_is_what_protobuf_would_write():
