@@ -17,7 +17,7 @@ def octaves(size, widest, generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("widest", [0, 1, 4, 7, 8, 9, 12, 16, 24, 28])
+@pytest.mark.parametrize("widest", [0, 1, 4, 7, 8, 9, 12, 14, 16, 24, 28, 30, 40, 62, 66])
 def test_few_and_many_powers_of_two(dtype, widest):
     generator = torch.Generator().manual_seed(widest)
     for size in SIZES:

@@ -15,11 +15,9 @@ constexpr int kTables = 8, kFewTables = 2, kWorthTables = 2048;
 // Where the elements of a tensor were found: the neighbouring powers of two that hold nearly all of them.
 struct Spread {
   int lowest = 0;     // the least of their exponents; 0 where that is not known
-  int rounds = 0;     // of looking for some keys
+  int tables = 0;     // of octaves that are counted together: one of each sign, or some of the only one
   bool both = true;   // signs
   int scattered = 0;  // so many pieces are counted one by one, since there are no such powers of two, before it is tried again
-
-  int octaves(int keys) const { return rounds * (both ? keys / 2 : keys); }
 };
 constexpr int kScattered = 64;
 
