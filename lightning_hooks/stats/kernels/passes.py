@@ -23,6 +23,8 @@ Row = tuple[float, ...]
 
 BLOCK: Final = 512  # numbers in a row of sums: few enough that their float32 errors stay at 1e-7
 NORM: Final = 128  # in a row of squares where torch adds them up, which it does one after the other in each lane
+LONG: Final = 4096  # in a row of sums where torch adds them up, which it does pair by pair
+MASKS: Final = 1024  # bytes of a mask in a row of eight at a time: none of the eight comes above 128
 ALONE: Final = 1 << 18  # elements of a piece that one thread reads, and NumPy is faster at small ones
 SHARED: Final = 1 << 20  # of one that torch's threads share
 FEW: Final = 128  # numbers that Python adds up sooner than NumPy begins to
@@ -56,7 +58,8 @@ def measure(flat: Tensor, tiny: float, *, magnitudes: bool = True) -> Row:
         return moments_of(flat.numpy(), tiny, magnitudes=magnitudes) if size else NEUTRAL
     threads = flat.dtype is torch.float32 and torch.get_num_threads() > 1
     row = NEUTRAL
-    for part in flat.split(SHARED if threads else ALONE):
+    most = SHARED if threads else ALONE
+    for part in flat.split(most) if size > most else (flat,):
         threaded = part if threads and part.numel() > ALONE else None
         row = merged(row, moments_of(part.numpy(), tiny, threaded, magnitudes=magnitudes))
     return row
@@ -129,36 +132,48 @@ def _heights(values: Array, threaded: Tensor | None, low: float, total: float) -
         return values, total
     if threaded is None:
         heights = np.absolute(values)
-        return heights, _total(heights)
+        return heights, _sums(heights, squared=False)[0]
     magnitudes = threaded.abs()
     return magnitudes.numpy(), float(magnitudes.sum())
 
 
-def _sums(values: Array) -> tuple[float, float]:
-    """The sum of the numbers and of their squares."""
-    return _total(values), _total(values, squared=True)
-
-
-def _total(values: Array, *, squared: bool = False) -> float:
+def _sums(values: Array, *, squared: bool = True) -> tuple[float, float]:
+    """The sum of the numbers and, where it is asked for, of their squares."""
     size, ones = values.size, ONES[values.dtype]
-    whole = size // BLOCK * BLOCK
-    rest = values[whole:]
-    total = float(_dot(rest, rest if squared else ones[: size - whole])) if whole < size else 0.0
-    if whole:
-        rows = values[:whole].reshape(-1, BLOCK)
-        sums = _vecdot(rows, rows if squared else ones)
-        total += sum(sums.tolist()) if len(sums) <= FEW else float(_sum(sums, dtype=np.float64))
-    return total
+    rest = size % BLOCK
+    total = squares = 0.0
+    if rest:
+        last, values = values[size - rest :], values[: size - rest]
+        total, squares = float(_dot(last, ones[:rest])), float(_dot(last, last)) if squared else 0.0
+    if rest < size:
+        rows = values.reshape(-1, BLOCK)
+        total += _total(_vecdot(rows, ones))
+        squares += _total(_vecdot(rows, rows)) if squared else 0.0
+    return total, squares
+
+
+def _total(numbers: Array) -> float:
+    """The sum of a few numbers."""
+    return sum(numbers.tolist()) if len(numbers) <= FEW else float(_sum(numbers, dtype=np.float64))
 
 
 def _zeros(values: Tensor) -> int:
-    """How many are zero. torch makes the mask, which it counts slowly, and NumPy counts it."""
-    return values.numel() - int(_count(values.to(torch.bool).numpy()))
+    """How many are zero. torch makes the mask, which it adds up slowly, but not as integers of eight bytes."""
+    size = values.numel()
+    mask = values.to(torch.bool)
+    whole = size // MASKS * MASKS
+    eights = (mask[:whole] if whole < size else mask).view(torch.int64).view(-1, MASKS // 8).sum(1)
+    others = int(eights.view(torch.uint8).sum()) if whole else 0
+    return size - others - (int(_count(mask[whole:].numpy())) if whole < size else 0)
 
 
 def _sums_in_threads(values: Tensor) -> tuple[float, float]:
-    whole = values.numel() // BLOCK * BLOCK
-    rows, rest = values[:whole].view(-1, BLOCK), values[whole:].numpy()  # torch adds up rows in half the time of all at once
-    norms = torch.linalg.vector_norm(rows.view(-1, NORM), dim=1).numpy().astype(np.float64)
-    total = float(_sum(rows.sum(1).numpy(), dtype=np.float64)) + _total(rest)
-    return total, float(_dot(norms, norms)) + _total(rest, squared=True)
+    size = values.numel()
+    rest = size % LONG
+    whole = values[: size - rest] if rest else values  # torch adds up rows in half the time of all at once
+    norms = torch.linalg.vector_norm(whole.view(-1, NORM), dim=1).numpy().astype(np.float64)
+    total, squares = float(_sum(whole.view(-1, LONG).sum(1).numpy(), dtype=np.float64)), float(_dot(norms, norms))
+    if rest:
+        others = _sums(values[size - rest :].numpy())
+        total, squares = total + others[0], squares + others[1]
+    return total, squares
