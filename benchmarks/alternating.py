@@ -19,7 +19,7 @@ from lightning.pytorch import Callback
 from benchmarks import output
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
-from benchmarks.modes import CallbackMode, everything, monitor_mode
+from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
 from benchmarks.workloads import WORKLOADS, Workload
 from lightning_hooks import UnsupportedError, Watch
 
@@ -30,17 +30,20 @@ class Variant:
 
     Args:
         rules: makes the rules; None for a callback that does nothing, whose ratio is the noise of the method.
+        idle_hooks: hooks that do nothing, in place of a callback.
         compiled: whether the net goes through `torch.compile` first.
         single: only one step of each block is watched, to know what one step in a hundred costs.
     """
 
     rules: Callable[[], list[Watch]] | None
+    idle_hooks: bool = False
     compiled: bool = False
     single: bool = False
 
 
 VARIANTS = {
     "control": Variant(None),
+    "idle_hooks": Variant(None, idle_hooks=True),
     "everything": Variant(everything),
     "final": Variant(lambda: everything(extra_params=("update", "final_grad"))),
     "histograms": Variant(lambda: everything(extra_stats=("histogram",))),
@@ -84,7 +87,10 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         torch._dynamo.utils.counters.clear()
         module.net.compile()
     single_at = layout.warmup + layout.length // 2
-    if variant.rules is None:
+    mode: Mode
+    if variant.idle_hooks:
+        mode = IdleHooks(name)
+    elif variant.rules is None:
         mode = CallbackMode(name, Callback())
     else:
         mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks.blocks import Layout
 from lightning_hooks import StatsMonitor, Watch
@@ -84,6 +88,39 @@ class CallbackMode(Mode):
     def finish(self, trainer: Trainer) -> None:
         """Put it back, so that it is told of the end and cleans up."""
         self.start(trainer)
+
+
+class IdleHooks(Mode):
+    """Hooks that do nothing, on every leaf module and on the gradient of its result: what torch itself takes to call them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._handles: list[RemovableHandle] = []
+
+    def start(self, trainer: Trainer) -> None:
+        """Put them on."""
+        for module in trainer.lightning_module.modules():
+            if not any(module.children()):
+                self._handles.append(module.register_forward_hook(_pass_on))
+
+    def stop(self, trainer: Trainer) -> None:
+        """Take them off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def finish(self, trainer: Trainer) -> None:
+        """Take them off, if the fit ended within a block."""
+        self.stop(trainer)
+
+
+def _pass_on(module: nn.Module, args: Any, output: Any) -> None:
+    if isinstance(output, Tensor) and output.requires_grad:
+        output.register_hook(_ignore)
+
+
+def _ignore(grad: Tensor) -> None:
+    """Called with a gradient."""
 
 
 def monitor_mode(name: str, rules: list[Watch], layout: Layout, place: int | None = None) -> CallbackMode:

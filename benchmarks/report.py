@@ -13,6 +13,7 @@ from benchmarks.output import RESULTS, read
 
 _HEADINGS = {
     "control": "The control: a callback that does nothing",
+    "idle_hooks": "Hooks that do nothing: what torch takes to call one for every output and one for its gradient",
     "everything": "Everything, at every step",
     "final": "The same with `update` and `final_grad`",
     "every100": "Everything at every 100th step",

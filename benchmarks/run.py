@@ -23,7 +23,7 @@ from benchmarks.report import render
 ROOT = Path(__file__).parent.parent
 # Each in a process of its own, so that no one's memory, threads or compiled code is another's.
 RUNS: dict[str, tuple[str, ...]] = {
-    "control": ("alternating", "--name", "control", "--variants", "control"),
+    "control": ("alternating", "--name", "control", "--variants", "control,idle_hooks"),
     "alternating": ("alternating", "--variants", "everything,final,histograms,every100"),
     "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
     "reference": ("alternating", "--name", "reference"),

@@ -11,11 +11,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from benchmarks import peers
+from benchmarks import modes, peers
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
-from benchmarks.modes import CallbackMode, everything, monitor_mode
+from benchmarks.modes import CallbackMode, IdleHooks, everything, monitor_mode
 from benchmarks.naive import NaiveMode
 from benchmarks.scaling import memory, taps_of
 from benchmarks.workloads import WORKLOADS, chain
@@ -42,6 +42,29 @@ def test_a_workload_is_the_same_each_time() -> None:
 def test_a_variant_runs_and_says_what_it_measured() -> None:
     row = measure(TINY, "everything", Layout((OFF, "everything"), rounds=2, length=2))
     assert row["median"] > 0 and row["low"] <= row["median"] <= row["high"]
+
+
+def test_hooks_that_do_nothing_are_called_in_their_blocks_only_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = {"outputs": 0, "gradients": 0}
+    pass_on, ignore = modes._pass_on, modes._ignore
+
+    def count_output(*args: Any) -> None:
+        called["outputs"] += 1
+        pass_on(*args)
+
+    def count_gradient(grad: torch.Tensor) -> None:
+        called["gradients"] += 1
+        ignore(grad)
+
+    monkeypatch.setattr(modes, "_pass_on", count_output)
+    monkeypatch.setattr(modes, "_ignore", count_gradient)
+    layout = Layout((OFF, "idle"), rounds=2, length=2)
+    module, loader = TINY.make(layout.steps)
+    leaves = sum(not any(part.children()) for part in module.modules())
+    fit(module, loader, layout, [IdleHooks("idle")])
+    steps = sum(layout.mode_at(step) == "idle" for step in range(layout.steps))
+    assert called["outputs"] == leaves * steps and called["gradients"] == leaves * steps
+    assert not any(part._forward_hooks for part in module.modules())
 
 
 class Seen(Callback):
