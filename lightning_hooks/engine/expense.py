@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning_hooks.engine.meter import Clock
 
-SAMPLED_EVERY = 16
-"""Hooks are timed in the first two watched steps of a kind, and in one of so many afterwards."""
+SAMPLED_EVERY = 64
+"""Hooks are timed in the first two watched steps of a kind, in the 4th, 8th, 16th and so on, and in one of so many at least."""
 LEAST_STEPS = 8
 LEAST_WATCHED = 2
 """So many steps, and of them watched ones, are judged together: the first step of a run and a slow one say little alone."""
@@ -74,7 +74,8 @@ class Expense:
         """
         self._watched = key
         taken = self._taken[key] = self._taken.get(key, 0) + 1
-        self._sample = Sample(clock) if taken <= 2 or taken % SAMPLED_EVERY == 0 else None
+        is_power = taken & (taken - 1) == 0
+        self._sample = Sample(clock) if is_power or taken % SAMPLED_EVERY == 0 else None
         return self._sample
 
     def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
