@@ -1,9 +1,9 @@
 """The moments of one array by a few passes of NumPy and torch over it, in its own precision wherever that loses nothing.
 
-Float32 sums are taken over rows of 512 numbers, whose results are added up in float64. Squares of numbers that vary little
-about a large mean are taken of what is left without the mean. What would overflow, underflow or is not finite is left to the
-reference, which does everything in float64 at a tenth of the speed. A piece of a large array stays in the caches until all
-passes have read it.
+Float32 sums are taken over rows of some hundred or thousand numbers, whose results are added up in float64. Squares of
+numbers that vary little about a large mean are taken of what is left without the mean. What would overflow, underflow or is
+not finite is left to the reference, which does everything in float64 at a tenth of the speed. A piece of a large array stays
+in the caches until all passes have read it.
 """
 
 from __future__ import annotations
@@ -160,11 +160,13 @@ def _total(numbers: Array) -> float:
 def _zeros(values: Tensor) -> int:
     """How many are zero. torch makes the mask, which it adds up slowly, but not as integers of eight bytes."""
     size = values.numel()
+    rest = size % MASKS
     mask = values.to(torch.bool)
-    whole = size // MASKS * MASKS
-    eights = (mask[:whole] if whole < size else mask).view(torch.int64).view(-1, MASKS // 8).sum(1)
-    others = int(eights.view(torch.uint8).sum()) if whole else 0
-    return size - others - (int(_count(mask[whole:].numpy())) if whole < size else 0)
+    whole = mask[: size - rest] if rest else mask
+    others = int(whole.view(torch.int64).view(-1, MASKS // 8).sum(1).view(torch.uint8).sum())
+    if rest:
+        others += int(_count(mask[size - rest :].numpy()))
+    return size - others
 
 
 def _sums_in_threads(values: Tensor) -> tuple[float, float]:
