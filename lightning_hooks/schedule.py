@@ -43,7 +43,9 @@ class EveryN:
 
     def due(self, step: int) -> bool:
         """Whether a step is one of them."""
-        return self.next(step) == step
+        if self.steps is not None:
+            return self.next(step) == step
+        return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
 
     def next(self, step: int) -> int | None:
         """The first of them that is no earlier than a step; None where there is none.

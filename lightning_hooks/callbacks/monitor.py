@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
-from lightning_hooks.callbacks._guard import Guard
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
@@ -238,10 +237,12 @@ class StatsMonitor(HooksCallback):
         hooks = [hook for p in there if isinstance(p, CustomParticipant) for hook in p.hooks]
         markdown = Match([*plan_report(plan), *links_report(links), *hooks_report(hooks)]).markdown()
         charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
-        with Guard(recorder.observer):
+        try:
             self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
             if self._pending is not None:  # metrics are read before they begin anew
                 self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
+        except Exception as error:
+            recorder.observer.fail(error)
 
     @property
     @override
@@ -257,15 +258,18 @@ class StatsMonitor(HooksCallback):
         acts = not observer.gone and dispatcher.acts(observer)
         if not acts and not pending.waits:
             return
-        with observer.account, Guard(observer):
-            if not acts:
-                pending.heed()
+        with observer.account:
+            try:
+                if not acts:
+                    pending.heed()
+                else:
+                    reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
+                    pending.end(step, reports, dispatcher.moments.scale)
+                    if not observer.calls_checked:
+                        observer.warn_uncalled(dispatcher.called)
                 self._widening.say(observer)
-                return
-            reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
-            pending.end(step, reports, dispatcher.moments.scale)
-            observer.warn_uncalled(dispatcher.called)
-            self._widening.say(observer)
+            except Exception as error:
+                observer.fail(error)
 
     def _take(self, *records: StepRecord) -> None:
         self._records["train"] = records[-1]
@@ -276,8 +280,11 @@ class StatsMonitor(HooksCallback):
         """Write the steps that have ended and are not written: their numbers were on their way, or waited for the next ones."""
         if self._pending is not None and self._recorder is not None and self._pending.waits:
             observer = self._recorder.observer
-            with observer.account, Guard(observer):
-                self._pending.settle()
+            with observer.account:
+                try:
+                    self._pending.settle()
+                except Exception as error:
+                    observer.fail(error)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -319,12 +326,14 @@ class StatsMonitor(HooksCallback):
             return
         observer = recorder.observer
         assert isinstance(observer, RunObserver)
-        with Guard(observer):
+        try:
             try:
                 record = self._records[stage] = recorder.record(current_step(trainer), {})
             finally:
                 observer.start_anew()
             self._outlet.write(record)
+        except Exception as error:
+            observer.fail(error)
 
     def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule)

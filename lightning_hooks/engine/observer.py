@@ -45,6 +45,8 @@ class Observer(Participant):
         device: where the table lives.
         order: place among the participants.
 
+    `calls_checked` says whether modules that are never called were looked for.
+
     One that has `failed` measures nothing any more, but goes on exchanging tables until all ranks know and it is `gone`: a
     rank that left alone would keep the others waiting.
     """
@@ -79,7 +81,7 @@ class Observer(Participant):
         self._params = ParamRows(plan, self.table)
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
-        self._checked_calls = False
+        self.calls_checked = False
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -167,8 +169,9 @@ class Observer(Participant):
         """
         if merged.stop:
             raise StoppedError("it failed on another rank")
-        if self.stage == "train":  # now, before anything can fail on this rank alone
-            self.widen(max(self.factor, merged.factor))  # a vote from before intervals have grown does not shrink them
+        # Now, before anything can fail on this rank alone. A vote from before intervals have grown does not shrink them.
+        if self.stage == "train" and merged.factor > self.factor:
+            self.widen(merged.factor)
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""
@@ -260,14 +263,12 @@ class Observer(Participant):
             rescale(self.table, self.plan.flowing, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
-        """Say once which watched modules the first watched step did not call.
+        """Say which watched modules a step did not call; once is enough, which `calls_checked` tells.
 
         Args:
             called: the ids of those that were.
         """
-        if self._checked_calls:
-            return
-        self._checked_calls = True
+        self.calls_checked = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
         idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:

@@ -87,7 +87,7 @@ def read_changes(sink: Sink, due: DueRows, before: dict[int, Tensor], change: Ca
     """
     due, earlier = _present(due, list(map(before.get, map(id, due.parameters))))
     values: Sequence[Tensor] = due.parameters
-    _set_alone(sink, due.rows, values, lambda: sink.table.measure_differences(due.places, values, earlier), change)
+    _set_alone(sink, due, values, earlier, change)
 
 
 def read_alone(sink: Sink, due: DueRows, values: list[Tensor | None]) -> None:
@@ -99,7 +99,7 @@ def read_alone(sink: Sink, due: DueRows, values: list[Tensor | None]) -> None:
         values: what is to be measured into each of them; None where there is nothing.
     """
     due, seen = _present(due, values)
-    _set_alone(sink, due.rows, seen, lambda: sink.table.measure_all(due.places, seen))
+    _set_alone(sink, due, seen)
 
 
 def _present(due: DueRows, values: list[Tensor | None]) -> tuple[DueRows, list[Tensor]]:
@@ -112,16 +112,17 @@ def _present(due: DueRows, values: list[Tensor | None]) -> tuple[DueRows, list[T
 
 def _set_alone(
     sink: Sink,
-    rows: Sequence[int],
+    due: DueRows,
     values: Sequence[Tensor],
-    measure: Callable[[], list[int]],
+    taken_away: Sequence[Tensor] | None = None,
     value_of: Callable[[Any], Any] = lambda value: value,
 ) -> None:
     """Measure straight into rows; what is left, by a measurement of what `value_of` makes of it."""
     try:
-        left = [] if sink.failed else measure()
+        left = [] if sink.failed else sink.table.measure_all(due.places, values, taken_away)
         if not left:
             return
+        rows = due.rows
         looks = measure_all([value_of(values[position]) for position in left])
         rest = sink.table.put_all([rows[position] for position in left], looks)
     except Exception as error:

@@ -125,7 +125,8 @@ class Instrument:
         reports = self._dispatcher.take_reports()
         if self._observer is not None and self._pending is not None and self._dispatcher.acts(self._observer):
             self._pending.end(self._step, reports)
-            self._observer.warn_uncalled(self._dispatcher.called)
+            if not self._observer.calls_checked:
+                self._observer.warn_uncalled(self._dispatcher.called)
         else:
             if self._pending is not None:
                 self._pending.heed()

@@ -83,6 +83,7 @@ class Table(Metric):
         self.magnitudes = magnitudes
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
         self.users = UserRows(users, replicated, device)
+        self._has_users = bool(users)
         self._more_than_moments = {*self._slot_of, *self.users.rows}
         self._replicated = torch.zeros(rows, dtype=torch.bool)
         self._replicated[list(replicated)] = True
@@ -199,47 +200,34 @@ class Table(Metric):
             histograms = np.array([kernels.NOWHERE if place is None else place for place in found], dtype=np.int64)
         return Places(rows, np.array(rows, dtype=np.int64) * MOMENTS, histograms)
 
-    def measure_all(self, rows: Sequence[int] | Places, tensors: Sequence[Tensor]) -> list[int]:
-        """Set rows to what tensors hold that nobody else looks at.
+    def measure_all(
+        self, rows: Sequence[int] | Places, tensors: Sequence[Tensor], taken_away: Sequence[Tensor] | None = None
+    ) -> list[int]:
+        """Set rows to what tensors hold that nobody else looks at, or to what they are more than others.
 
         Args:
             rows: which.
             tensors: in the same order.
-
-        Returns:
-            Which of them, counted from 0, are left for `put`, as `put_all` has it.
-        """
-        return self._measure_into(rows, tensors)
-
-    def measure_differences(self, rows: Sequence[int] | Places, after: Sequence[Tensor], before: Sequence[Tensor]) -> list[int]:
-        """Set rows to what tensors are more than others, in float32 at least, without making the differences.
-
-        Args:
-            rows: which.
-            after: tensors in the same order.
-            before: what is taken away from them.
+            taken_away: from each of them, in float32 at least and without making the differences.
 
         Returns:
             Which of them, counted from 0, are left for `put`, as `put_all` has it.
 
         Example:
             >>> table = Table(1)
-            >>> left = table.measure_differences([0], [torch.tensor([3.0, 5.0])], [torch.tensor([1.0, 2.0])])
+            >>> left = table.measure_all([0], [torch.tensor([3.0, 5.0])], [torch.tensor([1.0, 2.0])])
             >>> left == [0] or table.moments[0, 1].item() == 2.5
             True
         """
-        return self._measure_into(rows, after, before)
-
-    def _measure_into(self, rows: Sequence[int] | Places, *tensors: Sequence[Tensor]) -> list[int]:
         places = rows if isinstance(rows, Places) else self.places(rows)
         device = kernels.on_device(self.state)
         if device is not None:
-            return device_rows.measure_into(device, self.state, places.rows, tensors, self._more_than_moments)
-        if not self.state.is_cpu or self.users:
+            lists = (tensors,) if taken_away is None else (tensors, taken_away)
+            return device_rows.measure_into(device, self.state, places.rows, lists, self._more_than_moments)
+        if not self.state.is_cpu or self._has_users:
             return list(range(len(places.rows)))
-        before = tensors[1] if len(tensors) > 1 else None
         left: list[int] = kernels.host.measure_many_into(
-            self.state, places.moments, tensors[0], before, places.histograms, self.magnitudes
+            self.state, places.moments, tensors, taken_away, places.histograms, self.magnitudes
         )
         return left
 
@@ -280,7 +268,8 @@ class Table(Metric):
         # By NumPy in a tenth of the time that torch takes for it.
         self.sections.clear(self._array.of(self.state) if self.state.is_cpu else self.state)
         self._touched.clear()
-        self.users.reset()
+        if self._has_users:
+            self.users.reset()
 
     def reset(self) -> None:
         """Make every row neutral again; what `Metric` asks for."""

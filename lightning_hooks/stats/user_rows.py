@@ -20,6 +20,8 @@ class UserRows:
         users: the rows with their statistics.
         replicated: the rows that are the same on every rank.
         device: where metrics live.
+
+    `have_metrics` says whether any statistic is a metric, which is no part of the state that ranks exchange.
     """
 
     def __init__(
@@ -37,24 +39,16 @@ class UserRows:
             else:
                 self._functions.setdefault(row, []).append((functions, user))
                 functions += 1
+        self.have_metrics = bool(self._metrics)
 
     def __contains__(self, row: int) -> bool:
         """Whether a row keeps a user's statistic."""
         return row in self._functions or row in self._metrics
 
-    def __bool__(self) -> bool:
-        """Whether any row does."""
-        return bool(self._functions or self._metrics)
-
     @property
     def rows(self) -> set[int]:
         """Those that keep one."""
         return {*self._functions, *self._metrics}
-
-    @property
-    def have_metrics(self) -> bool:
-        """Whether any of them is a metric, which is no part of the state that ranks exchange."""
-        return bool(self._metrics)
 
     @property
     def functions(self) -> list[tuple[int, int, str]]:

@@ -47,7 +47,7 @@ def test_rows_with_more_than_moments_are_left_and_the_others_go_in_one_call(kern
 def test_differences_go_in_one_call(kernel):
     table = Table(2)
     after, before = [torch.full((3,), 5.0), torch.ones(2)], [torch.ones(3), torch.ones(2)]
-    assert table.measure_differences([1, 0], after, before) == []
+    assert table.measure_all([1, 0], after, before) == []
     assert kernel.calls == [2] and table.moments[:, 1].tolist() == [0.0, 4.0]
 
 

@@ -49,7 +49,7 @@ def test_histograms_of_many_are_those_of_each(threads):
         many.state += 1.0  # what was there before does not count
         assert many.measure_all(rows, tensors) == []
         torch.testing.assert_close(many.state[:-2], each.state[:-2], rtol=0, atol=0, equal_nan=True)
-        left = changes.measure_differences(rows, [t + 0.0 for t in tensors], [torch.zeros_like(t) for t in tensors])
+        left = changes.measure_all(rows, [t + 0.0 for t in tensors], [torch.zeros_like(t) for t in tensors])
         counts = [part.sections.split(part.state)[1] for part in (changes, each)]
         kept = [slot for slot, row in enumerate(slots) if row not in left]
         assert len(kept) > 2

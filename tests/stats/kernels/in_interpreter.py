@@ -258,7 +258,7 @@ def table():
     same(merge(neutral(1)[0], cuda.measure(seen[0])), reference.measure(seen[0]), "merged")
     assert got.measure_all([1, 3, 2], [seen[2], seen[0], torch.arange(2)]) == [1, 2]  # one takes a measurement, one is no float
     same(got.moments[1], want.moments[1], "beside a histogram")
-    assert alone.measure_differences([1, 0], [seen[0], seen[1]], [seen[0] / 3, seen[0]]) == [1]
+    assert alone.measure_all([1, 0], [seen[0], seen[1]], [seen[0] / 3, seen[0]]) == [1]
     same(alone.moments[1], reference.measure(seen[0] - seen[0] / 3), "an update")
 
 

@@ -128,10 +128,10 @@ def test_differences_are_measured_on_a_device_without_waiting_for_it():
     before = [torch.randn(n, device="cuda").to(t) for n in (5, 99_999) for t in (torch.float32, torch.bfloat16)]
     after = [tensor * 1.5 for tensor in before]
     table = Table(len(after), device="cuda")
-    table.measure_differences(range(len(after)), after, before)  # compiles
+    table.measure_all(range(len(after)), after, before)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        assert table.measure_differences(range(len(after)), after, before) == []
+        assert table.measure_all(range(len(after)), after, before) == []
     finally:
         torch.cuda.set_sync_debug_mode("default")
     want = torch.stack([reference.measure(a.float() - b) for a, b in zip(after, before, strict=True)])
