@@ -17,6 +17,36 @@ from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import OurHook
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
+is_traced = torch.compiler.is_dynamo_compiling  # without the tracers whose tensors are of a type of their own
+
+
+def takes_hooks() -> bool:
+    """Whether a tensor's hooks can be put in place at once, as `Tensor.register_hook` does it step by step."""
+    tensor = torch.zeros(1, requires_grad=True).clone()
+    return hasattr(tensor, "_backward_hooks") and hasattr(tensor.grad_fn, "_register_hook_dict")
+
+
+_TAKES_HOOKS = takes_hooks()
+
+
+def hook_gradient(output: Tensor, node: Any, hook: Callable[..., Any]) -> None:
+    """Do what `Tensor.register_hook` does, without a handle: nothing takes this hook away before the graph goes.
+
+    The node keeps the dictionary; the tensor is given back as it was, and a later hook has a dictionary of its own.
+
+    Args:
+        output: of a node of the graph.
+        node: it.
+        hook: called with the gradient.
+    """
+    if not _TAKES_HOOKS or output._backward_hooks is not None:
+        output.register_hook(hook)
+        return
+    output._backward_hooks = {-1: hook}
+    try:
+        node._register_hook_dict(output)
+    finally:
+        output._backward_hooks = None
 
 
 class LookHook(OurHook):
@@ -69,13 +99,14 @@ class PlainHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Called by torch after the module."""
-        if not self.gate.open or torch.compiler.is_compiling():
+        if not self.gate.open or is_traced():
             return None
-        if type(output) is not Tensor or not output.is_floating_point() or output.is_leaf:
+        node = output.grad_fn if type(output) is Tensor and output.is_floating_point() else None
+        if node is None:  # without a node it is a leaf of the graph
             return self.otherwise(self, module, args, output)
         self.called.add(id(module))
         if self.see is not None and _graph_task() == -1:  # else a recomputation, see `is_recomputation`
             self.see(output)
-        if self.grad is not None and output.requires_grad:
-            output.register_hook(self.grad)
+        if self.grad is not None:
+            hook_gradient(output, node, self.grad)
         return None

@@ -68,14 +68,20 @@ def writer(table: Any, row: int, histogram_at: int | None, detour: Any, /) -> Ca
             that, and where it is not measured here or anything goes wrong.
     """
     magnitudes = table.magnitudes
+    first = row * MOMENTS
+    state: Tensor | None = None
+    kept = np.empty(0)
 
     def merge(tensor: Tensor) -> bool:
+        nonlocal state, kept
         new = _row(tensor, magnitudes)
         if new is None:
             return False
-        kept = _numbers(table.state)
+        if table.state is not state:  # the same from step to step
+            kept = _numbers(table.state)
+            state = table.state
         counts = None if histogram_at is None else histogram(tensor).numpy()
-        _put(kept, row * MOMENTS, new, merging=True)
+        _put(kept, first, new, merging=True)
         if counts is not None and histogram_at is not None:
             kept[histogram_at : histogram_at + len(counts)] += counts
         return True
@@ -219,11 +225,16 @@ def _is_ours(tensor: Tensor) -> bool:
 
 
 def _row(tensor: Tensor, magnitudes: bool = True) -> Row | None:
-    if not _is_ours(tensor):
+    if type(tensor) in _KINDS and tensor.dtype in _WIDE:
+        try:  # what `_is_ours` asks for one by one
+            values = tensor.detach().numpy()
+        except (RuntimeError, TypeError):
+            return None
+        if 0 < values.size <= passes.ALONE and values.flags.c_contiguous:
+            return passes.moments_of(values.reshape(-1), _TINY[tensor.dtype], magnitudes=magnitudes)
+    elif not _is_ours(tensor):
         return None
     tiny = _TINY[tensor.dtype]
-    if 0 < tensor.numel() <= passes.ALONE and tensor.dtype in _WIDE and tensor.is_contiguous():
-        return passes.moments_of(tensor.detach().numpy().reshape(-1), tiny, magnitudes=magnitudes)
     row = NEUTRAL
     for flat in _flat(tensor.detach()):
         row = merged(row, passes.measure(flat, tiny, magnitudes=magnitudes))

@@ -1,6 +1,6 @@
 """The moments of one array by a few passes of NumPy and torch over it, in its own precision wherever that loses nothing.
 
-Float32 sums are taken over rows of some hundred or thousand numbers, whose results are added up in float64. Squares of
+Float32 sums are taken over rows of some hundred or thousand numbers, and then over the results. Squares of
 numbers that vary little about a large mean are taken of what is left without the mean. What would overflow, underflow or is
 not finite is left to the reference, which does everything in float64 at a tenth of the speed. A piece of a large array stays
 in the caches until all passes have read it.
@@ -8,7 +8,7 @@ in the caches until all passes have read it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,18 +27,35 @@ LONG: Final = 4096  # in a row of sums where torch adds them up, which it does p
 MASKS: Final = 1024  # bytes of a mask in a row of eight at a time: none of the eight comes above 128
 ALONE: Final = 1 << 18  # elements of a piece that one thread reads, and NumPy is faster at small ones
 SHARED: Final = 1 << 20  # of one that torch's threads share
-FEW: Final = 128  # numbers that Python adds up sooner than NumPy begins to
 NEUTRAL: Final[Row] = tuple(neutral(1)[0].tolist())
 UNKNOWN: Final = float("nan")
-# Between these magnitudes sums of squares neither overflow nor lose what counts: the greatest square is far above the smallest
-# normal number, and so many greatest squares as memory holds are far below the largest.
-SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-120, 1e140)}
 # Of the squares, the part that the deviations must be: below it the mean is taken away first.
 SHARE: Final = 0.3
-ONES: Final = {dtype: np.ones(BLOCK, dtype) for dtype in SAFE}
 
+
+class Kind(NamedTuple):
+    """What is known of a type of numbers.
+
+    Args:
+        least: between this magnitude and the next sums of squares neither overflow nor lose what counts: the greatest square is
+            far above the smallest normal number,
+        most: and so many greatest squares as memory holds are far below the largest.
+        ones: a row of them.
+        zero: as an array, which is quicker to compare with than a number.
+    """
+
+    least: float
+    most: float
+    ones: Array
+    zero: Array
+
+
+KINDS: Final = {
+    np.dtype(kind): Kind(least, most, np.ones(BLOCK, kind), np.zeros((), kind))
+    for kind, least, most in ((np.float32, 1e-12, 1e15), (np.float64, 1e-120, 1e140))
+}
 _least, _greatest, _sum, _count = np.minimum.reduce, np.maximum.reduce, np.add.reduce, np.count_nonzero
-_vecdot, _dot = np.vecdot, np.dot
+_vecdot, _dot, _equal = np.vecdot, np.dot, np.equal
 
 
 def measure(flat: Tensor, tiny: float, *, magnitudes: bool = True) -> Row:
@@ -78,18 +95,18 @@ def moments_of(values: Array, tiny: float, threaded: Tensor | None = None, *, ma
     low, high = float(ends[0]), float(ends[1])
     size = values.size
     peak = high if high > -low else -low
-    least, most = SAFE[values.dtype]
-    if not least < peak < most:  # NaN too
+    kind = KINDS[values.dtype]
+    if not kind.least < peak < kind.most:  # NaN too
         if low == high == 0.0:
             return size, 0.0, 0.0, 0.0, low, high, size, 0.0, 0.0
         return carefully(values, tiny)
     if low == high:
         return size, low, 0.0, size * peak, low, high, 0.0, 0.0, float(size * (peak < tiny))
-    total, squares = _sums(values) if threaded is None else _sums_in_threads(threaded)
+    total, squares = _sums(values, kind.ones) if threaded is None else _sums_in_threads(threaded)
     mean, deviations = total / size, squares - total * (total / size)
     if deviations < SHARE * squares:
         centre = values.dtype.type(mean)
-        rest, squares = _sums(values - centre) if threaded is None else _sums_in_threads(threaded - float(centre))
+        rest, squares = _sums(values - centre, kind.ones) if threaded is None else _sums_in_threads(threaded - float(centre))
         mean, deviations = float(centre) + rest / size, squares - rest * (rest / size)
         if deviations < SHARE * squares:
             return carefully(values, tiny)
@@ -99,9 +116,9 @@ def moments_of(values: Array, tiny: float, threaded: Tensor | None = None, *, ma
         heights, absolute = _heights(values, threaded, low, total)
         if low < tiny and high > -tiny:
             below = int(_count(np.less(heights, tiny)))
-            zeros = int(_count(np.equal(values, 0))) if below else 0
+            zeros = int(_count(_equal(values, kind.zero))) if below else 0
     elif low <= 0.0 <= high:
-        zeros = int(_count(np.equal(values, 0))) if threaded is None else _zeros(threaded)
+        zeros = int(_count(_equal(values, kind.zero))) if threaded is None else _zeros(threaded)
     return size, mean, deviations, absolute, low, high, zeros, 0.0, below - zeros if magnitudes else UNKNOWN
 
 
@@ -132,14 +149,14 @@ def _heights(values: Array, threaded: Tensor | None, low: float, total: float) -
         return values, total
     if threaded is None:
         heights = np.absolute(values)
-        return heights, _sums(heights, squared=False)[0]
+        return heights, _sums(heights, KINDS[values.dtype].ones, squared=False)[0]
     magnitudes = threaded.abs()
     return magnitudes.numpy(), float(magnitudes.sum())
 
 
-def _sums(values: Array, *, squared: bool = True) -> tuple[float, float]:
-    """The sum of the numbers and, where it is asked for, of their squares."""
-    size, ones = values.size, ONES[values.dtype]
+def _sums(values: Array, ones: Array, *, squared: bool = True) -> tuple[float, float]:
+    """The sum of the numbers and, where it is asked for, of their squares; of at most as many rows as a row has numbers."""
+    size = values.size
     rest = size % BLOCK
     total = squares = 0.0
     if rest:
@@ -147,14 +164,10 @@ def _sums(values: Array, *, squared: bool = True) -> tuple[float, float]:
         total, squares = float(_dot(last, ones[:rest])), float(_dot(last, last)) if squared else 0.0
     if rest < size:
         rows = values.reshape(-1, BLOCK)
-        total += _total(_vecdot(rows, ones))
-        squares += _total(_vecdot(rows, rows)) if squared else 0.0
+        each = ones[: len(rows)]
+        total += float(_dot(_vecdot(rows, ones), each))
+        squares += float(_dot(_vecdot(rows, rows), each)) if squared else 0.0
     return total, squares
-
-
-def _total(numbers: Array) -> float:
-    """The sum of a few numbers."""
-    return sum(numbers.tolist()) if len(numbers) <= FEW else float(_sum(numbers, dtype=np.float64))
 
 
 def _zeros(values: Tensor) -> int:
@@ -176,6 +189,7 @@ def _sums_in_threads(values: Tensor) -> tuple[float, float]:
     norms = torch.linalg.vector_norm(whole.view(-1, NORM), dim=1).numpy().astype(np.float64)
     total, squares = float(_sum(whole.view(-1, LONG).sum(1).numpy(), dtype=np.float64)), float(_dot(norms, norms))
     if rest:
-        others = _sums(values[size - rest :].numpy())
+        last = values[size - rest :].numpy()
+        others = _sums(last, KINDS[last.dtype].ones)
         total, squares = total + others[0], squares + others[1]
     return total, squares

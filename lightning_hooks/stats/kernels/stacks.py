@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats.kernels.passes import BLOCK, ONES, SAFE, SHARE, UNKNOWN, moments_of
+from lightning_hooks.stats.kernels.passes import BLOCK, KINDS, SHARE, UNKNOWN, moments_of
 from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, MOMENTS, NONFINITE, UNDERFLOW, ZEROS
 
 Array = NDArray[Any]
@@ -45,13 +45,13 @@ def _measure(stack: Array, tiny: float, magnitudes: bool) -> Rows:
         centre = mean.astype(stack.dtype)
         rest, squares = _sums(stack - centre[:, None])
         mean, deviations = centre + rest / size, squares - rest * (rest / size)
-    least, most = SAFE[stack.dtype]
+    least, most, _, zero = KINDS[stack.dtype]
     constant = low == high
     good = (constant | (deviations >= SHARE * squares)) & (peak > least) & (peak < most)
     out[:, COUNT], out[:, NONFINITE] = size, 0.0
     out[:, MEAN], out[:, M2] = np.where(constant, low, mean), np.where(constant, 0.0, deviations)
     out[:, MIN], out[:, MAX] = low, high
-    zeros = _each(np.equal(stack, 0)) if (low <= 0.0).any() and (high >= 0.0).any() else np.zeros(rows)
+    zeros = _each(np.equal(stack, zero)) if (low <= 0.0).any() and (high >= 0.0).any() else np.zeros(rows)
     out[:, ZEROS] = zeros
     if magnitudes:
         heights = np.absolute(stack)
@@ -75,7 +75,7 @@ def _sums(stack: Array) -> tuple[Rows, Rows]:
 
 
 def _totals(stack: Array, *, squared: bool = False) -> Rows:
-    size, ones = stack.shape[1], ONES[stack.dtype]
+    size, ones = stack.shape[1], KINDS[stack.dtype].ones
     whole = size // BLOCK * BLOCK
     blocks, rest = stack[:, :whole].reshape(len(stack), -1, BLOCK), stack[:, whole:]
     totals: Rows = np.vecdot(blocks, blocks if squared else ones).sum(1, dtype=np.float64)
