@@ -71,17 +71,18 @@ def writer(table: Any, row: int, histogram_at: int | None, detour: Any, /) -> Ca
     first = row * MOMENTS
     state: Tensor | None = None
     kept = np.empty(0)
+    bytewise = kept.data
 
     def merge(tensor: Tensor) -> bool:
-        nonlocal state, kept
+        nonlocal state, kept, bytewise
         new = _row(tensor, magnitudes)
         if new is None:
             return False
         if table.state is not state:  # the same from step to step
             kept = _numbers(table.state)
-            state = table.state
+            state, bytewise = table.state, kept.data
         counts = None if histogram_at is None else histogram(tensor).numpy()
-        _put(kept, first, new, merging=True)
+        _put(bytewise, first, new, merging=True)
         if counts is not None and histogram_at is not None:
             kept[histogram_at : histogram_at + len(counts)] += counts
         return True
@@ -143,7 +144,7 @@ def measure_many_into(
         if row is None:
             left.append(position)
             continue
-        _put(kept, int(firsts[position]), row, merging=False)
+        _put(kept.data, int(firsts[position]), row, merging=False)
         place = -1 if histograms is None else int(histograms[position])
         if place >= 0:
             counts = histogram(seen).numpy()
@@ -183,14 +184,14 @@ def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> 
         moments: the row.
         merging: with what the row holds, or in place of it.
     """
-    _put(_numbers(state), first, _ROW.unpack(moments), merging)
+    _put(_numbers(state).data, first, _ROW.unpack(moments), merging)
 
 
 def put_many(state: Tensor, firsts: Sequence[int], moments: Sequence[bytes], /) -> None:
     """Set several rows of a state."""
-    kept = _numbers(state)
+    bytewise = _numbers(state).data
     for first, row in zip(firsts, moments, strict=True):
-        _put(kept, first, _ROW.unpack(row), merging=False)
+        _put(bytewise, first, _ROW.unpack(row), merging=False)
 
 
 def put_histogram(state: Tensor, first: int, counts: bytes, merging: bool, /) -> None:
@@ -207,8 +208,7 @@ def _numbers(state: Tensor) -> Array:
     return numbers
 
 
-def _put(kept: Array, first: int, row: Row, merging: bool) -> None:
-    bytewise = kept.data
+def _put(bytewise: memoryview, first: int, row: Row, merging: bool) -> None:
     if merging:
         row = merged(_ROW.unpack_from(bytewise, 8 * first), row)
     _ROW.pack_into(bytewise, 8 * first, *row)
@@ -227,7 +227,7 @@ def _is_ours(tensor: Tensor) -> bool:
 def _row(tensor: Tensor, magnitudes: bool = True) -> Row | None:
     if type(tensor) in _KINDS and tensor.dtype in _WIDE:
         try:  # what `_is_ours` asks for one by one
-            values = tensor.detach().numpy()
+            values = (tensor.detach() if tensor.requires_grad else tensor).numpy()
         except (RuntimeError, TypeError):
             return None
         if 0 < values.size <= passes.ALONE and values.flags.c_contiguous:
