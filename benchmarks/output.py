@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
@@ -40,6 +41,7 @@ def environment() -> dict[str, Any]:
             versions[package] = "absent"
     return {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
@@ -86,6 +88,16 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
     parser.add_argument("--name", help="name of the JSON file, without ending")
     return parser
+
+
+def _commit() -> str:
+    """What the package is at, and whether it was changed since."""
+    root = RESULTS.parent.parent
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    if found.returncode != 0:
+        return "unknown"
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "lightning_hooks"], cwd=root).returncode
+    return found.stdout.strip() + (" and changes" if changed else "")
 
 
 def _processor() -> str:

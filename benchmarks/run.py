@@ -4,7 +4,7 @@ python -m benchmarks.run              all of it, quick
 FULL=1 python -m benchmarks.run       the same, longer
 python -m benchmarks.run --only kernels writer
 python -m benchmarks.run --only       no benchmark, only the report and the pictures
-python -m benchmarks.run --machine epyc    on a second machine: into results/epyc and RESULTS-epyc.md, and no pictures
+python -m benchmarks.run --machine xeon    on a second machine: into results/xeon and RESULTS-xeon.md, and no pictures
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def places(machine: str | None) -> tuple[Path, Path]:
         machine: what a second machine is called; None for the one whose figures the README shows.
 
     Example:
-        >>> [path.name for path in places("epyc")]
-        ['epyc', 'RESULTS-epyc.md']
+        >>> [path.name for path in places("xeon")]
+        ['xeon', 'RESULTS-xeon.md']
     """
     above = RESULTS.parent
     return (RESULTS, above / "RESULTS.md") if machine is None else (RESULTS / machine, above / f"RESULTS-{machine}.md")

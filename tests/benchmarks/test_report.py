@@ -38,6 +38,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "1.100 [1.050, 1.150] | 1.110 | 0.50 | ≤ 1.12, met |" in text
     assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | ≤ 1.003, **missed** |" in text
     assert "not measured: refused" in text
+    assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
     for heading in ("Histograms of everything", "The measurement of one tensor", "Writing a step", "From 100 to", "Transforms"):
@@ -62,8 +63,8 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
 
 
 def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:
-    folder, report = places("epyc")
-    assert (folder, report) == (output.RESULTS / "epyc", output.RESULTS.parent / "RESULTS-epyc.md")
+    folder, report = places("xeon")
+    assert (folder, report) == (output.RESULTS / "xeon", output.RESULTS.parent / "RESULTS-xeon.md")
     assert places(None) == (output.RESULTS, output.RESULTS.parent / "RESULTS.md")
     fill(tmp_path)
     assert "scaling.svg" not in render(tmp_path)
