@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hooks._build import wanted
+from lightning_hooks.taps.built import compiled
 
 if TYPE_CHECKING:
     from lightning_hooks.taps._hooks import Flag
-elif wanted() == "reference":
-    Flag = object
 else:
-    try:
-        from lightning_hooks.taps._hooks import Flag
-    except ImportError:
-        Flag = object
+    Flag = object if compiled is None else compiled.Flag
 
 
 class Gate(Flag):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hooks._build import wanted
+from lightning_hooks.taps.built import compiled
 
 __all__ = ["LookHook", "PlainHook"]
 
-if TYPE_CHECKING or wanted() == "reference":
+if TYPE_CHECKING or compiled is None:
     from lightning_hooks.taps.plain import LookHook, PlainHook
 else:
-    try:
-        from lightning_hooks.taps.quick import LookHook, PlainHook
-    except ImportError:
-        from lightning_hooks.taps.plain import LookHook, PlainHook
+    from lightning_hooks.taps.quick import LookHook, PlainHook

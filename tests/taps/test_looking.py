@@ -155,14 +155,35 @@ def test_a_result_that_is_changed_in_place_has_the_gradient_that_it_had_before(k
     assert later == [[[2.0, 2.0]], [[6.0, 6.0]]]
 
 
-@pytest.mark.skipif(quick is None, reason="installed without a compiler")
-def test_the_compiled_hook_leaves_a_tensor_as_it_was():
+def test_a_hook_leaves_a_tensor_as_it_was(kind):
     layer = nn.Linear(2, 2)
-    seen = Seen(quick, layer)
+    seen = Seen(kind, layer)
     out = layer(torch.ones(1, 2))
     assert out._backward_hooks is None and copy.deepcopy(out.detach())._backward_hooks is None
     out.sum().backward()
     assert len(seen.grads) == 1 and out._backward_hooks is None
+
+
+def test_where_torch_takes_no_dictionary_of_hooks_they_are_registered(monkeypatch):
+    monkeypatch.setattr(plain, "_TAKES_HOOKS", False)
+    layer = nn.Linear(2, 2)
+    seen = Seen(plain, layer)
+    out = layer(torch.ones(1, 2))
+    assert list(out._backward_hooks.values()) == [seen.grad]
+    out.sum().backward()
+    assert len(seen.grads) == 1
+
+
+def test_a_node_that_takes_no_hook_leaves_the_tensor_without_one():
+    out = nn.Linear(2, 2)(torch.ones(1, 2))
+
+    class Refusing:
+        def _register_hook_dict(self, tensor):
+            raise RuntimeError("refused")
+
+    with pytest.raises(RuntimeError, match="refused"):
+        plain.hook_gradient(out, Refusing(), print)
+    assert out._backward_hooks is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)

@@ -86,7 +86,7 @@ def test_an_event_is_what_protobuf_would_write():
     assert varint(0) == b"\0"
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129, 1000, 4099])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4099, 8192, 20_000])
 def test_checksums_agree(size):
     data = os.urandom(size)
     assert checksum.crc32c(data) == checksum.find()(data) == slow_crc32c(data)
