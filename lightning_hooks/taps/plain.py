@@ -20,13 +20,13 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 is_traced = torch.compiler.is_dynamo_compiling  # without the tracers whose tensors are of a type of their own
 
 
-def takes_hooks() -> bool:
+def _takes_hooks() -> bool:
     """Whether a tensor's hooks can be put in place at once, as `Tensor.register_hook` does it step by step."""
     tensor = torch.zeros(1, requires_grad=True).clone()
     return hasattr(tensor, "_backward_hooks") and hasattr(tensor.grad_fn, "_register_hook_dict")
 
 
-_TAKES_HOOKS = takes_hooks()
+TAKES_HOOKS = _takes_hooks()
 
 
 def hook_gradient(output: Tensor, node: Any, hook: Callable[..., Any]) -> None:
@@ -39,7 +39,7 @@ def hook_gradient(output: Tensor, node: Any, hook: Callable[..., Any]) -> None:
         node: it.
         hook: called with the gradient.
     """
-    if not _TAKES_HOOKS or output._backward_hooks is not None:
+    if not TAKES_HOOKS or output._backward_hooks is not None:
         output.register_hook(hook)
         return
     output._backward_hooks = {-1: hook}

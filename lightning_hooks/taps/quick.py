@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.taps import _hooks
 from lightning_hooks.taps.handles import OurHook
-from lightning_hooks.taps.plain import is_traced, takes_hooks
+from lightning_hooks.taps.plain import TAKES_HOOKS, is_traced
 
 
 class LookHook(OurHook, _hooks.Look):
@@ -35,4 +35,4 @@ class PlainHook(OurHook, _hooks.Plain):
 
 
 _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
-_hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), takes_hooks())
+_hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS)

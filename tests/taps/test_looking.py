@@ -165,7 +165,7 @@ def test_a_hook_leaves_a_tensor_as_it_was(kind):
 
 
 def test_where_torch_takes_no_dictionary_of_hooks_they_are_registered(monkeypatch):
-    monkeypatch.setattr(plain, "_TAKES_HOOKS", False)
+    monkeypatch.setattr(plain, "TAKES_HOOKS", False)
     layer = nn.Linear(2, 2)
     seen = Seen(plain, layer)
     out = layer(torch.ones(1, 2))
