@@ -21,6 +21,7 @@ from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import Mode, everything, monitor_mode
 from benchmarks.workloads import chain
+from lightning_hooks.taps import plain_hooks
 
 TAPS = (100, 300, 1_000, 3_000, 10_000)
 _ON = "everything"
@@ -61,7 +62,7 @@ class Weigh(Callback):
     ) -> None:
         if batch_idx == self.last:
             self.bytes = resident()
-            self.hooks = sum(len(module._forward_hooks) for module in pl_module.modules())
+            self.hooks = sum(len(list(plain_hooks(module))) for module in pl_module.modules())
 
 
 class WeighMode(Mode):

@@ -15,7 +15,7 @@ from lightning_hooks.engine.moments import hook_updates
 from lightning_hooks.engine.param_hooks import ParameterHooks
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.places import build_places
-from lightning_hooks.taps import Gate, Handles, ModuleHooks, for_each, take_off_lost
+from lightning_hooks.taps import Gate, Handles, ModuleHooks, asked_for_hooks, for_each, take_off_lost
 
 Active = Sequence[tuple[Participant, Hashable]]
 """Who acts in a step, with the key of what they do."""
@@ -103,7 +103,7 @@ class Installed:
         parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
         self._compiled.fill(parts, called)
         places = build_places([part for part in parts if id(part.module) not in self._compiled.inside], called)
-        hooks = ModuleHooks(places, self._gate, self._step_handles)
+        hooks = ModuleHooks(places, self._gate, self._step_handles, asked_for_hooks(self._compiled.model))
         if active and not self._compiled.inside:  # what happens inside compiled code must be filled in each time
             self._prepared = _Prepared(key, called, hooks)
         return hooks

@@ -1,13 +1,15 @@
 """Where a tensor is seen: registering and removing hooks. Knows torch, neither statistics nor transforms."""
 
+from lightning_hooks.taps.calling import SLOT, asked_for_hooks
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import Handles, Inert, OurHook, for_each
-from lightning_hooks.taps.module_hooks import ModuleHooks, take_off_lost
+from lightning_hooks.taps.module_hooks import ModuleHooks, plain_hooks, take_off_lost
 from lightning_hooks.taps.modules import is_recomputation
 from lightning_hooks.taps.place import Call, Line, Place
 
 __all__ = [
+    "SLOT",
     "Call",
     "Gate",
     "GradHook",
@@ -18,7 +20,9 @@ __all__ = [
     "OurHook",
     "Place",
     "Visitor",
+    "asked_for_hooks",
     "for_each",
     "is_recomputation",
+    "plain_hooks",
     "take_off_lost",
 ]

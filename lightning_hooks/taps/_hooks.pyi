@@ -1,7 +1,12 @@
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
+from weakref import ReferenceType
 
 def setup(tensor: type, graph_task: Callable[[], int], floating: tuple[Any, ...], direct: bool, /) -> None: ...
+def setup_calling(
+    globals: dict[str, Any], tracing_state: Callable[[], Any], code: CodeType, give_way: Callable[..., None], /
+) -> None: ...
 
 class Flag:
     open: bool
@@ -13,3 +18,9 @@ class Look:
 class Plain:
     def __init__(self, gate: Flag, called: set[int], see: Any, grad: Any, otherwise: Callable[..., Any], /) -> None: ...
     def run(self, module: Any, args: Any, output: Any, /) -> Any: ...
+
+class StandIn:
+    hook: Any
+    known: ReferenceType[Any]
+    def __init__(self, hook: Any, known: ReferenceType[Any], /) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from lightning_hooks.taps.built import compiled
 
-__all__ = ["LookHook", "PlainHook"]
+__all__ = ["LookHook", "PlainHook", "StandIn"]
 
 if TYPE_CHECKING or compiled is None:
-    from lightning_hooks.taps.plain import LookHook, PlainHook
+    from lightning_hooks.taps.plain import LookHook, PlainHook, StandIn
 else:
-    from lightning_hooks.taps.quick import LookHook, PlainHook
+    from lightning_hooks.taps.quick import LookHook, PlainHook, StandIn

@@ -5,16 +5,17 @@ There may be thousands, so what is kept of each is little: the module and the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeAlias
 from weakref import ReferenceType, ref
 
 from torch import nn
 
+from lightning_hooks.taps.calling import SLOT, is_free
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook
 from lightning_hooks.taps.handles import Handles, for_each
-from lightning_hooks.taps.looking import LookHook, PlainHook
+from lightning_hooks.taps.looking import LookHook, PlainHook, StandIn
 from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
 from lightning_hooks.taps.place import Line, Place
 
@@ -28,20 +29,24 @@ class ModuleHooks:
         places: where, and what.
         gate: of the model.
         step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
+        registered: the ids of modules whose hooks must be where torch registers them.
 
     Example:
         >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()
         >>> hooks = ModuleHooks([Place(layer, after=(Line("", seen.append),))], Gate(), Handles())
-        >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
+        >>> hooks.put_on(handles); len(list(plain_hooks(layer))), len(handles)
         (1, 0)
-        >>> hooks.take_off(); hooks.take_off(); len(layer._forward_hooks)
+        >>> hooks.take_off(); hooks.take_off(); len(list(plain_hooks(layer)))
         0
     """
 
-    def __init__(self, places: Iterable[Place], gate: Gate, step_handles: Handles) -> None:
+    def __init__(
+        self, places: Iterable[Place], gate: Gate, step_handles: Handles, registered: Container[int] = frozenset()
+    ) -> None:
         # Known weakly: whoever cleans up after one that was lost must not keep the model alive.
         self.modules: list[ReferenceType[nn.Module]] = []
         self._hooks: list[_Hook] = []
+        self._registered = registered
         general = GeneralHooks(gate, step_handles)
         for place in places:
             for hook in _hooks_of(place, gate, general):
@@ -59,6 +64,8 @@ class ModuleHooks:
                 handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
             elif isinstance(hook, ForwardHook):
                 handles.keep(module.register_forward_hook(hook, with_kwargs=True))
+            elif is_free(module) and id(module) not in self._registered:
+                module.__dict__[SLOT] = StandIn(hook, ref(module))
             else:
                 handle = module.register_forward_hook(hook)  # a handle takes more memory than the hook
                 if module._forward_hooks.get(handle.id) is not hook:
@@ -83,12 +90,26 @@ def take_off_lost(modules: Iterable[ReferenceType[nn.Module]], gate: Gate) -> No
         gate: that they ask.
     """
     there = [module for known in modules if (module := known()) is not None]
-    lost = [(module, hook) for module in there for hook in module._forward_hooks.values() if isinstance(hook, PlainHook)]
-    for_each(_take_off, [(module, hook) for module, hook in lost if hook.gate is gate])
+    for_each(_take_off, [(module, hook) for module in there for hook in plain_hooks(module) if hook.gate is gate])
+
+
+def plain_hooks(module: nn.Module) -> Iterator[PlainHook]:
+    """The plain hooks on a module, wherever they are.
+
+    Args:
+        module: any.
+    """
+    inside = module.__dict__.get(SLOT)
+    if isinstance(inside, StandIn):
+        yield inside.hook
+    yield from (hook for hook in module._forward_hooks.values() if isinstance(hook, PlainHook))
 
 
 def _take_off(placed: tuple[nn.Module, PlainHook]) -> None:
     module, hook = placed
+    inside = module.__dict__.get(SLOT)
+    if isinstance(inside, StandIn) and inside.hook is hook:
+        del module.__dict__[SLOT]
     for key, other in list(module._forward_hooks.items()):  # a list: a finalizer may take off others meanwhile
         if other is hook:
             module._forward_hooks.pop(key, None)

@@ -6,12 +6,15 @@ can do everything. These are the ones in Python; `quick` has the compiled ones.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.taps.calling import caller, give_way, is_bare
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import OurHook
@@ -110,3 +113,35 @@ class PlainHook(OurHook):
         if self.grad is not None:
             hook_gradient(output, node, self.grad)
         return None
+
+
+class StandIn(OurHook):
+    """What torch calls in place of a module that has no hook but this one, see `calling`.
+
+    Args:
+        hook: looks at the result.
+        known: the module.
+    """
+
+    __slots__ = ("hook", "known")
+
+    def __init__(self, hook: PlainHook, known: ReferenceType[nn.Module]) -> None:
+        self.hook = hook
+        self.known = known
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Called by torch in place of the module."""
+        hook = self.hook
+        if is_traced():  # whose frames are not those of torch
+            return self.known()._call_impl(*args, **kwargs)  # type: ignore[union-attr]
+        module = caller(sys._getframe(1))
+        if module is None:  # called by its name
+            module = self.known()
+        if not hook.gate.open:
+            return module._call_impl(*args, **kwargs)
+        if not is_bare(module):
+            give_way(module, hook)
+            return module._call_impl(*args, **kwargs)
+        output = module.forward(*args, **kwargs)
+        changed = hook(module, args, output)
+        return output if changed is None else changed

@@ -6,12 +6,14 @@ fails where the compiled part is absent.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightning_hooks.taps import _hooks
+from lightning_hooks.taps.calling import CALL, give_way, tracing_state
 from lightning_hooks.taps.handles import OurHook
 from lightning_hooks.taps.plain import TAKES_HOOKS, is_traced
 
@@ -34,5 +36,12 @@ class PlainHook(OurHook, _hooks.Plain):
         return self.run(module, args, output)
 
 
+class StandIn(OurHook, _hooks.StandIn):
+    """What torch calls in place of a module that has no hook but this one; arguments as in `plain`."""
+
+    __slots__ = ()
+
+
 _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
 _hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS)
+_hooks.setup_calling(vars(sys.modules[nn.Module.__module__]), tracing_state, CALL, give_way)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, module_hooks, take_off_lost
+from lightning_hooks.taps import SLOT, Gate, Handles, Line, ModuleHooks, Place, module_hooks, plain_hooks, take_off_lost
 from lightning_hooks.taps.handles import for_each
-from lightning_hooks.taps.looking import PlainHook
+from lightning_hooks.taps.looking import PlainHook, StandIn
 from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
 
 
@@ -36,7 +36,11 @@ def opened():
 
 
 def on(model):
-    return [[type(hook) for hook in module._forward_hooks.values()] for module in model]
+    """The kinds of hooks on each module: what torch calls in its place, then its forward hooks."""
+    inside = [[type(m.__dict__[SLOT])] if SLOT in m.__dict__ else [] for m in model]
+    return [
+        kinds + [type(hook) for hook in module._forward_hooks.values()] for kinds, module in zip(inside, model, strict=True)
+    ]
 
 
 def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
@@ -94,7 +98,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, ch
     assert len(outputs) == 6 and grads == [[1.0]] * 6 and called == {id(module)}
     assert len(made) == 1
     hooks.take_off()
-    assert not module._forward_hooks and not len(handles)
+    assert on([module]) == [[]] and not len(handles)
 
 
 def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
@@ -116,7 +120,7 @@ def test_an_error_while_they_are_taken_off_leaves_none_of_the_others():
     model[1].__dict__.pop("_forward_hooks")
     with pytest.raises(AttributeError, match="_forward_hooks"):
         hooks.take_off()
-    assert not model[0]._forward_hooks and not model[2]._forward_hooks
+    assert on([model[0], model[2]]) == [[], []]
 
 
 def test_everything_has_its_turn_before_the_first_failure_is_raised():
@@ -140,7 +144,7 @@ def test_lost_hooks_are_those_of_one_gate():
     gone = ref(nn.Linear(1, 1))
     take_off_lost([gone, *map(ref, model)], gate)
     assert [len(kinds) for kinds in on(model)] == [2, 1]
-    assert all(hook.gate is other for module in model for hook in module._forward_hooks.values() if hook is not print)
+    assert all(hook.gate is other for module in model for hook in plain_hooks(module))
 
 
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
@@ -152,4 +156,4 @@ def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     assert [known() is None for known in hooks.modules] == [True, False]
     hooks.take_off()
     hooks.put_on(handles)
-    assert on(model) == [[PlainHook]]
+    assert on(model) == [[StandIn]]

@@ -1,16 +1,13 @@
 // The two hooks that most taps are made of, as types of Python written in C++: called once or twice for every module at every
 // step, and between two of these calls a model fills the caches with its tensors, so what counts is how little memory a call
 // touches. They do what their twins in plain.py do, in the same order.
-//
-// Only the stable interface of Python is used, so one binary serves every Python from 3.11 on.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
+#include "hooks.hpp"
+
 #include <structmember.h>
 
-#include <cstddef>
 #include <initializer_list>
 
+namespace hooks {
 namespace {
 
 // What `setup` was told. Strong references, kept as long as the process.
@@ -18,7 +15,7 @@ PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* minus_one = nullptr;
-PyObject* flag_type = nullptr;
+PyObject *flag_type = nullptr, *plain_type = nullptr;
 PyObject *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
 
 // What gates are made of: every hook asks whether it is open.
@@ -35,19 +32,18 @@ constexpr char kSee[] = "see", kSeeOf[] = "_see";
 
 // A hook of a gradient for one visitor that only looks.
 struct Look {
+  static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *gate, *see;
   See quick;  // of `see`; null where it has none
 };
 // A forward hook of a module that is only looked at.
 struct Plain {
+  static constexpr int kFields = 5;
   PyObject_HEAD
   PyObject *gate, *called, *see, *grad, *otherwise;
   See quick;
 };
-
-template <class Type>
-constexpr std::size_t kFields = (offsetof(Type, quick) - sizeof(PyObject)) / sizeof(PyObject*);
 
 // Shows a tensor to the visitor of a hook; false with a Python error set.
 template <class Type>
@@ -74,48 +70,15 @@ bool find_quick(PyObject* visitor, See& quick) {
 }
 
 template <class Type>
-PyObject** fields_of(PyObject* self) {
-  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + sizeof(PyObject));
-}
-template <class Type>
 int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
-  if ((kwargs && PyDict_Size(kwargs) != 0) || static_cast<std::size_t>(PyTuple_Size(args)) != kFields<Type>) {
-    PyErr_Format(PyExc_TypeError, "expected %zu arguments, none by name", kFields<Type>);
-    return -1;
-  }
-  PyObject* const gate = PyTuple_GetItem(args, 0);
-  if (!PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // not by what it says that it is
+  PyObject* const gate = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
+  if (gate && !PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // not by what it says that it is
     PyErr_Format(PyExc_TypeError, "expected a gate, not %R", gate);
     return -1;
   }
-  for (std::size_t i = 0; i < kFields<Type>; ++i) {
-    PyObject* const value = PyTuple_GetItem(args, static_cast<Py_ssize_t>(i));
-    Py_INCREF(value);
-    PyObject* const before = fields_of<Type>(self)[i];
-    fields_of<Type>(self)[i] = value;
-    Py_XDECREF(before);
-  }
+  if (!fill<Type>(self, args, kwargs)) return -1;
   Type* const hook = reinterpret_cast<Type*>(self);
   return find_quick(hook->see, hook->quick) ? 0 : -1;
-}
-template <class Type>
-int traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  for (std::size_t i = 0; i < kFields<Type>; ++i) Py_VISIT(fields_of<Type>(self)[i]);
-  return 0;
-}
-template <class Type>
-int clear(PyObject* self) {
-  for (std::size_t i = 0; i < kFields<Type>; ++i) Py_CLEAR(fields_of<Type>(self)[i]);
-  return 0;
-}
-template <class Type>
-void destroy(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  clear<Type>(self);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
 }
 
 PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
@@ -192,19 +155,59 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* no
 
 // Arguments: the module, its arguments, its result.
 PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
-  const Plain* const hook = reinterpret_cast<Plain*>(self);
   if (given != 3) return PyErr_Format(PyExc_TypeError, "expected the module, its arguments and its result");
+  return run(self, args[0], args[1], args[2]);
+}
+
+#define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
+PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
+                               FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
+#undef FIELD
+PyMethodDef plain_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "What torch calls after the module."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
+PyType_Slot look_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                            {Py_tp_init, slot_of(initialize<Look>)},
+                            {Py_tp_call, slot_of(look_call)},
+                            {Py_tp_traverse, slot_of(traverse<Look>)},
+                            {Py_tp_clear, slot_of(clear<Look>)},
+                            {Py_tp_dealloc, slot_of(destroy<Look>)},
+                            {Py_tp_members, look_members},
+                            {0, nullptr}};
+PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                             {Py_tp_init, slot_of(initialize<Plain>)},
+                             {Py_tp_traverse, slot_of(traverse<Plain>)},
+                             {Py_tp_clear, slot_of(clear<Plain>)},
+                             {Py_tp_dealloc, slot_of(destroy<Plain>)},
+                             {Py_tp_members, plain_members},
+                             {Py_tp_methods, plain_methods},
+                             {0, nullptr}};
+PyType_Spec flag_spec = {"lightning_hooks.taps._hooks.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
+PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kHookFlags, look_slots};
+PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
+
+}  // namespace
+
+bool is_plain_hook(PyObject* object) { return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(plain_type)); }
+
+bool is_open_for(PyObject* hook) { return is_open(reinterpret_cast<const Plain*>(hook)->gate); }
+
+PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
+  const Plain* const hook = reinterpret_cast<Plain*>(self);
   if (!is_open(hook->gate)) Py_RETURN_NONE;
-  PyObject* const output = args[2];
   const int plain = is_plain(output);
   if (plain < 0) return nullptr;
   PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
   if (plain && !node) return nullptr;
   if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
     Py_XDECREF(node);
-    return pass_on(self, args[0], args[1], output);
+    return pass_on(self, module, args, output);
   }
-  const bool done = look_at(hook, args[0], output, node);
+  const bool done = look_at(hook, module, output, node);
   Py_DECREF(node);
   if (!done) return nullptr;
   Py_RETURN_NONE;
@@ -224,58 +227,7 @@ PyObject* py_setup(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-#define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
-PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
-                               FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
-#undef FIELD
-PyMethodDef plain_methods[] = {
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "What torch calls after the module."},
-    {nullptr, nullptr, 0, nullptr}};
-
-template <class Function>
-void* slot_of(Function function) {
-  return reinterpret_cast<void*>(function);
-}
-PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
-PyType_Slot look_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
-                            {Py_tp_init, slot_of(initialize<Look>)},
-                            {Py_tp_call, slot_of(look_call)},
-                            {Py_tp_traverse, slot_of(traverse<Look>)},
-                            {Py_tp_clear, slot_of(clear<Look>)},
-                            {Py_tp_dealloc, slot_of(destroy<Look>)},
-                            {Py_tp_members, look_members},
-                            {0, nullptr}};
-PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
-                             {Py_tp_init, slot_of(initialize<Plain>)},
-                             {Py_tp_traverse, slot_of(traverse<Plain>)},
-                             {Py_tp_clear, slot_of(clear<Plain>)},
-                             {Py_tp_dealloc, slot_of(destroy<Plain>)},
-                             {Py_tp_members, plain_members},
-                             {Py_tp_methods, plain_methods},
-                             {0, nullptr}};
-constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
-PyType_Spec flag_spec = {"lightning_hooks.taps._hooks.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
-PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kFlags, look_slots};
-PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kFlags, plain_slots};
-
-PyMethodDef functions[] = {
-    {"setup", py_setup, METH_VARARGS, "Tensor type, number of the running backward, floating dtypes, whether nodes take dictionaries of hooks."},
-    {nullptr, nullptr, 0, nullptr}};
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look.", -1, functions, nullptr, nullptr, nullptr, nullptr};
-
-// Borrowed: the module keeps it. Null with a Python error set.
-PyObject* add_type(PyObject* module, const char* name, PyType_Spec& spec) {
-  PyObject* const type = PyType_FromSpec(&spec);
-  const bool added = type && PyModule_AddObjectRef(module, name, type) == 0;
-  Py_XDECREF(type);
-  return added ? type : nullptr;
-}
-
-}  // namespace
-
-PyMODINIT_FUNC PyInit__hooks() {
+bool add_hooks(PyObject* module) {
   const struct {
     PyObject** name;
     const char* text;
@@ -285,13 +237,12 @@ PyMODINIT_FUNC PyInit__hooks() {
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
-  PyObject* const module = PyModule_Create(&definition);
-  if (!module) return nullptr;
-  flag_type = add_type(module, "Flag", flag_spec);
-  if (!flag_type || !add_type(module, "Look", look_spec) || !add_type(module, "Plain", plain_spec)) {
-    Py_DECREF(module);
-    return nullptr;
-  }
+  flag_type = add_type(module, flag_spec);
+  plain_type = flag_type ? add_type(module, plain_spec) : nullptr;
+  if (!plain_type || !add_type(module, look_spec)) return false;
   Py_INCREF(flag_type);  // as long as the process
-  return module;
+  Py_INCREF(plain_type);
+  return true;
 }
+
+}  // namespace hooks
