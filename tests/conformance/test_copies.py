@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from lightning_hooks import StatsMonitor, assert_no_hooks, paused
+from lightning_hooks import StatsMonitor, Watch, assert_no_hooks, paused
 from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import EACH, all_ours, at_step, equal_weights, hooks_in, observers
 
@@ -185,3 +185,39 @@ def test_between_two_batches_the_end_of_a_pause_does_not_open_the_gate(tmp_path:
     memory = fit(tmp_path, make(), StatsMonitor(), Pauses(), accumulate_grad_batches=2)
     plain = fit(tmp_path, make(), StatsMonitor(), accumulate_grad_batches=2)
     assert memory.values("output_abs_max/body.0") == plain.values("output_abs_max/body.0")
+
+
+def clone_of(module: Any) -> Any:
+    """A module made of the same parts with other parameters, as libraries for meta-learning make it."""
+    clone = type(module).__new__(type(module))
+    vars(clone).update(vars(module))
+    clone._parameters = {name: None if p is None else p * 0.9 for name, p in module._parameters.items()}
+    clone._modules = {name: None if part is None else clone_of(part) for name, part in module._modules.items()}
+    return clone
+
+
+class Meta(Net):
+    """Trains by the loss of its own clone too."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return super().training_step(batch, index) + 0.5 * clone_of(self.body)(X).square().mean()
+
+
+LOOKING: dict[str, Any] = {
+    **{name: EACH[name] for name in ("StatsMonitor", "CustomHooks", "ActivationCapture")},
+    "only results": lambda _: [StatsMonitor(watch=Watch(modules="*", leaves=True, tensors=["output", "output_grad"]))],
+}
+
+
+@pytest.mark.parametrize("ours", LOOKING)
+def test_clones_made_of_the_parts_of_a_watched_module_are_themselves(tmp_path: Path, ours: str) -> None:
+    models = []
+    for callbacks in (LOOKING[ours](tmp_path), []):
+        torch.manual_seed(0)
+        models.append(Meta(adamw, dropout=0.0))
+        fit(tmp_path, models[-1], *callbacks)
+        assert_clean(models[-1])
+    plain = make()
+    fit(tmp_path, plain)
+    assert equal_weights(*models)
+    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), models[1].parameters(), strict=True))
