@@ -17,7 +17,7 @@ from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.taps import SLOT, OurHook
+from lightning_hooks.taps import OurHook, in_slot
 
 _MODULE_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -64,7 +64,7 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 def _carries(holder: Any, dicts: Sequence[str]) -> bool:
     hooks = [hook for name in dicts for hook in (getattr(holder, name, None) or {}).values()]
-    return any(isinstance(hook, OurHook) for hook in (*hooks, getattr(holder, SLOT, None)))
+    return any(isinstance(hook, OurHook) for hook in (*hooks, in_slot(holder)))
 
 
 def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:

@@ -1,6 +1,6 @@
 """Where a tensor is seen: registering and removing hooks. Knows torch, neither statistics nor transforms."""
 
-from lightning_hooks.taps.calling import SLOT, asked_for_hooks
+from lightning_hooks.taps.calling import asked_for_hooks, in_slot
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
 from lightning_hooks.taps.handles import Handles, Inert, OurHook, for_each
@@ -9,7 +9,6 @@ from lightning_hooks.taps.modules import is_recomputation
 from lightning_hooks.taps.place import Call, Line, Place
 
 __all__ = [
-    "SLOT",
     "Call",
     "Gate",
     "GradHook",
@@ -22,6 +21,7 @@ __all__ = [
     "Visitor",
     "asked_for_hooks",
     "for_each",
+    "in_slot",
     "is_recomputation",
     "plain_hooks",
     "take_off_lost",

@@ -34,6 +34,11 @@ def _has_slot() -> bool:
     return bool(module(1, key=2) == (module, (1,), {"key": 2})) and SLOT not in module.__getstate__()
 
 
+def in_slot(holder: Any) -> Any:
+    """What torch calls in place of a module; None where that is nothing, and of what is no module."""
+    return getattr(holder, SLOT, None)
+
+
 def caller(frame: FrameType) -> Any:
     """The module that is called in a frame of torch's; None in another frame.
 

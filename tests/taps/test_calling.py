@@ -12,7 +12,8 @@ from torch import nn
 
 from lightning_hooks import Watch, assert_no_hooks, instrument, paused
 from lightning_hooks.engine.compiled import compiled_modules
-from lightning_hooks.taps import SLOT, Gate, Handles, Line, ModuleHooks, Place, asked_for_hooks, calling, plain, plain_hooks
+from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, asked_for_hooks, calling, plain, plain_hooks
+from lightning_hooks.taps.calling import SLOT
 from tests.taps.test_looking import KINDS
 
 

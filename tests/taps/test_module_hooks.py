@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.taps import SLOT, Gate, Handles, Line, ModuleHooks, Place, module_hooks, plain_hooks, take_off_lost
+from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, module_hooks, plain_hooks, take_off_lost
+from lightning_hooks.taps.calling import SLOT
 from lightning_hooks.taps.handles import for_each
 from lightning_hooks.taps.looking import PlainHook, StandIn
 from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
