@@ -5,7 +5,7 @@ from weakref import ReferenceType
 
 def setup(tensor: type, graph_task: Callable[[], int], floating: tuple[Any, ...], direct: bool, /) -> None: ...
 def setup_calling(
-    globals: dict[str, Any], tracing_state: Callable[[], Any], code: CodeType, give_way: Callable[..., None], /
+    globals: dict[str, Any], tracing_state: Callable[[], Any], code: CodeType | None, give_way: Callable[..., None], /
 ) -> None: ...
 
 class Flag:

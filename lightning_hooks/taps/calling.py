@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 SLOT: Final = "_compiled_call_impl"
-CALL: Final[CodeType] = nn.Module.__call__.__code__
-"""Of the function by which torch calls every module; its first argument is the module."""
+CALL: Final[CodeType | None] = getattr(nn.Module.__call__, "__code__", None)
+"""Of the function by which torch calls every module, its first argument the module; None where somebody has replaced it."""
 _torch = sys.modules[nn.Module.__module__]
 tracing_state: Callable[[], Any] = torch._C._get_tracing_state
 
