@@ -36,8 +36,8 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
-# Remade when the versions, the metadata (entry points, dependencies) or the compiled parts change.
-$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/*/src/* lightning_hooks/*/*/src/*)
+# Remade when the versions, the metadata (entry points, dependencies) or the compiled part change.
+$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
 		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,5 +47,5 @@ $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/*/s
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -f lightning_hooks/taps/*.so lightning_hooks/stats/kernels/*.so
+	rm -f lightning_hooks/backends/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

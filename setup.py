@@ -1,7 +1,7 @@
-"""Builds the compiled parts, where there is a compiler for them; everything else about the package is in pyproject.toml.
+"""Builds the compiled part, where there is a compiler for them; everything else about the package is in pyproject.toml.
 
-They are optional: without them the installation succeeds, and plain torch and Python serve. They are written for GCC and
-Clang, know no torch, and use the stable interface of Python, so that one binary serves every Python from 3.11 on.
+It is optional: without it the installation succeeds, and plain torch and Python serve. It is written for GCC and Clang, knows
+no torch, and uses the stable interface of Python, so that one binary serves every Python from 3.11 on.
 """
 
 import sys
@@ -25,12 +25,9 @@ def extension(name: str, folder: str) -> Extension:
     )
 
 
-PARTS = [
-    extension("lightning_hooks.stats.kernels._native", "lightning_hooks/stats/kernels/src"),
-    extension("lightning_hooks.taps._hooks", "lightning_hooks/taps/src"),
-]
+NATIVE = extension("lightning_hooks.backends._native", "lightning_hooks/backends/src")
 
 setup(
-    ext_modules=[] if sys.platform == "win32" else PARTS,
+    ext_modules=[] if sys.platform == "win32" else [NATIVE],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -60,6 +60,7 @@ def _fit(arguments: list[str]) -> None:
 
 
 def _info(arguments: list[str]) -> None:
+    from lightning_hooks import backends
     from lightning_hooks.stats import kernels
 
     if arguments:
@@ -67,6 +68,7 @@ def _info(arguments: list[str]) -> None:
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
     facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
+    facts |= {"hooks": str(backends.hooks()), "event files": str(backends.events())}
     for name, value in facts.items():
         print(f"{name:<16}{value}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_hooks import GradientTransforms, StatsMonitor, read_run
+from lightning_hooks import GradientTransforms, StatsMonitor, backends, read_run
 from lightning_hooks.cli import main
 from lightning_hooks.stats import kernels
 
@@ -372,18 +372,22 @@ def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[st
     assert main(["info"]) == 0
     facts = {line[:16].strip(): line[16:] for line in capsys.readouterr().out.splitlines()}
     libraries = ["torch", "lightning", "tensorboard", "triton"]
-    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel"]
+    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel", "hooks", "event files"]
     assert facts["torch"] == importlib.metadata.version("torch")
     assert facts["CPU kernel"] == kernels.in_use()
     assert facts["CPU kernel"].split()[0] in ("native", "numpy")
     assert facts["CUDA kernel"] == kernels.in_use_on_cuda()
+    assert facts["hooks"] == str(backends.hooks())
+    assert facts["event files"] == str(backends.events())
     assert main(["info", "--all"]) == 2
     assert "info takes no arguments, got '--all'" in capsys.readouterr().err
 
 
 def test_info_says_why_nothing_compiled_serves() -> None:
-    env = {**os.environ, kernels.VARIABLE: "reference"}
+    env = {**os.environ, backends.VARIABLE: "reference"}
     command = [sys.executable, "-c", "from lightning_hooks.cli import main; main(['info'])"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
     for device, name in (("CPU", "numpy"), ("CUDA", "reference")):
         assert f"{device + ' kernel':<16}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
+    for part, name in (("hooks", "python"), ("event files", "numpy")):
+        assert f"{part:<16}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr

@@ -4,7 +4,7 @@ What it does not measure (another device, numbers that are not floating, a subcl
 so of, and `elsewhere` serves. Moments come out as 72 bytes: making a tensor of them takes longer than measuring a small
 one, and the table takes them as they are.
 
-Importing this module fails where the compiled part is absent or does not suit this torch; `kernels` says why.
+Importing this module fails where the compiled part is absent or does not suit this torch; `choice` says why.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_hooks.stats.kernels import _native
-from lightning_hooks.stats.kernels._native import (
+from lightning_hooks.backends import _native, probes
+from lightning_hooks.backends._native import (
     Way,
     copy_many,
     derive,
     draw,
     event,
     fill_floats,
+    instructions,
     measure_into,
     measure_many_into,
     put_histogram,
@@ -30,18 +31,18 @@ from lightning_hooks.stats.kernels._native import (
     record,
     writer,
 )
-from lightning_hooks.stats.kernels._native import measure as read
-from lightning_hooks.stats.kernels._native import measure_histogram as read_histogram
-from lightning_hooks.stats.kernels._native import measure_many as read_many
+from lightning_hooks.backends._native import measure as read
+from lightning_hooks.backends._native import measure_histogram as read_histogram
+from lightning_hooks.backends._native import measure_many as read_many
 
 __all__ = [
     "Way",
     "copy_many",
     "derive",
-    "describe",
     "draw",
     "event",
     "fill_floats",
+    "instructions",
     "measure_into",
     "measure_many_into",
     "put_histogram",
@@ -55,16 +56,11 @@ __all__ = [
 ]
 
 
-def describe() -> str:
-    """A few words on what runs here, such as `native (avx512)`."""
-    return f"native ({_native.instructions()})"
-
-
 def _exchange() -> object:
-    try:
-        return torch.Tensor.__dlpack_c_exchange_api__
-    except AttributeError:
-        raise ImportError(f"torch {torch.__version__} has no DLPack exchange table") from None
+    table = probes.exchange_table()
+    if table is None:
+        raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
+    return table
 
 
 def _openmp() -> str | None:
@@ -73,4 +69,4 @@ def _openmp() -> str | None:
     return str(found[0]) if len(found) == 1 else None
 
 
-_native.setup(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())
+_native.setup_kernel(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hooks.taps.built import compiled
+from lightning_hooks import backends
 
 if TYPE_CHECKING:
-    from lightning_hooks.taps._hooks import Flag
+    from lightning_hooks.backends._native import Flag
 else:
-    Flag = object if compiled is None else compiled.Flag
+    Flag = getattr(backends.hooks().module, "Flag", object)
 
 
 class Gate(Flag):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hooks.taps.built import compiled
+from lightning_hooks import backends
 
 __all__ = ["LookHook", "PlainHook", "StandIn"]
 
-if TYPE_CHECKING or compiled is None:
+if TYPE_CHECKING or backends.hooks().module is None:
     from lightning_hooks.taps.plain import LookHook, PlainHook, StandIn
 else:
     from lightning_hooks.taps.quick import LookHook, PlainHook, StandIn

@@ -14,6 +14,7 @@ from weakref import ReferenceType
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.backends.probes import takes_hook_dictionary
 from lightning_hooks.taps.calling import caller, give_way, is_bare
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook, Visitor
@@ -23,13 +24,7 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 is_traced = torch.compiler.is_dynamo_compiling  # without the tracers whose tensors are of a type of their own
 
 
-def _takes_hooks() -> bool:
-    """Whether a tensor's hooks can be put in place at once, as `Tensor.register_hook` does it step by step."""
-    tensor = torch.zeros(1, requires_grad=True).clone()
-    return hasattr(tensor, "_backward_hooks") and hasattr(tensor.grad_fn, "_register_hook_dict")
-
-
-TAKES_HOOKS = _takes_hooks()
+TAKES_HOOKS = takes_hook_dictionary()
 
 
 def hook_gradient(output: Tensor, node: Any, hook: Callable[..., Any]) -> None:

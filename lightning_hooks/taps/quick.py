@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.taps import _hooks
+from lightning_hooks.backends import _native
 from lightning_hooks.taps.calling import CALL, give_way, tracing_state
 from lightning_hooks.taps.handles import OurHook
 from lightning_hooks.taps.plain import TAKES_HOOKS, is_traced
 
 
-class LookHook(OurHook, _hooks.Look):
+class LookHook(OurHook, _native.Look):
     """A tensor hook for one visitor that only looks; arguments as in `plain`."""
 
     __slots__ = ()
 
 
-class PlainHook(OurHook, _hooks.Plain):
+class PlainHook(OurHook, _native.Plain):
     """A forward hook without keyword arguments; arguments as in `plain`."""
 
     __slots__ = ()
@@ -36,12 +36,12 @@ class PlainHook(OurHook, _hooks.Plain):
         return self.run(module, args, output)
 
 
-class StandIn(OurHook, _hooks.StandIn):
+class StandIn(OurHook, _native.StandIn):
     """What torch calls in place of a module that has no hook but this one; arguments as in `plain`."""
 
     __slots__ = ()
 
 
 _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
-_hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS)
-_hooks.setup_calling(vars(sys.modules[nn.Module.__module__]), tracing_state, CALL, give_way)
+_native.setup_hooks(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS)
+_native.setup_calling(vars(sys.modules[nn.Module.__module__]), tracing_state, CALL, give_way)

@@ -118,7 +118,7 @@ PyType_Slot slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                        {Py_tp_dealloc, slot_of(destroy<StandIn>)},
                        {Py_tp_members, members},
                        {0, nullptr}};
-PyType_Spec spec = {"lightning_hooks.taps._hooks.StandIn", sizeof(StandIn), 0, kHookFlags, slots};
+PyType_Spec spec = {"lightning_hooks.backends._native.StandIn", sizeof(StandIn), 0, kHookFlags, slots};
 
 }  // namespace
 

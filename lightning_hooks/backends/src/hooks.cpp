@@ -5,12 +5,15 @@
 
 #include <structmember.h>
 
+#include <cstring>
 #include <initializer_list>
+
+#include "writer.hpp"
 
 namespace hooks {
 namespace {
 
-// What `setup` was told. Strong references, kept as long as the process.
+// What `setup_hooks` was told. Strong references, kept as long as the process.
 PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
@@ -25,48 +28,28 @@ struct Flag {
 };
 bool is_open(PyObject* gate) { return gate && reinterpret_cast<const Flag*>(gate)->open; }
 
-// What a visitor may be called by without the interpreter: 0, or -1 with a Python error set. Its type then has a capsule of this
-// name, `_see`, that holds the function.
-typedef int (*See)(PyObject* visitor, PyObject* tensor);
-constexpr char kSee[] = "see", kSeeOf[] = "_see";
-
 // A hook of a gradient for one visitor that only looks.
 struct Look {
   static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *gate, *see;
-  See quick;  // of `see`; null where it has none
+  bool writes;  // whether `see` is a writer, which takes no call of the interpreter
 };
 // A forward hook of a module that is only looked at.
 struct Plain {
   static constexpr int kFields = 5;
   PyObject_HEAD
   PyObject *gate, *called, *see, *grad, *otherwise;
-  See quick;
+  bool writes;
 };
 
 // Shows a tensor to the visitor of a hook; false with a Python error set.
 template <class Type>
 bool show(const Type* hook, PyObject* tensor) {
-  if (hook->quick) return hook->quick(hook->see, tensor) == 0;
+  if (hook->writes) return write(hook->see, tensor) == 0;
   PyObject* const result = PyObject_CallFunctionObjArgs(hook->see, tensor, nullptr);
   Py_XDECREF(result);
   return result != nullptr;
-}
-
-// What a visitor may be called by. False with a Python error set.
-bool find_quick(PyObject* visitor, See& quick) {
-  quick = nullptr;
-  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(visitor));
-  PyObject* const pointer = PyObject_GetAttrString(type, kSeeOf);
-  if (!pointer) {
-    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
-    PyErr_Clear();
-    return true;
-  }
-  if (PyCapsule_IsValid(pointer, kSee)) quick = reinterpret_cast<See>(PyCapsule_GetPointer(pointer, kSee));
-  Py_DECREF(pointer);
-  return true;
 }
 
 template <class Type>
@@ -78,7 +61,8 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (!fill<Type>(self, args, kwargs)) return -1;
   Type* const hook = reinterpret_cast<Type*>(self);
-  return find_quick(hook->see, hook->quick) ? 0 : -1;
+  hook->writes = is_writer(hook->see);
+  return 0;
 }
 
 PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
@@ -186,9 +170,9 @@ PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_members, plain_members},
                              {Py_tp_methods, plain_methods},
                              {0, nullptr}};
-PyType_Spec flag_spec = {"lightning_hooks.taps._hooks.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
-PyType_Spec look_spec = {"lightning_hooks.taps._hooks.Look", sizeof(Look), 0, kHookFlags, look_slots};
-PyType_Spec plain_spec = {"lightning_hooks.taps._hooks.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
+PyType_Spec flag_spec = {"lightning_hooks.backends._native.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
+PyType_Spec look_spec = {"lightning_hooks.backends._native.Look", sizeof(Look), 0, kHookFlags, look_slots};
+PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
 
 }  // namespace
 
@@ -215,16 +199,23 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
 
 // Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, and whether a
 // node of the graph takes a dictionary of hooks.
-PyObject* py_setup(PyObject*, PyObject* args) {
+PyObject* py_setup_hooks(PyObject*, PyObject* args) {
   PyObject *tensor, *task, *dtypes;
   int direct;
-  if (!PyArg_ParseTuple(args, "OOOp:setup", &tensor, &task, &dtypes, &direct)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOOp:setup_hooks", &tensor, &task, &dtypes, &direct)) return nullptr;
   for (PyObject* kept : {tensor, task, dtypes}) Py_INCREF(kept);
   tensor_type = tensor;
   graph_task = task;
   floating = dtypes;
   register_dict = direct ? PyUnicode_InternFromString("_register_hook_dict") : nullptr;
   Py_RETURN_NONE;
+}
+
+PyObject* add_type(PyObject* module, PyType_Spec& spec) {
+  PyObject* const type = PyType_FromSpec(&spec);
+  const bool added = type && PyModule_AddObjectRef(module, std::strrchr(spec.name, '.') + 1, type) == 0;
+  Py_XDECREF(type);
+  return added ? type : nullptr;
 }
 
 bool add_hooks(PyObject* module) {

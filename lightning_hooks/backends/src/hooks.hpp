@@ -1,4 +1,4 @@
-// What the files of the module `_hooks` share.
+// What the types of hooks share.
 //
 // Only the stable interface of Python is used, so one binary serves every Python from 3.11 on.
 #pragma once
@@ -68,8 +68,7 @@ bool is_plain_hook(PyObject* object);
 bool is_open_for(PyObject* hook);
 PyObject* run(PyObject* hook, PyObject* module, PyObject* args, PyObject* output);  // what torch calls after the module
 
-// Of the module `_hooks`.
-PyObject* py_setup(PyObject*, PyObject* args);
+PyObject* py_setup_hooks(PyObject*, PyObject* args);
 PyObject* py_setup_calling(PyObject*, PyObject* args);
 
 }  // namespace hooks

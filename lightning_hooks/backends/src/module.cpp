@@ -10,6 +10,7 @@
 #include "derive.hpp"
 #include "drawing.hpp"
 #include "filling.hpp"
+#include "hooks.hpp"
 #include "records.hpp"
 #include "writer.hpp"
 #include "writing.hpp"
@@ -97,7 +98,7 @@ PyObject* py_choose_instructions(PyObject*, PyObject* name) {
 }
 
 PyMethodDef methods[] = {
-    {"setup", hooks::py_setup, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
+    {"setup_kernel", hooks::py_setup_kernel, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
     {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
     {"choose_instructions", py_choose_instructions, METH_O, "Take another set, for tests; False where it does not run here."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
@@ -124,16 +125,19 @@ PyMethodDef methods[] = {
      "Write numbers into the float slots of a buffer."},
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
      "Histograms as a serialized summary."},
+    {"setup_hooks", hooks::py_setup_hooks, METH_VARARGS,
+     "Tensor type, number of the running backward, floating dtypes, whether nodes take dictionaries of hooks."},
+    {"setup_calling", hooks::py_setup_calling, METH_VARARGS, "Globals of torch's modules, tracing state, code of their call, what gives way."},
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The native kernel.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: the kernel, hooks that only look, and event files.", -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !hooks::add_way_type(module)) {
+  if (module && !(hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -85,10 +85,10 @@ bool measure_views(const View* views, std::size_t many, Row* rows) {
   return unlocked(elements, [=](unsigned threads) { measure(views, many, rows, threads); });
 }
 
-PyObject* py_setup(PyObject*, PyObject* args) {
+PyObject* py_setup_kernel(PyObject*, PyObject* args) {
   PyObject *tensor, *parameter, *negated, *capsule, *number;
   const char* openmp = nullptr;
-  if (!PyArg_ParseTuple(args, "OOOOOz:setup", &tensor, &parameter, &negated, &capsule, &number, &openmp)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOOOOz:setup_kernel", &tensor, &parameter, &negated, &capsule, &number, &openmp)) return nullptr;
   auto* table = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, kDlCapsule));
   if (!table) return nullptr;
   while (table && table->version.major != kDlMajor) table = table->older;

@@ -15,7 +15,7 @@ namespace hooks {
 
 // Arguments: the types of tensors, `is_neg`, the exchange table, the number of threads, the path of torch's OpenMP library or
 // None. Before anything else.
-PyObject* py_setup(PyObject*, PyObject* args);
+PyObject* py_setup_kernel(PyObject*, PyObject* args);
 
 // 1: the view is laid out. 0: not a plain tensor in the memory of this machine, or a type of number that is not measured
 // here. -1: a Python error is set.

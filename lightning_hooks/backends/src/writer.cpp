@@ -68,8 +68,11 @@ int write_directly(const Writer* writer, PyObject* tensor) {
   return done;
 }
 
-// What `_see` of the type points to, for hooks that are compiled too. 0, or -1 with a Python error set.
-int see(PyObject* self, PyObject* tensor) {
+}  // namespace
+
+bool is_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == writer_type; }
+
+int write(PyObject* self, PyObject* tensor) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
   const int done = write_directly(writer, tensor);
   if (done > 0) return 0;
@@ -81,9 +84,11 @@ int see(PyObject* self, PyObject* tensor) {
   return result ? 0 : -1;
 }
 
+namespace {
+
 PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
-  if (see(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
+  if (write(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -124,20 +129,17 @@ bool make_writer_types() {
                                 {Py_tp_clear, slot_of(clear)},
                                 {Py_tp_dealloc, slot_of(destroy)},
                                 {0, nullptr}};
-  static PyType_Spec spec = {"lightning_hooks.stats.kernels._native.Writer", sizeof(Writer), 0,
+  static PyType_Spec spec = {"lightning_hooks.backends._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(Way, direct), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
   static PyType_Slot way_slots[] = {{Py_tp_members, members}, {0, nullptr}};
-  static PyType_Spec way_spec = {"lightning_hooks.stats.kernels._native.Way", sizeof(Way), 0,
+  static PyType_Spec way_spec = {"lightning_hooks.backends._native.Way", sizeof(Way), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, way_slots};
   direct_name = PyUnicode_InternFromString("direct");
   state_name = PyUnicode_InternFromString("state");
   writer_type = PyType_FromSpec(&spec);
   way_type = PyType_FromSpec(&way_spec);
-  PyObject* const pointer = writer_type && way_type ? PyCapsule_New(slot_of(see), "see", nullptr) : nullptr;
-  const bool made = pointer && PyObject_SetAttrString(writer_type, "_see", pointer) == 0;
-  Py_XDECREF(pointer);
-  return made;
+  return writer_type && way_type;
 }
 
 bool add_way_type(PyObject* module) { return PyModule_AddObjectRef(module, "Way", way_type) == 0; }

@@ -10,6 +10,10 @@ namespace hooks {
 // tensor in place of that.
 PyObject* py_writer(PyObject*, PyObject* args);
 
+// Whether an object is one, and what calling it does, without the interpreter: 0, or -1 with a Python error set.
+bool is_writer(PyObject* object);
+int write(PyObject* writer, PyObject* tensor);
+
 // Makes the types, and adds that of detours; false with a Python error set.
 bool make_writer_types();
 bool add_way_type(PyObject* module);

@@ -112,8 +112,8 @@ def attempt(device: torch.device) -> None:
 
 
 def describe() -> str:
-    """A few words on what runs here, such as `triton 3.7.1`."""
-    return f"triton {triton.__version__}"
+    """The version of Triton that runs here."""
+    return str(triton.__version__)
 
 
 def _launch(out: Tensor, places: list[int], tensors: list[Tensor], before: list[Tensor], merging: bool) -> None:

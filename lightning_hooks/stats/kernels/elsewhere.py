@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from lightning_hooks._build import VARIABLE, wanted
+from lightning_hooks import backends
 from lightning_hooks.stats.kernels import reference
 
 
@@ -44,24 +44,18 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 def on_device(tensor: Tensor) -> ModuleType | None:
     """The module `cuda` where it serves for a tensor; it writes rows of moments into tensors beside it."""
     # A compiler traces the reference, whose operations it knows.
-    return choose()[0] if tensor.is_cuda and not torch.compiler.is_compiling() else None
+    return choose().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
 
 
 @cache
-def choose() -> tuple[ModuleType | None, str]:
-    """What measures on a CUDA device, and a few words on it, with the reason where it is the reference."""
-    if wanted() == "reference":
-        return None, f"reference ({VARIABLE}=reference)"
-    if not torch.cuda.is_available():
-        return None, "none (torch sees no CUDA device)"
-    try:
-        from lightning_hooks.stats.kernels import cuda
+def choose() -> backends.Decision:
+    """What measures on a CUDA device."""
+    return backends.cuda(_load)
 
-        # Triton builds its launcher with a C compiler, and not for every device: what fails, fails here.
-        cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
-    except Exception as error:
-        return (
-            None,
-            f"reference (no Triton: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__})",
-        )
+
+def _load() -> tuple[ModuleType, str]:
+    from lightning_hooks.stats.kernels import cuda
+
+    # Triton builds its launcher with a C compiler, and not for every device: what fails, fails here.
+    cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
     return cuda, cuda.describe()

@@ -12,8 +12,8 @@ from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NO
 
 native: ModuleType | None
 try:
-    _native = importlib.import_module("lightning_hooks.stats.kernels._native")
-    native = importlib.import_module("lightning_hooks.stats.kernels.native")
+    _native = importlib.import_module("lightning_hooks.backends._native")
+    native = importlib.import_module("lightning_hooks.backends.native")
     SETS = [name for name in ("avx512", "avx2", "baseline") if _native.choose_instructions(name)]
     _native.choose_instructions(SETS[0])
 except ImportError:

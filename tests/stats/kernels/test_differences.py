@@ -8,8 +8,8 @@ import torch
 
 from lightning_hooks.stats.kernels.tensors import measure
 
-_native = pytest.importorskip("lightning_hooks.stats.kernels._native", reason="the package was installed without a compiler")
-native = importlib.import_module("lightning_hooks.stats.kernels.native")
+_native = pytest.importorskip("lightning_hooks.backends._native", reason="the package was installed without a compiler")
+native = importlib.import_module("lightning_hooks.backends.native")
 
 SETS = [name for name in ("avx512", "avx2", "baseline") if _native.choose_instructions(name)]
 _native.choose_instructions(SETS[0])

@@ -11,7 +11,7 @@ from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, native, normal
 
 if native is None:
     pytest.skip("the package was installed without a compiler", allow_module_level=True)
-from lightning_hooks.stats.kernels import _native
+from lightning_hooks.backends import _native
 from lightning_hooks.stats.kernels.tensors import measure, measure_many
 
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_hooks.stats.kernels.tensors import measure
 
-pytest.importorskip("lightning_hooks.stats.kernels._native", reason="the package was installed without a compiler")
-native = importlib.import_module("lightning_hooks.stats.kernels.native")
+pytest.importorskip("lightning_hooks.backends._native", reason="the package was installed without a compiler")
+native = importlib.import_module("lightning_hooks.backends.native")
 
 LARGE = 3_000_017
 

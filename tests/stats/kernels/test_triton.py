@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from lightning_hooks import backends
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.table import Table
@@ -49,13 +50,14 @@ import sys
 sys.modules["triton"] = None  # an import of it fails, as where it is not installed
 import torch
 torch.cuda.is_available = lambda: True
+from lightning_hooks import backends
 from lightning_hooks.stats import kernels
 print(kernels.in_use_on_cuda())
 """
 
 
 def run(*arguments, **env):
-    clean = {key: value for key, value in os.environ.items() if key not in (kernels.VARIABLE, "TRITON_INTERPRET")}
+    clean = {key: value for key, value in os.environ.items() if key not in (backends.VARIABLE, "TRITON_INTERPRET")}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, env={**clean, **env})
 
 

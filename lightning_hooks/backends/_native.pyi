@@ -1,11 +1,13 @@
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-def setup(
+def setup_kernel(
     tensor: type,
     parameter: type,
     is_neg: Callable[[Tensor], bool],
@@ -45,3 +47,24 @@ def event(wall_time: float, step: int, summary: bytes, /) -> bytes: ...
 def fill_floats(buffer: bytearray, slots: Any, numbers: Any, /) -> None: ...
 def draw(tags: Sequence[str], counts: Any, limits: Any, /) -> bytes: ...
 def derive(moments: Any, members: Any, starts: Any, unions: Any, letters: bytes, wanted: Any, taken: Any, /) -> bool: ...
+def setup_hooks(tensor: type, graph_task: Callable[[], int], floating: tuple[Any, ...], direct: bool, /) -> None: ...
+def setup_calling(
+    globals: dict[str, Any], tracing_state: Callable[[], Any], code: CodeType | None, give_way: Callable[..., None], /
+) -> None: ...
+
+class Flag:
+    open: bool
+
+class Look:
+    def __init__(self, gate: Flag, see: Callable[..., Any], /) -> None: ...
+    def __call__(self, grad: Any, /) -> None: ...
+
+class Plain:
+    def __init__(self, gate: Flag, called: set[int], see: Any, grad: Any, otherwise: Callable[..., Any], /) -> None: ...
+    def run(self, module: Any, args: Any, output: Any, /) -> Any: ...
+
+class StandIn:
+    hook: Any
+    known: ReferenceType[Any]
+    def __init__(self, hook: Any, known: ReferenceType[Any], /) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -1,0 +1,154 @@
+"""The one place that decides what serves, each decision with its reason.
+
+| part     | choices                        | what it does                                      |
+|----------|--------------------------------|---------------------------------------------------|
+| `kernel` | `native`, `numpy`              | measures tensors in host memory                   |
+| `hooks`  | `native`, `python`             | hooks that only look at a tensor                  |
+| `events` | `native`, `numpy`              | bytes and checksums of event files                |
+| `cuda`   | `triton`, `reference`, `none`  | measures tensors on a CUDA device                 |
+
+The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for everything in host memory, `triton` for
+CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`); several with commas
+between them, of which the last one counts. A choice that is forced and is not there is an error; without the variable the first
+one serves that is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Final, NamedTuple
+
+from lightning_hooks.errors import RuleError, UnsupportedError
+
+VARIABLE: Final = "LIGHTNING_HOOKS_KERNEL"
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kernel": ("native", "numpy"),
+    "hooks": ("native", "python"),
+    "events": ("native", "numpy"),
+    "cuda": ("triton", "reference"),
+}
+WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "native": {"kernel": "native", "hooks": "native", "events": "native"},
+    "numpy": {"kernel": "numpy", "hooks": "python", "events": "numpy"},
+    "reference": {"kernel": "numpy", "hooks": "python", "events": "numpy", "cuda": "reference"},
+    "triton": {"cuda": "triton"},
+}
+
+
+class Decision(NamedTuple):
+    """What serves for a part.
+
+    Args:
+        serves: one of the choices of the part.
+        reason: a few words on what runs, or why nothing better does.
+        module: the compiled one; None where none serves.
+    """
+
+    serves: str
+    reason: str
+    module: ModuleType | None = None
+
+    def __str__(self) -> str:
+        return f"{self.serves} ({self.reason})"
+
+
+def forced() -> Mapping[str, str]:
+    """The parts whose choice the environment variable forces.
+
+    Raises:
+        RuleError: it names a choice that there is not.
+    """
+    return _parsed(os.environ.get(VARIABLE, ""))
+
+
+@cache
+def _parsed(value: str) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for word in filter(None, (each.strip() for each in value.split(","))):
+        part, _, choice = word.partition("=")
+        if word in WORDS:
+            found |= WORDS[word]
+        elif choice in CHOICES.get(part, ()):
+            found[part] = choice
+        else:
+            words = ", ".join(map(repr, WORDS))
+            pairs = ", ".join(f"'{name}={choice}'" for name, choices in CHOICES.items() for choice in choices)
+            raise RuleError(f"{VARIABLE}={value!r}: there are {words}, {pairs}; leave it unset to take what is there")
+    return MappingProxyType(found)
+
+
+@cache
+def kernel() -> Decision:
+    """What measures tensors in host memory."""
+
+    def load() -> tuple[ModuleType, str]:
+        from lightning_hooks.backends import native
+
+        return native, native.instructions()
+
+    return _decide("kernel", load)
+
+
+@cache
+def hooks() -> Decision:
+    """What the hooks that only look are made of."""
+    return _decide("hooks", _extension)
+
+
+@cache
+def events() -> Decision:
+    """What makes the bytes of event files. Reading a run asks for it too, so torch is not loaded."""
+    return _decide("events", _extension)
+
+
+def cuda(load: Callable[[], tuple[ModuleType, str]]) -> Decision:
+    """What measures tensors on a CUDA device.
+
+    Args:
+        load: gives the kernel in Triton after it has measured a tensor there, and a few words on it; raises where it does not
+            work.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return _decide("cuda", load)
+    choice = forced().get("cuda")
+    if choice == "triton":
+        raise UnsupportedError(f"{_asked()}, but torch sees no CUDA device; unset the variable")
+    return Decision("reference", _asked()) if choice else Decision("none", "torch sees no CUDA device")
+
+
+def _extension() -> tuple[ModuleType, str]:
+    from lightning_hooks.backends import _native
+
+    return _native, "compiled"
+
+
+def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
+    """The first choice of a part where it loads, else the second one."""
+    first, second = CHOICES[part]
+    choice = forced().get(part)
+    if choice == second:
+        return Decision(second, _asked())
+    try:
+        module, words = load()
+    except Exception as error:
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if choice == first:
+            raise UnsupportedError(f"{_asked()}, but there is {_MISSING[first]}: {why}. {_HINTS[first]}") from error
+        return Decision(second, f"{_MISSING[first]}: {why}")
+    return Decision(first, words, module)
+
+
+_MISSING: Final = {"native": "no compiled extension", "triton": "no Triton"}
+_HINTS: Final = {
+    "native": "It is built when the package is installed where a C++ compiler is found; unset the variable to go on without it",
+    "triton": "Unset the variable to measure with plain torch there",
+}
+
+
+def _asked() -> str:
+    return f"{VARIABLE}={os.environ.get(VARIABLE, '')}"

@@ -1,0 +1,172 @@
+"""What serves: the compiled parts where they load, NumPy and Python otherwise, and what the environment variable asks for."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lightning_hooks import RuleError, UnsupportedError, backends
+from lightning_hooks.backends import choice, probes
+
+HIDDEN = """
+import sys
+sys.modules["lightning_hooks.backends._native"] = None  # an import of it fails, as where it was not built
+"""
+USE = """
+import torch
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.table import Table
+table = Table(2, histogram_rows=(1,))
+table.add(0, Measurement(torch.tensor([1.0, 3.0])))
+table.add(1, Measurement(torch.tensor([1.0, 3.0])))
+assert table.moments[:, 1].tolist() == [2.0, 2.0]
+assert table.put_all([0], measure_all([torch.ones(2)])) == [] and table.moments[0, 1] == 1.0
+assert torch.equal(kernels.measure_many([torch.ones(2)])[0], kernels.measure(torch.ones(2)))
+print(kernels.in_use())
+"""
+
+
+def run(script, **env):
+    clean = {key: value for key, value in os.environ.items() if key != backends.VARIABLE}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**clean, **env})
+    return done.stdout.strip(), done.stderr
+
+
+def built():
+    try:
+        import lightning_hooks.backends._native  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def test_without_the_binary_the_reference_serves_and_says_why():
+    out, err = run(HIDDEN + USE)
+    assert out.startswith("numpy (no compiled extension: "), err
+
+
+def test_the_reference_can_be_asked_for():
+    out, err = run(USE, LIGHTNING_HOOKS_KERNEL="reference")
+    assert out == "numpy (LIGHTNING_HOOKS_KERNEL=reference)", err
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+@pytest.mark.parametrize("env", [{}, {"LIGHTNING_HOOKS_KERNEL": "native"}])
+def test_where_it_was_built_the_compiled_kernel_serves(env):
+    out, err = run("from lightning_hooks.stats import kernels; print(kernels.in_use())", **env)
+    assert out in ("native (avx512)", "native (avx2)", "native (baseline)"), err
+
+
+def test_asking_for_the_compiled_kernel_where_there_is_none_is_an_error():
+    out, err = run(HIDDEN + USE, LIGHTNING_HOOKS_KERNEL="native")
+    assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=native, but there is no compiled extension" in err
+    assert "unset the variable" in err
+
+
+def test_another_value_is_an_error():
+    out, err = run(USE, LIGHTNING_HOOKS_KERNEL="fast")
+    assert "RuleError: LIGHTNING_HOOKS_KERNEL='fast': there are 'native', 'numpy', 'reference', 'triton'" in err
+
+
+EACH = """
+from lightning_hooks import backends
+from lightning_hooks.taps import looking
+from lightning_hooks.stats import kernels
+print(backends.kernel().serves, backends.hooks().serves, backends.events().serves, looking.PlainHook.__module__.split(".")[-1])
+"""
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        ("", "native native native quick"),
+        ("numpy", "numpy python numpy plain"),
+        ("reference", "numpy python numpy plain"),
+        ("hooks=python", "native python native plain"),
+        ("numpy, hooks=native", "numpy native numpy quick"),
+        ("native,events=numpy", "native native numpy quick"),
+    ],
+)
+def test_each_part_can_be_forced(value, want):
+    out, err = run(EACH, LIGHTNING_HOOKS_KERNEL=value)
+    assert out == want, err
+
+
+@pytest.mark.parametrize(
+    ("value", "use"),
+    [
+        ("native", "import lightning_hooks.taps"),
+        ("hooks=native", "import lightning_hooks.taps"),
+        ("kernel=native", "import lightning_hooks.stats.kernels"),
+        ("events=native", "from lightning_hooks.tensorboard import checksum; checksum.framing()"),
+    ],
+)
+def test_native_where_there_is_none_is_an_error_for_everything(value, use):
+    out, err = run(HIDDEN + use, LIGHTNING_HOOKS_KERNEL=value)
+    assert f"UnsupportedError: LIGHTNING_HOOKS_KERNEL={value}, but there is no compiled extension" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_triton_without_a_device_is_an_error():
+    out, err = run("from lightning_hooks.stats import kernels; kernels.in_use_on_cuda()", LIGHTNING_HOOKS_KERNEL="triton")
+    assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=triton, but torch sees no CUDA device" in err
+
+
+def test_triton_that_does_not_work_is_an_error_where_it_is_forced(monkeypatch):
+    def fails():
+        raise OSError("no launcher\nfor many reasons")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    assert str(backends.cuda(fails)) == "reference (no Triton: no launcher)"
+    monkeypatch.setenv(backends.VARIABLE, "triton")
+    with pytest.raises(UnsupportedError, match="but there is no Triton: no launcher"):
+        backends.cuda(fails)
+    monkeypatch.setenv(backends.VARIABLE, "cuda=reference")
+    assert str(backends.cuda(fails)) == "reference (LIGHTNING_HOOKS_KERNEL=cuda=reference)"
+
+
+@pytest.mark.parametrize("value", ["kernel", "kernel=fast", "gpu=triton", "native,fast"])
+def test_what_there_is_not_cannot_be_forced(value, monkeypatch):
+    monkeypatch.setenv(backends.VARIABLE, value)
+    with pytest.raises(RuleError, match="leave it unset"):
+        choice.forced()
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+def test_a_torch_without_an_exchange_table_has_numpy_and_compiled_hooks():
+    script = "import torch; del torch._C.TensorBase.__dlpack_c_exchange_api__" + EACH + "print(kernels.in_use())"
+    if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
+        script = script.replace("torch._C.TensorBase", "torch.Tensor")
+    out, err = run(script)
+    assert out.splitlines()[0] == "numpy native native quick", err
+    assert "has no DLPack exchange table" in out
+
+
+def test_the_probes_say_what_this_torch_offers():
+    assert (probes.exchange_table() is not None) == hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    assert probes.takes_hook_dictionary()
+
+
+@pytest.mark.parametrize("missing", ["_backward_hooks", "grad_fn"])
+def test_a_torch_without_hook_dictionaries_is_told_apart(missing, monkeypatch):
+    def absent(tensor):
+        raise AttributeError(missing)
+
+    monkeypatch.setattr(torch.Tensor, missing, property(absent), raising=False)
+    assert not probes.takes_hook_dictionary.__wrapped__()
+
+
+def test_a_dictionary_that_is_not_called_does_not_count(monkeypatch):
+    node = type("Node", (), {"_register_hook_dict": lambda self, tensor: None})()
+    monkeypatch.setattr(torch.Tensor, "grad_fn", property(lambda tensor: node), raising=False)
+    assert not probes.takes_hook_dictionary.__wrapped__()
+
+
+def test_a_node_without_the_method_does_not_count(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "grad_fn", property(lambda tensor: object()), raising=False)
+    assert not probes.takes_hook_dictionary.__wrapped__()
