@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks._fields import check_stages
+from lightning_hooks._fields import as_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._options import check_options
@@ -83,8 +83,7 @@ class StatsMonitor(HooksCallback):
             raise RuleError("watch is an empty list; give at least one rule, or leave it out for the default ones")
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
-        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
-        check_stages(self.stages)
+        self.stages = as_stages(stages)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
         check_options(self.scalars, max_scalars, prefix, on_error, max_overhead)
         self.max_scalars = max_scalars
@@ -213,7 +212,7 @@ class StatsMonitor(HooksCallback):
         if asked and any(isinstance(p, Changer) and p.acts_at_step for p in dispatcher.participants):
             raise RuleError(
                 f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
-                "stage 'step' before this callback would change it; put StatsMonitor before GradientTransforms"
+                "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
             )
 
     def _recorder_of(self, observer: Observer, prefix: str, leads: bool) -> Recorder:

@@ -161,8 +161,8 @@ class Instrument:
 
 
 def _parted(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
-    forward = [link for link in links if link.stage == "forward"]
-    return forward, [link for link in links if link.stage != "forward"]
+    forward = [link for link in links if link.when == "forward"]
+    return forward, [link for link in links if link.when != "forward"]
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
@@ -182,7 +182,7 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
                 raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
     for i, apply_rule in enumerate(apply):
         if apply_rule.acts_at() == "step":
-            raise RuleError(f"apply[{i}].stage: 'step' needs an optimizer; give instrument(optimizer=…) or stage='backward'")
+            raise RuleError(f"apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'")
     for i, hook in enumerate(hooks):
         if hook.kind in OPTIMIZER_KINDS:
             raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
@@ -219,7 +219,7 @@ def instrument(
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
 
     With an optimizer a step ends when the optimizer has stepped, gradient accumulation included (with several, when each
-    has). Without one, `step()` ends it, only transforms of stage `backward` are allowed, and `final_grad` and `update` are
+    has). Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad` and `update` are
     refused.
 
     Args:
