@@ -78,6 +78,7 @@ def _callback(item: Any, where: str) -> HooksCallback:
             _check_statistics(callback)
     except (TypeError, RuleError) as error:
         raise RuleError(f"{where}: {name}: {error}") from error
+    callback.origin = where
     return callback
 
 

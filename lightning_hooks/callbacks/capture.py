@@ -163,6 +163,8 @@ class ActivationCapture(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         refuse_unsupported(trainer, [("tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
+        if not targets:  # the same on every rank
+            return []
         # log_dir is the same on every rank, and asking for it is a collective.
         folder = Path(self.folder or Path(trainer.log_dir or trainer.default_root_dir) / "captures").resolve()
         for other in our_callbacks(trainer):
@@ -173,6 +175,11 @@ class ActivationCapture(HooksCallback):
         self._outlet = Outlet(trainer)
         self._last = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return f"modules={self.modules!r}"
 
     def _take(self, name: str, tensor: Tensor, number: int, stage: str) -> None:
         if self._writer is None or self._writer.stopped is not None:

@@ -51,8 +51,9 @@ class Instrument:
             rules = _without_optimizer(rules, applies, hook_rules)
         self._dispatcher = Dispatcher(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._observer = Observer(resolve(model, rules, EveryN()), device=device, order=(0,)) if rules else None
-        links = resolve_links(model, applies, torch.initial_seed())
+        plan = resolve(model, rules, EveryN()) if rules else None
+        self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
+        links = [link for link in resolve_links(model, applies, torch.initial_seed()) if link.targets]
         forward, backward = _parted(links)
         self._changers: list[Changer] = []
         if forward:
@@ -60,7 +61,7 @@ class Instrument:
         if backward:
             self._changers.append(Changer(backward, order=(2,)))
             self._changers[-1].refuse_skipping(self.optimizers)
-        bound = resolve_hooks(model, hook_rules)
+        bound = [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]
         self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
         self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
         self._record = StepRecord(step=-1)
