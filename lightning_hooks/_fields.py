@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -49,12 +50,67 @@ def normalise(rule: Any, *fields: str) -> None:
         object.__setattr__(rule, field, value)
 
 
-def check_stages(stages: Sequence[str], known: Sequence[str] = STAGES) -> None:
+def check_flags(rule: Any) -> None:
+    """Refuse anything but True and False in the fields whose default is one of them: `"false"` counts as true.
+
+    Raises:
+        RuleError: naming the field and the value.
+    """
+    for field in dataclasses.fields(rule):
+        if isinstance(field.default, bool):
+            check_flag(field.name, getattr(rule, field.name))
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse anything but True and False.
+
+    Raises:
+        RuleError: naming the option and the value.
+    """
+    if not isinstance(value, bool):
+        raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
+
+
+def check_types(types: Any) -> None:
+    """Refuse types that are neither classes nor names.
+
+    Args:
+        types: a tuple, or None for all.
+
+    Raises:
+        RuleError: naming the value.
+    """
+    if types is None:
+        return
+    if not types:
+        raise RuleError("types is an empty list; give at least one class, or omit it for all")
+    for i, item in enumerate(types):
+        if not isinstance(item, (str, type)):
+            raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
+
+
+def as_stages(stages: Any, known: Sequence[str] = STAGES) -> tuple[str, ...]:
+    """The stages of a callback, from one or several.
+
+    Raises:
+        RuleError: a stage that there is not, or no stage at all.
+    """
+    several = isinstance(stages, Sequence) and not isinstance(stages, str)
+    found = tuple(stages) if several else (stages,)
+    if stages is None:
+        check_stages(None, known)
+    check_stages(found, known)
+    return found
+
+
+def check_stages(stages: Sequence[str] | None, known: Sequence[str] = STAGES) -> None:
     """Refuse a stage that there is not, or no stage at all.
 
     Raises:
         RuleError: with the stages there are.
     """
+    if stages is None:
+        raise RuleError(f"stages must be one or more of {', '.join(known)}, got None; omit it for the default")
     if not stages:
         raise RuleError(f"stages is empty; give at least one of {', '.join(known)}")
     for i, stage in enumerate(stages):
@@ -64,15 +120,29 @@ def check_stages(stages: Sequence[str], known: Sequence[str] = STAGES) -> None:
 
 
 def short_repr(rule: Any, *implied: str) -> str:
-    """The fields that differ from their defaults.
+    """The fields that differ from their defaults; classes and functions by the import path that a rule accepts for them.
 
     Args:
         rule: a dataclass.
         implied: fields whose value follows from the others.
     """
     shown = [
-        f"{field.name}={getattr(rule, field.name)!r}"
+        f"{field.name}={_typed(getattr(rule, field.name))}"
         for field in dataclasses.fields(rule)
         if field.init and field.name not in implied and getattr(rule, field.name) != field.default
     ]
     return f"{type(rule).__name__}({', '.join(shown)})"
+
+
+def _typed(value: Any) -> str:
+    """The `repr` of a value; of a class or a function its import path, where that leads back to it."""
+    if type(value) is tuple:
+        return f"({', '.join(map(_typed, value))}{',' if len(value) == 1 else ''})"
+    name = getattr(value, "__qualname__", None)
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if not isinstance(name, str) or module is None or module.__name__ == "__main__":
+        return repr(value)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return repr(f"{module.__name__}.{name}") if found is value else repr(value)

@@ -99,17 +99,33 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
     from lightning_hooks.engine.changer import Changer
-    from lightning_hooks.engine.resolve_rows import resolve
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
-    plans = [(monitor.prefix, resolve(cli.model, monitor.watch, monitor.schedule)) for monitor in monitors]
-    for (prefix, plan), (other_prefix, other) in itertools.combinations(plans, 2):
-        if prefix == other_prefix:
-            refuse_common_tags(other, plan)
+    for tags, others in itertools.combinations(_tags(cli.model, monitors), 2):
+        refuse_common_tags(others, tags)
     if getattr(cli.trainer.precision_plugin, "scaler", None) is not None:
         for callback in ours:
             if isinstance(callback, GradientTransforms):
                 Changer(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
+
+
+def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
+    """What each monitor would write in a fit; the first of those with one prefix writes the global numbers."""
+    from lightning_hooks.callbacks._tags import tags_of
+    from lightning_hooks.engine.resolve_rows import resolve
+    from lightning_hooks.engine.stages import STAGE_PREFIX, forward_plan
+
+    led: set[tuple[str, str]] = set()
+    every = []
+    for monitor in monitors:
+        plan = resolve(model, monitor.watch, monitor.schedule)
+        tags: set[str] = set()
+        for stage in monitor.stages:
+            seen = plan if stage == "train" else forward_plan(plan)
+            tags |= tags_of(seen, monitor.prefix + STAGE_PREFIX.get(stage, ""), (monitor.prefix, stage) not in led)
+            led.add((monitor.prefix, stage))
+        every.append(tags)
+    return every
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -35,11 +35,17 @@ def _as_rule(kind: type[R], rule: Any, where: str) -> R:
         return rule
     if not isinstance(rule, Mapping):
         raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {rule!r}")
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    every = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    known = [field.name for field in every]
     fields = {str(key): value for key, value in rule.items() if key != "_target_"}
     for key in fields:
+        if key == "stage" and "when" in known:
+            raise RuleError(f"{where}: unknown key 'stage'; it is called when: 'step' or 'backward'")
         if key not in known:
             raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}; {kind.__name__} has {', '.join(known)}")
+    for field in every:
+        if field.default is dataclasses.MISSING and field.name not in fields:
+            raise RuleError(f"{where}.{field.name} is missing")
     try:
         return kind(**fields)
     except RuleError as error:
@@ -101,15 +107,34 @@ def as_callable(item: Any, where: str) -> Any:
 def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:
     """The class and the arguments that a mapping names, as jsonargparse (`class_path`) or Hydra (`_target_`) write it."""
     fields = {str(key): value for key, value in item.items()}
-    path = fields.pop("class_path", None) or fields.pop("_target_", None)
+    if "class_path" not in fields and "_target_" in fields:
+        return fields.pop("_target_"), fields
+    path = fields.pop("class_path", None)
     if path is None:
         raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
-    if "init_args" not in fields:
-        return path, fields
-    arguments = dict(fields.pop("init_args"))
-    if fields:
-        raise RuleError(f"{where}: unknown key {sorted(fields)[0]!r} beside class_path and init_args")
-    return path, arguments
+    return path, init_args(fields, where)
+
+
+def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The arguments under `init_args`; nothing else may stand beside `class_path`.
+
+    Args:
+        fields: the mapping without `class_path`.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: with the keys that stand beside it, or an `init_args` that is no mapping.
+    """
+    beside = [key for key in fields if key != "init_args"]
+    if beside:
+        raise RuleError(
+            f"{where}: unknown key {', '.join(map(repr, beside))} beside class_path and init_args; arguments go under "
+            f"init_args: {{{', '.join(f'{key}: …' for key in beside)}}}"
+        )
+    arguments = fields.get("init_args")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise RuleError(f"{where}.init_args must be a mapping of arguments to values, got {arguments!r}")
+    return {str(key): value for key, value in (arguments or {}).items()}
 
 
 def _transform_class(path: str, where: str) -> Any:

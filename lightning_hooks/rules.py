@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightning_hooks._fields import check_one_target, check_stages, normalise, short_repr
+from lightning_hooks._fields import check_flags, check_one_target, check_stages, check_types, normalise, short_repr
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.reading import as_callable, as_transform
 from lightning_hooks.schedule import every_n
+from lightning_hooks.specs import CallSpec, GroupSpec, ScheduleSpec, StatSpec, TransformSpec, TypeSpec
 
 MODULE_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
 PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update", "state")
@@ -29,6 +30,7 @@ MODULE_KINDS: Final = (
 )
 PARAM_KINDS: Final = ("param_grad", "post_accumulate_grad")
 OPTIMIZER_KINDS: Final = ("optimizer_step_pre", "optimizer_step_post")
+WHEN: Final = ("step", "backward")
 _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
 
 
@@ -45,7 +47,8 @@ class Watch:
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
             `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
         stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,
-            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` of an `update`.
+            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` of an `update`. A callable's tag has its `__name__`, an
+            object's that of its class; different ones of one name become `name`, `name_2`, … in the order of the rules.
         group_by: merge the rows of the rule exactly: a number, by blocks of that depth of the module tree; or patterns, each
             a group of its own, or a mapping of names to patterns, where the first that matches counts and a target that none
             matches keeps its own row. Default no groups.
@@ -53,7 +56,7 @@ class Watch:
         strict: whether a rule that matches nothing is an error (default) or a warning.
 
     Raises:
-        RuleError: a value that cannot be meant.
+        RuleError: an invalid value.
 
     Example:
         >>> Watch(params="*.weight", tensors=["grad"], stats="norm")
@@ -62,18 +65,20 @@ class Watch:
 
     modules: str | Sequence[str] | None = None
     params: str | Sequence[str] | None = None
-    types: Any = None
+    types: TypeSpec | Sequence[TypeSpec] | None = None
     leaves: bool = False
     tensors: str | Sequence[str] | None = None
-    stats: Any = None
-    group_by: Any = None
-    every_n_steps: Any = None
+    stats: StatSpec | Sequence[StatSpec] | None = None
+    group_by: GroupSpec | None = None
+    every_n_steps: ScheduleSpec | None = None
     strict: bool = True
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
         check_one_target(self)
+        check_flags(self)
         normalise(self, "modules", "params", "types", "tensors", "stats")
+        check_types(self.types)
         if self.tensors is not None:
             if not self.tensors:
                 raise RuleError("tensors is empty; name at least one tensor or leave it out")
@@ -104,13 +109,13 @@ class Apply:
         types: only modules (or parameters of modules) of these classes; default all.
         tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations, also one part:
             `output[0]`). Default `output_grad`, in `ActivationTransforms` `output`.
-        stage: with `params`: `step` (default, the gradient of the optimizer step) or `backward` (each gradient as backward
-            makes it). Rules on modules act in backward, on activations in forward.
+        when: with `params`: `step` (default, on the gradient of the optimizer step) or `backward` (on each gradient as
+            backward makes it). Rules on modules act in backward, on activations in forward.
         stages: when activations change: any of `train`, `validate`, `test`, `predict`. Default `train`, as for dropout.
         strict: whether a rule that matches nothing is an error (default) or a warning.
 
     Raises:
-        RuleError: a value that cannot be meant.
+        RuleError: an invalid value.
 
     Example:
         >>> from lightning_hooks.transforms import Scale
@@ -118,23 +123,27 @@ class Apply:
         Apply(transform=(Scale(factor=0.5),), params='*.bias')
     """
 
-    transform: Any = None
+    transform: TransformSpec | Sequence[TransformSpec] | None = None
     params: str | Sequence[str] | None = None
     modules: str | Sequence[str] | None = None
-    types: Any = None
+    types: TypeSpec | Sequence[TypeSpec] | None = None
     tensor: str | None = None
-    stage: str | None = None
+    when: str | None = None
     stages: str | Sequence[str] | None = None
     strict: bool = True
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
         check_one_target(self)
+        check_flags(self)
         normalise(self, "modules", "params", "types", "stages")
+        check_types(self.types)
         given = self.transform
-        given = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        if not given or given[0] is None:
+        if given is None:
             raise RuleError("transform is missing; give a transform or a list of them")
+        given = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        if not given:
+            raise RuleError("transform is an empty list; give a transform or a list of them")
         transforms = tuple(
             as_transform(item, "transform" if len(given) == 1 else f"transform[{i}]") for i, item in enumerate(given)
         )
@@ -146,15 +155,14 @@ class Apply:
             return
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
-        if self.stage not in (None, "step", "backward"):
-            hint = did_you_mean(str(self.stage), ["step", "backward"], 1)
-            raise RuleError(f"stage must be 'step' or 'backward', got {self.stage!r}{hint}")
+        if self.when not in (None, *WHEN):
+            raise RuleError(f"when must be 'step' or 'backward', got {self.when!r}{did_you_mean(str(self.when), WHEN, 1)}")
         if self.stages is not None:
             raise RuleError("stages goes with activations; gradients there are in training only")
 
     def _check_module_rule(self) -> None:
-        if self.stage not in (None, "backward", "forward"):
-            raise RuleError(f"stage={self.stage!r} goes with params; a rule on modules acts in backward (leave stage out)")
+        if self.when not in (None, "backward"):
+            raise RuleError(f"when={self.when!r} goes with params; a rule on modules acts in backward (omit when)")
         if self.tensor is None:
             return
         base, path = parse_tensor(str(self.tensor))
@@ -163,6 +171,8 @@ class Apply:
             raise RuleError(f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(base, MODULE_TENSORS, 2)}")
         if self.stages is not None and base not in FORWARD_TENSORS:
             raise RuleError("stages goes with activations; gradients there are in training only")
+        if self.when is not None and base in FORWARD_TENSORS:
+            raise RuleError(f"when={self.when!r} goes with gradients; a rule on activations acts in forward (omit when)")
 
     def acts_on(self, default: str = "output_grad") -> str:
         """The tensor that it changes: of a parameter `grad`, of a module what `tensor` says.
@@ -175,7 +185,7 @@ class Apply:
     def acts_at(self, default: str = "output_grad") -> str:
         """When it acts: `step`, `backward`, or `forward` for activations."""
         if self.params is not None:
-            return self.stage or "step"
+            return self.when or "step"
         return "forward" if parse_tensor(self.acts_on(default))[0] in FORWARD_TENSORS else "backward"
 
     def __repr__(self) -> str:
@@ -209,23 +219,23 @@ class Hook:
         strict: whether a rule that matches nothing is an error (default) or a warning.
 
     Raises:
-        RuleError: a value that cannot be meant.
+        RuleError: an invalid value.
 
     Example:
         >>> Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
         Hook(call='lightning_hooks.print_shapes', kind='forward', modules='*', types=('Linear',), once=True)
     """
 
-    call: Any
+    call: CallSpec | tuple[CallSpec, CallSpec]
     kind: str
     modules: str | Sequence[str] | None = None
     params: str | Sequence[str] | None = None
-    types: Any = None
+    types: TypeSpec | Sequence[TypeSpec] | None = None
     leaves: bool = False
     named: bool = False
     with_kwargs: bool = False
     prepend: bool = False
-    every_n_steps: Any = None
+    every_n_steps: ScheduleSpec | None = None
     once: bool = False
     stages: str | Sequence[str] = ("train",)
     checked: bool = True
@@ -234,6 +244,7 @@ class Hook:
 
     def __post_init__(self) -> None:
         """Check and normalise the fields; find what is to be called."""
+        check_flags(self)
         every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
         if self.kind not in every:
             raise RuleError(
@@ -249,6 +260,7 @@ class Hook:
         if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
             raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
         normalise(self, "modules", "params", "types", "stages")
+        check_types(self.types)
         check_stages(self.stages)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from lightning_hooks.errors import NoMatchError, RuleError, nearest
 from lightning_hooks.importing import import_object
+from lightning_hooks.specs import TypeSpec
 
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
@@ -90,7 +91,7 @@ def select(
     targets: Sequence[Target[T]],
     patterns: str | Sequence[str],
     *,
-    types: Iterable[Any] | None = None,
+    types: TypeSpec | Sequence[TypeSpec] | None = None,
     leaves: bool = False,
     strict: bool = True,
     where: str = "patterns",
@@ -112,7 +113,8 @@ def select(
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     wanted = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
     unwanted = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
-    kinds = None if types is None else [_kind(kind, targets, where) for kind in types]
+    listed = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
+    kinds = None if listed is None else [_kind(kind, where) for kind in listed]
 
     def meant(target: Target[T]) -> bool:
         named = any(p.fullmatch(alias) for p in wanted for alias in target.aliases)
@@ -123,9 +125,9 @@ def select(
 
     found = [target for target in targets if meant(target)]
     if not found:
-        message = _no_match(targets, patterns, types, where)
+        message = _no_match(targets, patterns, listed, where)
         if strict:
-            raise NoMatchError(message)
+            raise NoMatchError(f"{message}. Set strict=False if that is meant")
         warnings.warn(message, stacklevel=2)
     return found
 
@@ -157,7 +159,7 @@ def _compile(pattern: str, where: str) -> re.Pattern[str]:
         raise RuleError(f"{where}: {pattern!r} is no regular expression ({error})") from error
 
 
-def _kind(kind: Any, targets: Sequence[Target[T]], where: str) -> Any:
+def _kind(kind: TypeSpec, where: str) -> Any:
     if isinstance(kind, type):
         return kind
     if not isinstance(kind, str):
@@ -176,7 +178,7 @@ def _is_kind(module: nn.Module, kind: Any) -> bool:
     return isinstance(module, kind)
 
 
-def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Iterable[Any] | None, where: str) -> str:
+def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence[TypeSpec] | None, where: str) -> str:
     shown = patterns[0] if len(patterns) == 1 else patterns
     message = f"{where}: {shown!r} matches nothing"
     if types is not None:
@@ -188,4 +190,4 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Iterable
     close = nearest(plain, names)
     if close:
         message += f"; the nearest names are {', '.join(map(repr, close))}"
-    return f"{message}. Set strict=False if that is meant"
+    return message

@@ -1,4 +1,6 @@
 import dataclasses
+import math
+from collections import OrderedDict
 
 import pytest
 from hypothesis import given
@@ -17,8 +19,10 @@ from lightning_hooks.schedule import EveryN, every_n
         Watch(params=["*.weight", "!head.*"], tensors="grad", stats=["norm", "p99"], every_n_steps=3, strict=False),
         Watch(modules="*", types=["Linear"], leaves=True),
         Apply(Scale(factor=0.5), params="*"),
-        Apply([Zero(), ClipByNorm(max_norm=1.0)], params="*", stage="backward"),
+        Apply([Zero(), ClipByNorm(max_norm=1.0)], params="*", when="backward"),
         Apply(Zero(), modules="relu", tensor="input_grad"),
+        Watch(modules="*", group_by={"first": "0.*", "rest": "*"}, every_n_steps={"first": 3, "every": 2}),
+        Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types=["Linear"], stages=["train", "test"]),
     ],
 )
 def test_repr_can_be_typed_back_in(rule):
@@ -52,6 +56,31 @@ def test_rules_cannot_be_changed():
         ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or leave it out"),
         ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or leave it out"),
         ({"modules": [3]}, "watch[0].modules[0] must be a string, got 3"),
+        ({"modules": 3}, "watch[0].modules[0] must be a string, got 3"),
+        ({"modules": "*", "types": [3]}, "watch[0].types[0] must be a class, a class name or an import path, got 3"),
+        ({"modules": "*", "types": []}, "watch[0].types is an empty list; give at least one class, or omit it for all"),
+        (
+            {"modules": "*", "strict": "false"},
+            "watch[0].strict must be True or False (in YAML true or false, without quotes), got 'false'",
+        ),
+        (
+            {"modules": "*", "leaves": None},
+            "watch[0].leaves must be True or False (in YAML true or false, without quotes), got None",
+        ),
+        (
+            {"params": "*", "every_n_steps": []},
+            "watch[0].every_n_steps is an empty list, which is never; give an integer of at least 1, a list of steps, or a "
+            "mapping with first, every, last",
+        ),
+        (
+            {"params": "*", "every_n_steps": "10"},
+            "watch[0].every_n_steps must be an integer of at least 1, a list of steps, or a mapping with first, every, "
+            "last, got '10'",
+        ),
+        (
+            {"params": "*", "group_by": True},
+            "watch[0].group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got True",
+        ),
         ({"modules": []}, "watch[0].modules is an empty list; give at least one pattern"),
         ({"params": "*", "leaves": True}, "watch[0].leaves=True goes with modules, not with params"),
         (
@@ -89,10 +118,28 @@ def test_an_unknown_key_is_named_with_the_nearest():
         ({"params": "*", "transform": {"class_path": "ClipByNorm", "init_args": {"max_norm": -1.0}}}, r"max_norm.*-1.0"),
         ({"params": "*", "transform": "no.such.Thing"}, r"^apply\[0\].transform: cannot import 'no.such.Thing'"),
         (
-            {"params": "*", "transform": "Zero", "stage": "bckward"},
-            r"^apply\[0\].stage must be 'step' or 'backward', got 'bckward' \(did you mean 'backward'\?\)$",
+            {"params": "*", "transform": "Zero", "when": "bckward"},
+            r"^apply\[0\].when must be 'step' or 'backward', got 'bckward' \(did you mean 'backward'\?\)$",
         ),
-        ({"modules": "*", "transform": "Zero", "stage": "step"}, r"^apply\[0\].stage='step' goes with params"),
+        ({"modules": "*", "transform": "Zero", "when": "step"}, r"^apply\[0\].when='step' goes with params"),
+        (
+            {"modules": "*", "transform": "Zero", "tensor": "output", "when": "backward"},
+            r"^apply\[0\].when='backward' goes with gradients; a rule on activations acts in forward \(omit when\)$",
+        ),
+        (
+            {"params": "*", "transform": "Zero", "stage": "backward"},
+            r"^apply\[0\]: unknown key 'stage'; it is called when: 'step' or 'backward'$",
+        ),
+        ({"params": "*", "transform": "Zero", "strict": 0}, r"^apply\[0\].strict must be True or False .* got 0$"),
+        (
+            {"params": "*", "transform": {"class_path": "Scale", "factor": 2.0}},
+            r"^apply\[0\].transform: unknown key 'factor' beside class_path and init_args; arguments go under init_args: "
+            r"{factor: …}$",
+        ),
+        (
+            {"params": "*", "transform": {"class_path": "Scale", "init_args": [2.0]}},
+            r"^apply\[0\].transform.init_args must be a mapping of arguments to values, got \[2.0\]$",
+        ),
         (
             {"modules": "*", "transform": "Zero", "tensor": "outptu"},
             r"^apply\[0\].tensor must be one of .* got 'outptu' \(did you mean 'output'",
@@ -161,5 +208,31 @@ def test_a_part_of_a_tensor():
 
 def test_a_key_beside_class_path_and_init_args_is_refused_for_a_hook_too():
     rule = {"kind": "forward", "modules": "*", "call": {"class_path": "collections.OrderedDict", "init_args": {}, "stray": 1}}
-    with pytest.raises(RuleError, match=r"^hooks\[0\].call: unknown key 'stray' beside class_path and init_args$"):
+    with pytest.raises(
+        RuleError,
+        match=r"^hooks\[0\].call: unknown key 'stray' beside class_path and init_args; arguments go under init_args: {stray: …}$",
+    ):
         as_rules(Hook, [rule], "hooks")
+
+
+def test_classes_and_functions_are_shown_by_their_import_path():
+    rule = Watch(modules="*", types=[OrderedDict, "Linear"], stats=[math.sqrt, "norm"])
+    assert repr(rule) == "Watch(modules='*', types=('collections.OrderedDict', 'Linear'), stats=('math.sqrt', 'norm'))"
+    assert repr(Hook(math.sqrt, kind="forward", modules="*")) == "Hook(call='math.sqrt', kind='forward', modules='*')"
+    assert "<function" in repr(Watch(modules="*", stats=lambda tensor: tensor.sum()))  # no path leads to it
+
+
+@pytest.mark.parametrize("flag", ["leaves", "named", "with_kwargs", "prepend", "once", "checked", "strict"])
+@pytest.mark.parametrize("value", ["false", None, 1])
+def test_every_flag_of_a_hook_is_true_or_false(flag, value):
+    with pytest.raises(RuleError, match=rf"^hooks\[0\]\.{flag} must be True or False .*, got {value!r}$"):
+        as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", flag: value}], "hooks")
+
+
+def test_a_field_that_is_missing_is_named():
+    with pytest.raises(RuleError, match=r"^hooks\[0\]\.kind is missing$"):
+        as_rules(Hook, [{"call": print, "modules": "*"}], "hooks")
+    with pytest.raises(RuleError, match=r"^hooks\[0\]: unknown key 'calls'"):
+        as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", "calls": []}], "hooks")
+    with pytest.raises(RuleError, match=r"^hooks\[0\]\.stages must be one or more of train, validate, test, predict, got None"):
+        as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", "stages": None}], "hooks")

@@ -97,12 +97,20 @@ class AppliesRules(HooksCallback):
         refuse_unsupported(trainer, about)
         taken = sum(len(p.links) for p in dispatcher.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
-        changer = self._changer(self.links(pl_module, seed, taken), trainer)
+        links = self.links(pl_module, seed, taken)
+        if not any(link.targets for link in links):
+            return []
+        changer = self._changer(links, trainer)
         if self._saved is not None:
             changer.load_state_dict(self._saved)
             self._saved = None
         self._outlet = Outlet(trainer)
         return [changer]
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return ", ".join(f"apply[{i}]" for i in range(len(self.apply)))
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:

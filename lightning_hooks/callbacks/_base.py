@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
@@ -20,18 +21,25 @@ from lightning_hooks.callbacks._trainer import (
     has_scaler,
     in_fit,
     is_log_step,
+    is_running,
     loss_scale,
 )
 from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.dispatcher import Dispatcher, live_dispatchers
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.report import Match
+from lightning_hooks.errors import RuleError, UnsupportedError
 
-_MADE: WeakSet[Dispatcher] = WeakSet()
+_OWNERS: WeakKeyDictionary[Dispatcher, ReferenceType[Trainer]] = WeakKeyDictionary()
 
 
 class HooksCallback(EveryStage):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage."""
+
+    origin: str = ""
+    """The file and the place in it that this one was read from, for messages; empty for one made in Python."""
+    environment: str | None = None
+    """A mark that the callbacks of one Trainer from the environment variable share; None for others."""
 
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
@@ -49,7 +57,12 @@ class HooksCallback(EveryStage):
         raise NotImplementedError
 
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
-        """Resolve the rules; raises before anything is hooked."""
+        """Resolve the rules; raises before anything is hooked. Empty where no rule matches anything."""
+        raise NotImplementedError
+
+    @property
+    def _rules(self) -> str:
+        """The rules by the names that messages use: `watch[0], watch[1]`."""
         raise NotImplementedError
 
     def _finish(self, trainer: Trainer, step: int) -> None:
@@ -76,7 +89,10 @@ class HooksCallback(EveryStage):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a run: drop what one that ended badly may have left."""
+        """Called before a run: drop what one that ended badly may have left, or leave the run to other callbacks."""
+        if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
+            trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
+            return
         self._leave()
         self._scaler.forget()
 
@@ -90,7 +106,9 @@ class HooksCallback(EveryStage):
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         dispatcher = self._shared(trainer, pl_module)
         self._is_scaled = has_scaler(trainer)
-        participants = list(self._build(trainer, pl_module, dispatcher))
+        participants = self._built(trainer, pl_module, dispatcher)
+        if not participants:
+            return
         if "train" in self._stages:
             participants = [*self._scaler.start(trainer, dispatcher), *participants]
         position = self._position(trainer)
@@ -103,6 +121,30 @@ class HooksCallback(EveryStage):
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
             dispatcher.extras.keep(WrappedHook(pl_module, name, dispatcher).install(), key="final")
+
+    def _built(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> list[Participant]:
+        name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
+        try:
+            participants = list(self._build(trainer, pl_module, dispatcher))
+        except (RuleError, UnsupportedError) as error:
+            if not self.origin:
+                raise
+            raise type(error)(f"{name}: {error}") from error
+        if not participants:
+            warnings.warn(f"{name}: no rule matches anything ({self._rules}); it does nothing in this run", stacklevel=2)
+        return participants
+
+    def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
+        """Whether a run of another trainer, in which this one began, has this callback at work."""
+        owner = None if self._dispatcher is None else _owner(self._dispatcher)
+        if owner is trainer or not is_running(owner):
+            return False
+        warnings.warn(
+            f"{type(self).__name__} is at work in a run of another Trainer that has not ended, and does nothing in this one; "
+            "give each Trainer a callback of its own",
+            stacklevel=2,
+        )
+        return True
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -230,8 +272,9 @@ class HooksCallback(EveryStage):
             if callback._dispatcher is not None and callback._dispatcher.model is pl_module:
                 return callback._dispatcher
         # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
-        for stale in [made for made in _MADE if made.model is pl_module]:
-            stale.close()
+        for made in [made for made in _OWNERS if made.model is pl_module]:
+            if _owner(made) is trainer or not is_running(_owner(made)):
+                made.close()
         known = ref(trainer)
 
         def optimizers() -> list[Optimizer]:
@@ -239,10 +282,40 @@ class HooksCallback(EveryStage):
             return list(alive.optimizers) if alive is not None else []
 
         dispatcher = Dispatcher(pl_module, optimizers)
-        _MADE.add(dispatcher)
+        for outer in live_dispatchers(pl_module):
+            if _owner(outer) is not trainer and is_running(_owner(outer)):
+                dispatcher.extras.keep(_Interruption(outer))
+        _OWNERS[dispatcher] = known
         return dispatcher
 
 
+class _Interruption:
+    """Keeps the hooks of a run off while another one, which began inside it, works on the same model."""
+
+    def __init__(self, outer: Dispatcher) -> None:
+        self._outer: Dispatcher | None = outer
+        outer.pause(True)
+
+    def remove(self) -> None:
+        """Go on; harmless the second time, and where the outer run has ended."""
+        outer, self._outer = self._outer, None
+        if outer is not None and outer in live_dispatchers(outer.model):
+            outer.meter.interrupt()
+            outer.pause(False)
+
+
+def _owner(dispatcher: Dispatcher) -> Trainer | None:
+    """The trainer in whose run it was made."""
+    known = _OWNERS.get(dispatcher)
+    return None if known is None else known()
+
+
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
-    """The callbacks of this package in a trainer, in order."""
-    return [callback for callback in all_callbacks(trainer) if isinstance(callback, HooksCallback)]
+    """The callbacks of this package in a trainer, in order.
+
+    Lightning adds those from the environment to the list that the Trainer is given. A second Trainer with that list has
+    those of the first too: only its own count, which come last.
+    """
+    ours = [callback for callback in all_callbacks(trainer) if isinstance(callback, HooksCallback)]
+    marks = [callback.environment for callback in ours if callback.environment is not None]
+    return [callback for callback in ours if callback.environment is None or callback.environment == marks[-1]]

@@ -21,6 +21,7 @@ from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.callbacks.transforms import GradientTransforms
 from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {
     kind.__name__: kind for kind in (ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor)
@@ -70,13 +71,14 @@ def _callback(item: Any, where: str) -> HooksCallback:
     name = path.rpartition(".")[2]
     if name not in _KNOWN or (path != name and not path.startswith("lightning_hooks.")):
         raise RuleError(f"{where}: {path!r} is no callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
-    arguments = item.get("init_args") or {}
+    arguments = init_args({str(key): value for key, value in item.items() if key != "class_path"}, f"{where}: {name}")
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
         if isinstance(callback, StatsMonitor):
             _check_statistics(callback)
     except (TypeError, RuleError) as error:
         raise RuleError(f"{where}: {name}: {error}") from error
+    callback.origin = where
     return callback
 
 

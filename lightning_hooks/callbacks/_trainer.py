@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from torch import Tensor
 
 
@@ -15,6 +15,11 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
     """The callbacks of a trainer, in order."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
+
+
+def is_running(trainer: Trainer | None) -> bool:
+    """Whether a run of a trainer is under way; one that failed is not, whatever it left behind."""
+    return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
 
 
 def current_step(trainer: Trainer) -> int:

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks._fields import check_stages
+from lightning_hooks._fields import as_stages, check_flag
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._strategies import refuse_unsupported
@@ -94,8 +94,7 @@ class ActivationCapture(HooksCallback):
             raise RuleError("give every_n_steps=… to capture while training, or stages=['predict'], or both")
         self.every_n_steps = every_n_steps
         self.schedule = every_n(1 if every_n_steps is None else every_n_steps, "every_n_steps")
-        self.stages = ("train",) if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
-        check_stages(self.stages)
+        self.stages = ("train",) if stages is None else as_stages(stages)
         if parse_tensor(tensor)[0] not in FORWARD_TENSORS and set(self.stages) != {"train"}:
             raise RuleError(f"stages: {tensor!r} is a gradient, which there is in training only; got {list(self.stages)}")
         self.reduce = reduce
@@ -104,6 +103,7 @@ class ActivationCapture(HooksCallback):
         self.max_bytes = max_bytes
         self.batches_per_file = batches_per_file
         self.folder = folder
+        check_flag("tensorboard", tensorboard)
         self.tensorboard = tensorboard
         self.strict = strict
         CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
@@ -163,6 +163,8 @@ class ActivationCapture(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
         refuse_unsupported(trainer, [("tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
+        if not targets:  # the same on every rank
+            return []
         # log_dir is the same on every rank, and asking for it is a collective.
         folder = Path(self.folder or Path(trainer.log_dir or trainer.default_root_dir) / "captures").resolve()
         for other in our_callbacks(trainer):
@@ -173,6 +175,11 @@ class ActivationCapture(HooksCallback):
         self._outlet = Outlet(trainer)
         self._last = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return f"modules={self.modules!r}"
 
     def _take(self, name: str, tensor: Tensor, number: int, stage: str) -> None:
         if self._writer is None or self._writer.stopped is not None:

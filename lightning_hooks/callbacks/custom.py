@@ -76,4 +76,12 @@ class CustomHooks(HooksCallback):
             alive = known()
             return list(alive.optimizers) if alive is not None else []
 
-        return [CustomParticipant(resolve_hooks(pl_module, self.hooks), optimizers=optimizers)]
+        bound = resolve_hooks(pl_module, self.hooks)
+        if not any(hook.runners for hook in bound):
+            return []
+        return [CustomParticipant(bound, optimizers=optimizers)]
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return ", ".join(f"hooks[{i}]" for i in range(len(self.hooks)))

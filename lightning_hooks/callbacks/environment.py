@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import Any
 
 VARIABLE = "LIGHTNING_HOOKS_CONFIG"
@@ -21,4 +22,8 @@ def callbacks_from_environment() -> list[Any]:
         return []
     from lightning_hooks.callbacks._config import load_callbacks
 
-    return load_callbacks(path, where=VARIABLE)
+    callbacks = load_callbacks(path, where=VARIABLE)
+    mark = secrets.token_hex(8)
+    for callback in callbacks:
+        callback.environment = mark
+    return list(callbacks)

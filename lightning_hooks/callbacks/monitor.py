@@ -10,12 +10,12 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks._fields import check_stages
+from lightning_hooks._fields import as_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import Outlet
 from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
-from lightning_hooks.callbacks._tags import refuse_common_tags
+from lightning_hooks.callbacks._tags import refuse_common_tags, tags_of
 from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.callbacks._widening import Widening
 from lightning_hooks.engine.changer import Changer
@@ -27,11 +27,11 @@ from lightning_hooks.engine.pending import Pending
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.engine.recorder import Recorder
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
-from lightning_hooks.engine.resolve_rows import resolve
-from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver
+from lightning_hooks.engine.resolve_rows import DEFAULT_WATCH, resolve
+from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver, forward_plan
 from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules
-from lightning_hooks.rules import Watch
+from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.stats.record import StepRecord
 
@@ -83,8 +83,7 @@ class StatsMonitor(HooksCallback):
             raise RuleError("watch is an empty list; give at least one rule, or leave it out for the default ones")
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
-        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
-        check_stages(self.stages)
+        self.stages = as_stages(stages)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
         check_options(self.scalars, max_scalars, prefix, on_error, max_overhead)
         self.max_scalars = max_scalars
@@ -179,33 +178,43 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+        self._records = {}
+        self._recorder, self._pending, self._run_recorders = None, None, {}
         plan = self._plan(pl_module)
+        if not plan.rows:
+            return []
         where = "the default watch" if self.watch is None else "watch"
         about = [
             (f"{where}[{i}]", known.rule, [plan.rows[row].tensor for row in known.members])
             for i, known in enumerate(plan.rules)
         ]
         refuse_unsupported(trainer, about)
-        leads = self._refuse_same_tags(plan, trainer)
-        self._records = {}
         self._outlet = Outlet(trainer)
         observers: list[Participant] = []
-        self._recorder = self._pending = None
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
             self._refuse_changed_sums(plan, dispatcher)
-            self._recorder = self._recorder_of(observer, self.prefix, leads)
+            self._recorder = self._recorder_of(observer, "train", trainer)
             self._recorder.load_state_dict(self._saved)
             self._pending = Pending(self._recorder, self._take)
             self._widening.start(observer, dispatcher, self._saved)
             self._saved = {}
             observers.append(observer)
-        self._run_recorders = {}
         for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
+            if not forward_plan(plan).rows and any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
+                warnings.warn(f"stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
+                continue
             run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
-            self._run_recorders[stage] = self._recorder_of(run_observer, self.prefix + STAGE_PREFIX[stage], leads)
+            self._run_recorders[stage] = self._recorder_of(run_observer, stage, trainer)
             observers.append(run_observer)
+        for other in self._others(trainer):
+            refuse_common_tags(self._tags, other._tags)
         return observers
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
     def _refuse_changed_sums(self, plan: Plan, dispatcher: Dispatcher) -> None:
         """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
@@ -213,11 +222,24 @@ class StatsMonitor(HooksCallback):
         if asked and any(isinstance(p, Changer) and p.acts_at_step for p in dispatcher.participants):
             raise RuleError(
                 f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
-                "stage 'step' before this callback would change it; put StatsMonitor before GradientTransforms"
+                "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
             )
 
-    def _recorder_of(self, observer: Observer, prefix: str, leads: bool) -> Recorder:
+    def _recorder_of(self, observer: Observer, stage: str, trainer: Trainer) -> Recorder:
+        prefix = self.prefix + STAGE_PREFIX.get(stage, "")
+        leads = not any(other.prefix == self.prefix and stage in other.stages for other in self._others(trainer))
         return Recorder(observer, prefix=prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads)
+
+    @property
+    def _tags(self) -> set[str]:
+        """All that it may write in the run."""
+        recorders = [self._recorder, *self._run_recorders.values()]
+        return {tag for r in recorders if r is not None for tag in tags_of(r.observer.plan, r.prefix, r.summaries)}
+
+    def _others(self, trainer: Trainer) -> list[StatsMonitor]:
+        """The monitors that were attached before this one."""
+        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
+        return [other for other in ours if other is not self and other._dispatcher is not None]
 
     @property
     @override
@@ -338,14 +360,8 @@ class StatsMonitor(HooksCallback):
     def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule)
 
-    def _refuse_same_tags(self, plan: Plan, trainer: Trainer) -> bool:
-        """Refuse tags that an earlier monitor writes; say whether this one is the first with its prefix."""
-        first = True
-        for other in our_callbacks(trainer):
-            if not isinstance(other, StatsMonitor) or other is self or other._dispatcher is None:
-                continue
-            if other.prefix != self.prefix:
-                continue
-            first = False
-            refuse_common_tags(plan, other._plan(other._dispatcher.model))
-        return first
+
+def _flows_forward(rule: Watch) -> bool:
+    """Whether a rule asks for what there is outside training too."""
+    tensors = rule.tensors or ("output",)
+    return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)

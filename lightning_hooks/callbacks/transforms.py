@@ -20,8 +20,8 @@ from lightning_hooks.rules import Apply
 class GradientTransforms(AppliesRules):
     """Change gradients by rules, in the order written.
 
-    A rule on `params` acts on the gradient of the optimizer step (stage `step`: accumulated, unscaled, averaged over ranks,
-    before Lightning's own clipping) or on each gradient as backward makes it (stage `backward`). A rule on `modules` acts on
+    A rule on `params` acts on the gradient of the optimizer step (`when="step"`: accumulated, unscaled, averaged over ranks,
+    before Lightning's own clipping) or on each gradient as backward makes it (`when="backward"`). A rule on `modules` acts on
     the gradient that flows through the module.
 
     Every link reports gradient norm before and after, the share of reported steps on which it changed anything, and the

@@ -46,7 +46,7 @@ class Changer(Participant):
         self.step = 0
         self.reporting = False
         self.skipped_steps = 0
-        self._step_links = [link for link in self.links if link.stage == "step"]
+        self._step_links = [link for link in self.links if link.when == "step"]
         self._may_skip = any(link.may_skip for link in self._step_links)
 
     @property
@@ -80,12 +80,12 @@ class Changer(Participant):
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """A part for each parameter that a link acts on in backward."""
         for link in self.links:
-            if link.rule.params is not None and link.stage == "backward":
+            if link.rule.params is not None and link.when == "backward":
                 for target in link.targets:
                     yield target.value, _BackwardPart(self, link, target, target.value)
 
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
-        """Run the links of stage `step` on the gradients of one optimizer."""
+        """Run the links that act at the step on the gradients of one optimizer."""
         if not self._step_links:
             return
         parameters = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
@@ -160,16 +160,16 @@ class Changer(Participant):
             UnsupportedError: a repair in backward, or a step rule with an optimizer that unscales inside its step.
         """
         for link in self.links:
-            if link.stage == "backward" and getattr(link.transform, "repairs_nonfinite", False):
+            if link.when == "backward" and getattr(link.transform, "repairs_nonfinite", False):
                 raise UnsupportedError(
                     f"{link.place}: {link.name} in backward would hide the overflow from the loss scaler, whose scale then "
-                    "grows without end; use stage='step' on params, or bf16-mixed"
+                    "grows without end; use when='step' on params, or bf16-mixed"
                 )
         fused = [type(o).__name__ for o in optimizers if unscales_itself(o)]
         if fused and self._step_links:
             raise UnsupportedError(
                 f"{self._step_links[0].place}: {fused[0]}(fused=True) unscales inside its own step, so gradients are still "
-                "scaled when the rule would act; use fused=False or stage='backward'"
+                "scaled when the rule would act; use fused=False or when='backward'"
             )
 
     def _change(self, link: Link, targets: list[Target[Any]]) -> None:
@@ -207,8 +207,8 @@ class Changer(Participant):
             UnsupportedError: with the first such parameter.
         """
         for link in self.links:
-            if link.stage == "backward" and link.rule.params is not None:
-                refuse_sharded(link.targets, link.place, "the rule would do nothing. Use stage='step', or a rule on modules")
+            if link.when == "backward" and link.rule.params is not None:
+                refuse_sharded(link.targets, link.place, "the rule would do nothing. Use when='step', or a rule on modules")
 
 
 class _BackwardPart:

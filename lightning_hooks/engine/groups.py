@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from lightning_hooks.engine.plan import Matched
 from lightning_hooks.engine.rows import Group, Row
@@ -54,7 +55,7 @@ def _sorted(found: Matched, rows: Sequence[Row], where: str) -> tuple[dict[str, 
             members.setdefault(block_of(row.name, rule.group_by), []).append(row)
         return members, []
     left = list(rows)
-    for name, pattern in rule.group_by:
+    for name, pattern in cast(tuple[tuple[str, str], ...], rule.group_by):  # as the rule has made it
         chosen = select([row.target for row in rows], pattern, strict=rule.strict, where=f"{where}.group_by")
         ids = {id(target.value) for target in chosen}
         taken = [row for row in left if id(row.target.value) in ids]

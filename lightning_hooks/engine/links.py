@@ -33,7 +33,7 @@ class Link:
         seed: of its random generators.
         place: how a message names it: `apply[0].transform`.
         tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
-        stage: `step`, `backward`, or `forward` for activations.
+        when: `step`, `backward`, or `forward` for activations.
     """
 
     index: int
@@ -43,7 +43,7 @@ class Link:
     seed: int
     place: str
     tensor: str = "grad"
-    stage: str = "step"
+    when: str = "step"
     context: Context = field(default_factory=Context)
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Link:
         shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
         if of == "modules":
             return f"{self.tensor} of modules {shown}"
-        return f"params {shown} at stage backward" if self.stage == "backward" else f"params {shown}"
+        return f"params {shown} at stage backward" if self.when == "backward" else f"params {shown}"
 
     @property
     def may_skip(self) -> bool:
@@ -75,9 +75,9 @@ class Link:
     def reseed(self, step: int, rank: int) -> None:
         """Start the random numbers of a step anew, others on each rank: a run that was resumed draws the same.
 
-        At stage `step` they go on from step to step instead, the same on every rank.
+        With `when="step"` they go on from step to step instead, the same on every rank.
         """
-        if self.stage != "step":
+        if self.when != "step":
             self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
             self.context.generators.clear()
 
@@ -100,9 +100,9 @@ class Link:
         versions = [version_of(tensor) for tensor in tensors]
         try:
             # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
-            with torch.no_grad() if self.stage == "step" else contextlib.nullcontext():
+            with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
                 results = self.transform(tensors, context)
-            if self.stage == "backward" and torch.is_grad_enabled():
+            if self.when == "backward" and torch.is_grad_enabled():
                 context.state = _without_graph(context.state)
         except StopIteration as error:  # would end the epoch silently
             raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
@@ -111,7 +111,7 @@ class Link:
         if context.skip_reason is not None and not self.may_skip:
             context.skip_reason = None
             raise TransformError(
-                f"{self.place} ({self.name}) called skip_step; only a transform with needs_step = True may, at stage 'step'"
+                f"{self.place} ({self.name}) called skip_step; only a transform with needs_step = True may, with when='step'"
             )
         if not owned:
             for tensor, version, name in zip(tensors, versions, names, strict=True):
@@ -139,7 +139,7 @@ class Link:
                     )
 
     def _what(self, name: str) -> str:
-        return f"the {self.tensor} of {name}" if self.stage == "forward" else f"the gradient of {name}"
+        return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
 
     def state_dict(self) -> dict[str, Any]:
         """What the link keeps from step to step."""
@@ -156,7 +156,7 @@ class Link:
         """Go on where a checkpoint stopped."""
         self.context.state = state["state"]
         self.seed = state.get("seed", self.seed)
-        if self.stage != "step":
+        if self.when != "step":
             state = {**state, "generators": {}}  # drawn anew at each step
         for key, generator_state in state["generators"].items():
             generator = torch.Generator(torch.device(key))

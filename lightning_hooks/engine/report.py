@@ -161,7 +161,7 @@ def links_report(links: Sequence[Link]) -> list[MatchLine]:
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
-                    tensors=f"{link.tensor} ({link.stage})",
+                    tensors=f"{link.tensor} ({link.when})",
                     statistics=repr(link.transform),
                     tags=len(tags) if first else 0,
                     bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,

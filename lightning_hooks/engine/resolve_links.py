@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from torch import nn
 
@@ -49,25 +49,25 @@ def resolve_links(
         else:
             assert rule.params is not None
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-        tensor, stage = rule.acts_on(default), rule.acts_at(default)
-        for transform in rule.transform:
-            _refuse_out_of_place(transform, rule, stage, here)
+        tensor, when = rule.acts_on(default), rule.acts_at(default)
+        for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
+            _refuse_out_of_place(transform, rule, when, here)
             index = start + len(links)
-            links.append(Link(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, stage))
+            links.append(Link(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when))
     return links
 
 
-def _refuse_out_of_place(transform: Any, rule: Apply, stage: str, here: str) -> None:
+def _refuse_out_of_place(transform: Any, rule: Apply, when: str, here: str) -> None:
     """Refuse a transform where it would have no meaning; it says itself what it needs."""
     name = type(transform).__name__
-    if getattr(transform, "needs_step", False) and stage != "step":
-        raise RuleError(f"{here}: {name} acts on the optimizer's step as a whole; use it at stage='step' on params")
+    if getattr(transform, "needs_step", False) and when != "step":
+        raise RuleError(f"{here}: {name} acts on the optimizer's step as a whole; use it at when='step' on params")
     if getattr(transform, "needs_params", False) and rule.params is None:
         raise RuleError(f"{here}: {name} needs the parameter behind each gradient; use it on params")
-    if stage == "forward" and not getattr(transform, "on_activations", True):
+    if when == "forward" and not getattr(transform, "on_activations", True):
         raise RuleError(f"{here}: {name} has no meaning on activations; use it on gradients, in GradientTransforms")
-    if stage != "step" and getattr(transform, "needs_all", False):
+    if when != "step" and getattr(transform, "needs_all", False):
         raise RuleError(
-            f"{here}: {name} needs all gradients at once, but in {stage} they come one at a time; "
-            "use it at stage='step' on params, or ClipByNorm for each tensor"
+            f"{here}: {name} needs all gradients at once, but in {when} they come one at a time; "
+            "use it at when='step' on params, or ClipByNorm for each tensor"
         )

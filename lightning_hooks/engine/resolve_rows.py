@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from types import MethodType
+from typing import Any, cast
 
 from torch import nn
 
@@ -14,6 +17,7 @@ from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.select import Target, named_modules, named_parameters, select
+from lightning_hooks.specs import StatSpec
 from lightning_hooks.stats.custom import UserStatistic, user_statistic
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, quantile_of
@@ -46,12 +50,13 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
+    own: dict[str, UserStatistic] = {}
     for position, rule in enumerate(rules):
         here = f"{where}[{position}]"
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         targets, tensors = _targets(modules, parameters, rule, here)
-        names, users = _statistics(rule, tensors, here)
+        names, users = _statistics(rule, tensors, here, own)
         found = Matched(rule)
         for tensor in tensors:
             stats = _stats_of(names, tensor, default=rule.stats is None)
@@ -132,12 +137,15 @@ def _place_groups(plan: Plan) -> None:
                 plan.param_row_of[group.index] = index
 
 
-def _statistics(rule: Watch, tensors: Sequence[str], where: str) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+def _statistics(
+    rule: Watch, tensors: Sequence[str], where: str, own: dict[str, UserStatistic]
+) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+    """The names of a rule's statistics, and the user's own among them; `own` holds those of all rules so far."""
     if rule.stats is None:
         return DEFAULT_STATS, {}
     names: list[str] = []
     users: dict[str, UserStatistic] = {}
-    for position, stat in enumerate(rule.stats):
+    for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):  # as the rule has made it
         here = f"{where}.stats[{position}]"
         if isinstance(stat, str) and (stat in _KNOWN or quantile_of(stat) is not None):
             only = _ONLY_OF.get(stat)
@@ -150,9 +158,26 @@ def _statistics(rule: Watch, tensors: Sequence[str], where: str) -> tuple[tuple[
         user = user_statistic(stat, here)
         if user.name in _KNOWN:
             raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
+        user = _named_apart(user, own)
         users[user.name] = user
         names.append(user.name)
     return tuple(dict.fromkeys(names)), users
+
+
+def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStatistic:
+    """A statistic under a name that no other one has: `name`, `name_2`, … in the order of the rules."""
+    for number in itertools.count(1):
+        name = user.name if number == 1 else f"{user.name}_{number}"
+        if name not in own:
+            own[name] = replace(user, name=name)
+        if _is_same(own[name].call, user.call):
+            return own[name]
+    raise AssertionError  # never reached
+
+
+def _is_same(call: Any, other: Any) -> bool:
+    """Whether two callables are one; a method is another object whenever it is asked for."""
+    return call is other or (isinstance(call, MethodType) and isinstance(other, MethodType) and call == other)
 
 
 def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:

@@ -51,8 +51,9 @@ class Instrument:
             rules = _without_optimizer(rules, applies, hook_rules)
         self._dispatcher = Dispatcher(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._observer = Observer(resolve(model, rules, EveryN()), device=device, order=(0,)) if rules else None
-        links = resolve_links(model, applies, torch.initial_seed())
+        plan = resolve(model, rules, EveryN()) if rules else None
+        self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
+        links = [link for link in resolve_links(model, applies, torch.initial_seed()) if link.targets]
         forward, backward = _parted(links)
         self._changers: list[Changer] = []
         if forward:
@@ -60,7 +61,7 @@ class Instrument:
         if backward:
             self._changers.append(Changer(backward, order=(2,)))
             self._changers[-1].refuse_skipping(self.optimizers)
-        bound = resolve_hooks(model, hook_rules)
+        bound = [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]
         self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
         self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
         self._record = StepRecord(step=-1)
@@ -161,8 +162,8 @@ class Instrument:
 
 
 def _parted(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
-    forward = [link for link in links if link.stage == "forward"]
-    return forward, [link for link in links if link.stage != "forward"]
+    forward = [link for link in links if link.when == "forward"]
+    return forward, [link for link in links if link.when != "forward"]
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
@@ -182,7 +183,7 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
                 raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
     for i, apply_rule in enumerate(apply):
         if apply_rule.acts_at() == "step":
-            raise RuleError(f"apply[{i}].stage: 'step' needs an optimizer; give instrument(optimizer=…) or stage='backward'")
+            raise RuleError(f"apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'")
     for i, hook in enumerate(hooks):
         if hook.kind in OPTIMIZER_KINDS:
             raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
@@ -219,7 +220,7 @@ def instrument(
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
 
     With an optimizer a step ends when the optimizer has stepped, gradient accumulation included (with several, when each
-    has). Without one, `step()` ends it, only transforms of stage `backward` are allowed, and `final_grad` and `update` are
+    has). Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad` and `update` are
     refused.
 
     Args:

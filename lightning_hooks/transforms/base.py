@@ -43,7 +43,7 @@ class Context:
     def skip_step(self, reason: str = "a transform asked for it") -> None:
         """Ask that the optimizer's step does not happen: parameters and optimizer state stay as they are.
 
-        The rules after this one still run; then all gradients of the optimizer become None. At stage `step` only.
+        The rules after this one still run; then all gradients of the optimizer become None. Only with `when="step"`.
 
         Args:
             reason: why, in a few words; the first reason of a step counts.
@@ -116,7 +116,7 @@ class Transform:
     """
 
     needs_step: ClassVar[bool] = False
-    """Acts on the optimizer's step as a whole; refused anywhere but at stage `step`."""
+    """Acts on the optimizer's step as a whole; refused anywhere but with `when="step"`."""
 
     on_activations: ClassVar[bool] = True
     """Means something on activations too; where False, refused there."""

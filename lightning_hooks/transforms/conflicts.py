@@ -26,12 +26,12 @@ def aggregate_losses(
     """Differentiate several losses and add one combined gradient to `.grad`, in the place of `sum(losses).backward()`.
 
     For a plain loop, or a LightningModule with manual optimization in the place of `manual_backward`. Everything that
-    happens to gradients at the optimizer's step follows as usual: `GradientTransforms` at stage `step`, clipping,
+    happens to gradients at the optimizer's step follows as usual: `GradientTransforms` with `when="step"`, clipping,
     statistics of `grad`. TorchJD does the work; nothing of it is repeated here.
 
     What differs from `backward`, since TorchJD takes gradients with `torch.autograd.grad`:
 
-    - hooks inside the graph (a module's `output_grad`, transforms at stage `backward`) see one pass for each loss;
+    - hooks inside the graph (a module's `output_grad`, transforms with `when="backward"`) see one pass for each loss;
     - hooks after accumulation (`post_accumulate_grad`) do not run;
     - DDP does not average the gradients, so more than one process is refused;
     - no loss scaler is asked: with `precision="16-mixed"` gradients would be divided by a scale they never got. Use

@@ -27,7 +27,7 @@ class EMA(Transform):
     optax.ema starts at 0 and, with `debias`, divides by `1 - decay**t`; without it, after t gradients the average here is
     larger by `decay**t` times the first gradient. It also gives the average alone, not the sum.
 
-    At stage `backward` the average is over micro-batches, of each rank for itself. On a module's gradients it compares
+    With `when="backward"` the average is over micro-batches, of each rank for itself. On a module's gradients it compares
     example with example of different batches, which seldom means anything. Not for activations for that reason.
 
     Source: Lee et al., "Grokfast: Accelerated Grokking by Amplifying Slow Gradients", 2024 (Grokfast-EMA; their alpha is

@@ -315,7 +315,7 @@ def test_an_empty_list_is_refused() -> None:
     ("transform", "message"),
     [
         (Freeze(until_step=3), "apply[0]: Freeze"),
-        (SkipStep(), "apply[0]: SkipStep acts on the optimizer's step as a whole; use it at stage='step' on params"),
+        (SkipStep(), "apply[0]: SkipStep acts on the optimizer's step as a whole; use it at when='step' on params"),
         (
             ClipByGlobalNorm(1.0),
             "apply[0]: ClipByGlobalNorm needs all gradients at once, but in forward they come one at a time",

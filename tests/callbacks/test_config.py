@@ -171,6 +171,47 @@ def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("callbacks: [other.StatsMonitor]", "callbacks[0]: 'other.StatsMonitor' is no callback of lightning_hooks"),
         ("callbacks: [{watch: []}]", "callbacks[0] needs class_path (and init_args), got {'watch': []}"),
+        (
+            "callbacks: [{class_path: StatsMonitor, every_n_steps: 10, watch: []}]",
+            "callbacks[0]: StatsMonitor: unknown key 'every_n_steps', 'watch' beside class_path and init_args; arguments go "
+            "under init_args: {every_n_steps: …, watch: …}",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {}, prefix: x}]",
+            "callbacks[0]: StatsMonitor: unknown key 'prefix' beside class_path and init_args",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: [watch]}]",
+            "callbacks[0]: StatsMonitor.init_args must be a mapping of arguments to values, got ['watch']",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {stages: null}}]",
+            "callbacks[0]: StatsMonitor: stages must be one or more of train, validate, test, predict, got None; omit it for",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {every_n_steps: []}}]",
+            "callbacks[0]: StatsMonitor: every_n_steps is an empty list, which is never; give an integer of at least 1",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {every_n_steps: '10'}}]",
+            "callbacks[0]: StatsMonitor: every_n_steps must be an integer of at least 1",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {max_scalars: '500'}}]",
+            "callbacks[0]: StatsMonitor: max_scalars must be an integer of at least 0, got '500'",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{modules: '*', strict: 'false'}]}}]",
+            "callbacks[0]: StatsMonitor: watch[0].strict must be True or False (in YAML true or false, without quotes), got",
+        ),
+        (
+            "callbacks: [{class_path: ActivationCapture, init_args: {modules: a, stages: predict, tensorboard: 'no'}}]",
+            "callbacks[0]: ActivationCapture: tensorboard must be True or False (in YAML true or false, without quotes), got",
+        ),
+        (
+            "callbacks: [{class_path: GradientTransforms, init_args: {apply: [{params: '*', transform: Zero, stage: step}]}}]",
+            "callbacks[0]: GradientTransforms: apply[0]: unknown key 'stage'; it is called when: 'step' or 'backward'",
+        ),
         ("callbacks: StatsMonitor", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("callbacks: [", "is no YAML (while parsing a flow node"),

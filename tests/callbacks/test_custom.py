@@ -172,7 +172,7 @@ def test_hooks_act_in_the_order_of_the_callbacks(tmp_path: Path, hooks_first: bo
     """The gradient of w is (4, 0): plus 1, then halved; or halved, then plus 1."""
     model = Line()
     hooks = CustomHooks([Hook(lambda grad: grad + 1, kind="param_grad", params=W)])
-    halve = GradientTransforms([Apply(Scale(0.5), params=W, stage="backward")])
+    halve = GradientTransforms([Apply(Scale(0.5), params=W, when="backward")])
     make(tmp_path, *((hooks, halve) if hooks_first else (halve, hooks))).fit(model, loader([4.0, 0.0]))
     assert model.w == ([-2.5, -0.5] if hooks_first else [-3.0, -1.0])
 

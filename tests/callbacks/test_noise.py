@@ -62,6 +62,6 @@ def test_a_step_transform_before_the_monitor_is_refused_and_after_it_is_fine(tmp
 def test_a_backward_transform_counts_on_both_sides(tmp_path: Path) -> None:
     plain, scaled = StatsMonitor([RULE]), StatsMonitor([RULE])
     fit(tmp_path, plain)
-    fit(tmp_path, scaled, GradientTransforms([Apply(Scale(0.5), params="*", stage="backward")]))
+    fit(tmp_path, scaled, GradientTransforms([Apply(Scale(0.5), params="*", when="backward")]))
     tag = "grad_noise_scale/layer.weight"
     assert scaled.latest[tag] == pytest.approx(plain.latest[tag], rel=1e-6)

@@ -78,7 +78,7 @@ def test_backward_sees_each_micro_batch(tmp_path: Path) -> None:
     fit(
         tmp_path,
         model,
-        [rule([spy, ClipByValue(max=2.0)], params="*", stage="backward")],
+        [rule([spy, ClipByValue(max=2.0)], params="*", when="backward")],
         [6.0, 0.0],
         [2.0, -2.0],
         accumulate_grad_batches=2,
@@ -134,7 +134,7 @@ def test_transforms_run_in_the_order_written(
     tmp_path: Path, stage: str, chain: list[Any], expected: float, one_rule: bool
 ) -> None:
     model = Line()
-    rules = [Apply(chain, params="*", stage=stage)] if one_rule else [Apply(t, params="*", stage=stage) for t in chain]
+    rules = [Apply(chain, params="*", when=stage)] if one_rule else [Apply(t, params="*", when=stage) for t in chain]
     fit(tmp_path, model, [GradientTransforms(rules)], [4.0, 0.0])
     assert model.w == [-expected, 0.0]
 
@@ -196,7 +196,7 @@ def test_each_optimizer_steps_with_its_own_gradients(tmp_path: Path) -> None:
 def test_backward_rules_in_manual_optimization(tmp_path: Path) -> None:
     model, spy = Two(), Spy()
     start = model.b.weight.detach().clone()
-    fit(tmp_path, model, [rule([spy, Zero()], params="b.*", stage="backward")], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0])
+    fit(tmp_path, model, [rule([spy, Zero()], params="b.*", when="backward")], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0])
     assert spy.values("b.weight") == [[1.0, 0.0], [4.0, 0.0]]
     assert torch.equal(model.b.weight, start)
 
@@ -204,7 +204,7 @@ def test_backward_rules_in_manual_optimization(tmp_path: Path) -> None:
 # -- a loss scaler ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [{"params": "*"}, {"params": "*", "stage": "backward"}, {"modules": "layer"}])
+@pytest.mark.parametrize("where", [{"params": "*"}, {"params": "*", "when": "backward"}, {"modules": "layer"}])
 def test_rules_see_unscaled_float32_values_under_a_scaler(tmp_path: Path, where: dict[str, Any]) -> None:
     model, spy = Line(), Spy()
     trainer = fit(tmp_path, model, [rule([spy, ClipByValue(max=2.0)], **where)], [4.0, 1.0], **scaled())
@@ -219,7 +219,7 @@ def test_rules_see_unscaled_float32_values_under_a_scaler(tmp_path: Path, where:
 
 
 @pytest.mark.parametrize("transform", [Zero(), ClipByValue(min=-1.0, max=1.0), Scale(0.0)], ids=lambda t: type(t).__name__)
-@pytest.mark.parametrize("where", [{"params": "*", "stage": "backward"}, {"modules": "layer"}])
+@pytest.mark.parametrize("where", [{"params": "*", "when": "backward"}, {"modules": "layer"}])
 def test_an_overflow_stays_visible_to_the_scaler(tmp_path: Path, transform: Any, where: dict[str, Any]) -> None:
     model = Line(factor=1e3)  # 1024 * 1e3 is no float16
     trainer = fit(tmp_path, model, [rule(transform, **where)], [1.0, 0.0], **scaled())
@@ -227,12 +227,12 @@ def test_an_overflow_stays_visible_to_the_scaler(tmp_path: Path, transform: Any,
     assert model.w == [0.0, 0.0]  # the step was skipped
 
 
-@pytest.mark.parametrize("where", [{"params": "*", "stage": "backward"}, {"modules": "layer"}])
+@pytest.mark.parametrize("where", [{"params": "*", "when": "backward"}, {"modules": "layer"}])
 def test_repairing_in_backward_is_refused_under_a_scaler(tmp_path: Path, where: dict[str, Any]) -> None:
     model = Line()
     expected = (
         r"^apply\[0\]\.transform: ZeroNonFinite in backward would hide the overflow from the loss scaler, whose scale then "
-        r"grows without end; use stage='step' on params, or bf16-mixed$"
+        r"grows without end; use when='step' on params, or bf16-mixed$"
     )
     with pytest.raises(UnsupportedError, match=expected):
         fit(tmp_path, model, [rule(ZeroNonFinite(), **where)], [1.0, 0.0], **scaled())
@@ -242,7 +242,7 @@ def test_repairing_in_backward_is_refused_under_a_scaler(tmp_path: Path, where: 
 
 def test_repairing_is_allowed_without_a_scaler_and_at_the_step(tmp_path: Path) -> None:
     model = Line()
-    fit(tmp_path, model, [rule(ZeroNonFinite(), params="*", stage="backward")], [float("inf"), 1.0])
+    fit(tmp_path, model, [rule(ZeroNonFinite(), params="*", when="backward")], [float("inf"), 1.0])
     assert model.w == [0.0, -1.0]
     again = Line()
     trainer = fit(tmp_path, again, [rule(ZeroNonFinite())], [float("inf"), 1.0], [1.0, 1.0], **scaled())
@@ -253,14 +253,12 @@ def test_repairing_is_allowed_without_a_scaler_and_at_the_step(tmp_path: Path) -
 
 def test_a_fused_optimizer_is_refused_at_the_step_under_a_scaler(tmp_path: Path) -> None:
     model = Line(fused=True)
-    expected = (
-        r"^apply\[0\]\.transform: SGD\(fused=True\) unscales inside its own step, .* use fused=False or stage='backward'$"
-    )
+    expected = r"^apply\[0\]\.transform: SGD\(fused=True\) unscales inside its own step, .* use fused=False or when='backward'$"
     with pytest.raises(UnsupportedError, match=expected):
         fit(tmp_path, model, [rule(Scale(0.5))], [4.0, 0.0], **scaled())
     assert model.starts == 0
     assert_no_hooks(model)
-    fit(tmp_path, model, [rule(Scale(0.5), params="*", stage="backward")], [4.0, 0.0], **scaled())
+    fit(tmp_path, model, [rule(Scale(0.5), params="*", when="backward")], [4.0, 0.0], **scaled())
     assert model.w == [-2.0, 0.0]
 
 
@@ -298,7 +296,7 @@ def test_reports_go_into_the_event_of_the_monitor(tmp_path: Path, monitor_first:
 
 def test_reports_by_itself_at_the_log_interval(tmp_path: Path) -> None:
     keeper = Keeper()
-    changes = [rule(Scale(0.5)), rule(Zero(), params="*", stage="backward")]
+    changes = [rule(Scale(0.5)), rule(Zero(), params="*", when="backward")]
     fit(tmp_path, Line(), changes, *[[3.0, 4.0]] * 5, logger=keeper, log_every_n_steps=2)
     ours = {step: line for step, line in keeper.lines.items() if any("transform" in tag for tag in line)}
     assert list(ours) == [1, 3]
@@ -314,7 +312,7 @@ def test_reports_by_itself_at_the_log_interval(tmp_path: Path) -> None:
 
 def test_reports_of_an_accumulated_step_sum_over_its_micro_batches(tmp_path: Path) -> None:
     keeper = Keeper()
-    change = rule(Scale(0.5), params="*", stage="backward")
+    change = rule(Scale(0.5), params="*", when="backward")
     fit(tmp_path, Line(), [change], [6.0, 0.0], [0.0, 8.0], logger=keeper, accumulate_grad_batches=2)
     assert keeper.lines[0]["transform_norm_before/0_Scale"] == pytest.approx(5.0)  # (3, 0) and (0, 4)
     assert keeper.lines[0]["transform_norm_after/0_Scale"] == pytest.approx(2.5)
@@ -342,7 +340,7 @@ def test_a_resumed_run_draws_the_noise_of_the_run_that_never_stopped(tmp_path: P
         torch.manual_seed(seed)
         model = Line(momentum=0.9)
         saver = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_epochs=1)
-        change = GradientTransforms([Apply(AddNoise(0.1, decay=0.5), params="*", stage=stage), Apply(Scale(0.9), params="*")])
+        change = GradientTransforms([Apply(AddNoise(0.1, decay=0.5), params="*", when=stage), Apply(Scale(0.9), params="*")])
         trainer = make(tmp_path, change, saver, max_epochs=epochs, enable_checkpointing=True)
         trainer.fit(model, loader(*BATCHES), ckpt_path=resume, weights_only=False if resume else None)
         return model, change
@@ -419,7 +417,7 @@ def test_two_callbacks_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("where", "target"),
-    [({"params": "*", "stage": "backward"}, W), ({"modules": "layer"}, "layer")],
+    [({"params": "*", "when": "backward"}, W), ({"modules": "layer"}, "layer")],
 )
 def test_an_in_place_change_in_backward_raises(tmp_path: Path, where: dict[str, Any], target: str) -> None:
     model = Line()
@@ -450,8 +448,8 @@ def test_at_the_step_the_gradients_are_ours_to_overwrite(tmp_path: Path, every: 
 
 def test_a_transform_of_all_gradients_is_refused_in_backward(tmp_path: Path) -> None:
     model = Line()
-    for where in ({"params": "*", "stage": "backward"}, {"modules": "layer"}):
-        with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once, .*stage='step'"):
+    for where in ({"params": "*", "when": "backward"}, {"modules": "layer"}):
+        with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once, .*when='step'"):
             fit(tmp_path, model, [rule(ClipByGlobalNorm(1.0), **where)], [4.0, 0.0])
     assert model.starts == 0
     assert_no_hooks(model)
@@ -490,7 +488,7 @@ def test_not_strict_warns_and_goes_on(tmp_path: Path) -> None:
         (
             [
                 {"params": "*", "transform": "Zero"},
-                {"params": "*", "transform": [{"class_path": "ClipByNorm"}], "stage": "step"},
+                {"params": "*", "transform": [{"class_path": "ClipByNorm"}], "when": "step"},
             ],
             "apply[1].transform: ClipByNorm.__init__() missing 1 required positional argument: 'max_norm'; "
             "ClipByNorm takes max_norm, norm_type",
@@ -499,15 +497,15 @@ def test_not_strict_warns_and_goes_on(tmp_path: Path) -> None:
             [{"params": "*", "transform": {"class_path": "ClipByNorm", "init_args": {"max_norm": -1.0}}}],
             "apply[0].transform: ClipByNorm.max_norm must be a finite number above 0, got -1.0",
         ),
-        ([{"params": "*", "transform": "Zero", "stage": "setp"}], "apply[0].stage must be 'step' or 'backward', got 'setp'"),
+        ([{"params": "*", "transform": "Zero", "when": "setp"}], "apply[0].when must be 'step' or 'backward', got 'setp'"),
         ([{"parms": "*", "transform": "Zero"}], "apply[0]: unknown key 'parms' (did you mean 'params'"),
         (
             [{"modules": "*", "transform": "Zero", "tensor": "output"}],
             "apply[0].tensor: 'output' is an activation, and GradientTransforms changes gradients; use ActivationTransforms",
         ),
         (
-            [{"modules": "*", "transform": "Zero", "stage": "step"}],
-            "apply[0].stage='step' goes with params; a rule on modules acts in backward (leave stage out)",
+            [{"modules": "*", "transform": "Zero", "when": "step"}],
+            "apply[0].when='step' goes with params; a rule on modules acts in backward (omit when)",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def gradients(module: str = "body.0") -> GradientTransforms:
     return GradientTransforms(
         [
             Apply(ClipByGlobalNorm(1.0), params="*"),
-            Apply(Scale(0.5), params="*", stage="backward"),
+            Apply(Scale(0.5), params="*", when="backward"),
             Apply(Scale(0.5), modules=module, tensor="output_grad"),
         ]
     )

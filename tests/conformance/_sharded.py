@@ -123,7 +123,7 @@ CASES: dict[str, Any] = {
     ],
     "own hooks": lambda: [OwnHooks("body.0", "body.2", param_grad=False), monitor()],
     "own hooks on gradients": lambda: [OwnHooks("body.0", "body.2")],
-    "backward": lambda: applying(Scale(0.5), stage="backward"),
+    "backward": lambda: applying(Scale(0.5), when="backward"),
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
 

@@ -376,7 +376,7 @@ def three_runs(
     spies = {stage: Spy() for stage in stages}
     rules = {
         "step": lambda spy: Apply(spy, params="*"),
-        "backward": lambda spy: Apply(spy, params="*", stage="backward"),
+        "backward": lambda spy: Apply(spy, params="*", when="backward"),
         "output_grad": lambda spy: Apply(spy, modules="*"),
     }
     transforms = GradientTransforms([rules[stage](spy) for stage, spy in spies.items()])

@@ -112,7 +112,7 @@ def watching_changes_nothing(root: Path) -> dict[str, Any]:
         return bits(model)
 
     watched = run(StatsMonitor(everything(), max_scalars=10**6))
-    spies = [Apply(Spy(), params="*"), Apply(Spy(), params="*", stage="backward"), Apply(Spy(), modules="*")]
+    spies = [Apply(Spy(), params="*"), Apply(Spy(), params="*", when="backward"), Apply(Spy(), modules="*")]
     return {"bare": run(), "watched": watched, "changed": run(GradientTransforms(spies), StatsMonitor(everything()))}
 
 
@@ -173,7 +173,7 @@ def random(root: Path) -> dict[str, Any]:
     for stage in ("step", "backward"):
         torch.manual_seed(100 + rank())  # ranks that were seeded apart
         model, seen = Net(), Spy()
-        rules = GradientTransforms([Apply([AddNoise(0.1), seen], params="*", stage=stage)])
+        rules = GradientTransforms([Apply([AddNoise(0.1), seen], params="*", when=stage)])
         fit(root, model, mine(20), rules, StatsMonitor())
         given = [t.tolist() for named in seen.seen.values() for tensors in named.values() for t in tensors]
         out[stage] = {"weights": bits(model), "given": hashlib.sha256(repr(given).encode()).hexdigest()}
@@ -183,7 +183,7 @@ def random(root: Path) -> dict[str, Any]:
 def stages(root: Path) -> dict[str, Any]:
     """What rules of each stage are given, with other data on each rank."""
     spies = {"step": Spy(), "backward": Spy()}
-    rules = [Apply(spy, params="body.0.weight", stage=stage) for stage, spy in spies.items()]
+    rules = [Apply(spy, params="body.0.weight", when=stage) for stage, spy in spies.items()]
     fit(root, net(), mine(3, torch.float64), GradientTransforms(rules), precision="64-true")
     return {stage: [t["body.0.weight"][0].tolist() for t in spy.seen.values()] for stage, spy in spies.items()}
 
@@ -310,7 +310,7 @@ def spawned(root: Path) -> dict[str, Any]:
         os.environ.pop(name, None)
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
-    rules = GradientTransforms([Apply(Scale(1.0), params="*"), Apply(Scale(1.0), params="*", stage="backward")])
+    rules = GradientTransforms([Apply(Scale(1.0), params="*"), Apply(Scale(1.0), params="*", when="backward")])
     data = loader(*whole_batches(4))
     fit(root, Halves(), data, monitor, rules, book, Report(root, book), strategy="ddp_spawn", precision="64-true")
     return {}

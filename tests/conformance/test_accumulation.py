@@ -1,4 +1,4 @@
-"""Accumulation: one row a step, exact over all its micro-batches; rules of stage `backward` see each of them."""
+"""Accumulation: one row a step, exact over all its micro-batches; rules with `when="backward"` see each of them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_factor_at_either_stage_scales_the_step_of_every_window(tmp_path: Path
         trainer_of(tmp_path, *callbacks, accumulate_grad_batches=3).fit(model, data(7, 5))
         return model
 
-    halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", stage=stage)]))
+    halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", when=stage)]))
     for name, value in run(0.05).state_dict().items():
         assert torch.equal(halved.state_dict()[name], value), name

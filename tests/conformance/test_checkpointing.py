@@ -71,7 +71,7 @@ def test_every_number_is_that_of_the_model_without_checkpoints(tmp_path: Path, k
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
     spies = Spy(), Spy(), Spy()
-    rules = [Apply(spies[0], params="*"), Apply(spies[1], params="*", stage="backward"), Apply(spies[2], modules="*")]
+    rules = [Apply(spies[0], params="*"), Apply(spies[1], params="*", when="backward"), Apply(spies[2], modules="*")]
     same_weights(plain, run(KINDS[kind], monitor, GradientTransforms(rules), book))
     compare(book, witness.steps)
     for spy in spies[1:]:

@@ -238,7 +238,7 @@ def test_gradients_inside_are_changed_as_in_eager_mode(tmp_path: Path, way: Call
                     Apply(Scale(0.5), modules="net.blocks.0.relu"),
                     Apply(ClipByNorm(1e-3), modules="net.blocks.1.shared", tensor="input_grad"),
                     Apply(AddNoise(0.1), modules="net.blocks.2.up"),
-                    Apply(Scale(2.0), params="*.bias", stage="backward"),
+                    Apply(Scale(2.0), params="*.bias", when="backward"),
                     Apply(ClipByNorm(0.01), params="*.weight"),
                 ]
             ),

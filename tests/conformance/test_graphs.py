@@ -156,7 +156,7 @@ def test_work_in_place(tmp_path: Path) -> None:
     out_of_place = three_runs(tmp_path, Plain, lambda: data(4), tensors=FORWARD).book
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
-    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", stage="backward"), Apply(Spy(), modules="*")]
+    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", when="backward"), Apply(Spy(), modules="*")]
     bare = run()
     same_weights(bare, run(StatsMonitor(everything(), max_scalars=10**6)))
     same_weights(bare, run(monitor, GradientTransforms(rules), book))
@@ -205,7 +205,7 @@ def test_nested_outputs(tmp_path: Path) -> None:
 
             pl_module.nest[0].register_forward_hook(keep)
 
-    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", stage="backward"), Apply(spy, modules="*")]
+    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", when="backward"), Apply(spy, modules="*")]
     same_weights(plain, run(Keep(), monitor, GradientTransforms(rules), book))
     for step, (out, flowed) in enumerate(zip(kept, grads, strict=True)):
         parts = [out.logits, out.parts["pair"].first, out.parts["pair"].others[0]]
@@ -277,7 +277,7 @@ def test_outputs_that_are_inputs_or_parameters(tmp_path: Path, accumulate: int) 
     plain = run()
     spy, monitor = Spy(), StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
-    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", stage="backward"), Apply(spy, modules="*")]
+    rules = [Apply(Spy(), params="*"), Apply(Spy(), params="*", when="backward"), Apply(spy, modules="*")]
     same_weights(plain, run(monitor, GradientTransforms(rules), book, count))
     assert len(set(count.counts[accumulate - 1 :: accumulate])) == 1 and max(count.counts) <= min(count.counts) + 8
     for named in spy.seen.values():  # x and prompt in each call, of each micro-batch
@@ -341,7 +341,7 @@ def test_gradients_of_none_are_passed_over(tmp_path: Path) -> None:
 
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
-    rules = [Apply(Scale(1.0), params="*", stage="backward"), Apply(Scale(1.0), modules="*"), Apply(Scale(1.0), params="*")]
+    rules = [Apply(Scale(1.0), params="*", when="backward"), Apply(Scale(1.0), modules="*"), Apply(Scale(1.0), params="*")]
     same_weights(run(), run(monitor, GradientTransforms(rules), book))
     assert book.steps_of("output_grad_norm/a") == [0, 1, 2] and not book.steps_of("output_grad_norm/b")
     assert not book.steps_of("grad_norm/b.weight")
@@ -371,7 +371,7 @@ def test_a_gradient_penalty_goes_through_the_rules(tmp_path: Path) -> None:
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     same_weights(run(), run(monitor))
     assert monitor.latest["grad_norm/body.0.weight"] > 0
-    rules = [Apply(Scale(1.0), modules="*"), Apply(Scale(1.0), params="*", stage="backward"), Apply(Scale(1.0), params="*")]
+    rules = [Apply(Scale(1.0), modules="*"), Apply(Scale(1.0), params="*", when="backward"), Apply(Scale(1.0), params="*")]
     same_weights(run(), run(StatsMonitor(everything(), max_scalars=10**6), GradientTransforms(rules)))
 
 

@@ -80,7 +80,7 @@ def runs(
     spies = {"step": Spy(), "backward": Spy(), "output_grad": Spy()}
     rules = [
         Apply(spies["step"], params="*"),
-        Apply(spies["backward"], params="*", stage="backward"),
+        Apply(spies["backward"], params="*", when="backward"),
         Apply(spies["output_grad"], modules="*"),
     ]
     same_weights(plain, fit(GradientTransforms(rules)))
@@ -135,7 +135,7 @@ def test_a_rule_in_backward_reaches_a_parameter_that_was_frozen(tmp_path: Path) 
     torch.manual_seed(0)
     model = frozen(later=unfreeze)
     before = model.backbone[0].weight.detach().clone()
-    rules = GradientTransforms([Apply(Zero(), params="backbone.0.weight", stage="backward")])
+    rules = GradientTransforms([Apply(Zero(), params="backbone.0.weight", when="backward")])
     trainer_of(tmp_path, rules, max_epochs=2).fit(model, data(PER_EPOCH))
     assert torch.equal(model.backbone[0].weight, before)
     assert not torch.equal(model.backbone[2].weight, frozen().backbone[2].weight)
@@ -317,7 +317,7 @@ def test_a_rule_in_backward_reaches_a_lazy_parameter_from_its_first_gradient_on(
                 starts.append(pl_module.head.weight.detach().clone())
 
     model = Lazy()
-    rules = GradientTransforms([Apply(Zero(), params="head.weight", stage="backward"), Apply(Scale(1.0), params="*")])
+    rules = GradientTransforms([Apply(Zero(), params="head.weight", when="backward"), Apply(Scale(1.0), params="*")])
     trainer_of(tmp_path, rules, First()).fit(model, data(3))
     assert torch.equal(model.head.weight, starts[0])
 

@@ -90,7 +90,7 @@ def halved(parameters: Any) -> torch.optim.Optimizer:
 def test_transforms_go_on_where_pruning_has_replaced_the_parameters(tmp_path: Path, first: bool) -> None:
     slower, halving, spy = Net(halved), Net(nesterov), Spy()
     halving.load_state_dict(slower.state_dict())
-    half = [Apply([Scale(0.5), spy], params="*.weight"), Apply(Scale(0.5), params="*.bias", stage="backward")]
+    half = [Apply([Scale(0.5), spy], params="*.weight"), Apply(Scale(0.5), params="*.bias", when="backward")]
     fit(tmp_path, slower, PEERS["ModelPruning"]())
     ours, peer = GradientTransforms(half), PEERS["ModelPruning"]()
     fit(tmp_path, halving, *([peer, ours] if first else [ours, peer]))

@@ -197,7 +197,7 @@ def test_lbfgs_every_closure_flows_into_the_activations_and_the_last_one_is_the_
     plain = run(witness)
     monitor, spy = StatsMonitor(everything(), max_scalars=10**6), Spy()
     book = Book(monitor)
-    rules = [Apply(Spy(), params="*"), Apply(spy, params="*", stage="backward"), Apply(Spy(), modules="*")]
+    rules = [Apply(Spy(), params="*"), Apply(spy, params="*", when="backward"), Apply(Spy(), modules="*")]
     same_weights(plain, run(monitor, GradientTransforms(rules), book))
     compare(book, witness.steps)
     assert all(len(seen) == 3 for named in spy.seen.values() for seen in named.values())

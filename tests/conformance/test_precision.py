@@ -164,7 +164,7 @@ def test_reports_of_transforms_without_a_monitor_hold_the_count(tmp_path: Path) 
     assert memory.values("hooks/skipped_steps") == [0.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("where", [{"params": "*", "stage": "backward"}, {"modules": "*"}], ids=["params", "modules"])
+@pytest.mark.parametrize("where", [{"params": "*", "when": "backward"}, {"modules": "*"}], ids=["params", "modules"])
 def test_rules_in_backward_see_the_overflow_and_the_scaler_sees_it_after_them(tmp_path: Path, where: dict[str, Any]) -> None:
     spy, model = Spy(), Overflows(plain_sgd, (1,))
     trainer = trainer_of(tmp_path, GradientTransforms([Apply([spy, Scale(0.5)], **where)]), plugins=scaler(1024.0))

@@ -65,7 +65,7 @@ def callbacks() -> list[Callback]:
             [
                 Apply([EMA(0.5), AddNoise(0.1), Dropout(0.3)], params="*"),
                 Apply([AutoClip(), ZClip()], params="body.0.*"),
-                Apply(AddNoise(0.1), params="*", stage="backward"),
+                Apply(AddNoise(0.1), params="*", when="backward"),
                 Apply(AddNoise(0.1), modules="body.3"),
             ]
         ),
@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[list[Apply], str | None]] = {
         "Scale(factor=0.5) on params 'body.3.*' is gone; Scale(factor=0.5) on params 'body.3.weight' is new",
     ),
     "a stage": (
-        [FIRST, Apply(Scale(0.5), params="body.3.*", stage="backward")],
+        [FIRST, Apply(Scale(0.5), params="body.3.*", when="backward")],
         "Scale(factor=0.5) on params 'body.3.*' is gone; Scale(factor=0.5) on params 'body.3.*' at stage backward is new",
     ),
     "a rule more": ([FIRST, SECOND, Apply(Scale(0.1), params="*")], "Scale(factor=0.1) on params '*' is new"),

@@ -105,7 +105,7 @@ def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(
         (
             "backward",
             "UnsupportedError: apply[0].transform: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
-            "such a parameter: the rule would do nothing. Use stage='step', or a rule on modules",
+            "such a parameter: the rule would do nothing. Use when='step', or a rule on modules",
         ),
         (
             "own hooks on gradients",

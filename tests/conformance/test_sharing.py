@@ -83,7 +83,7 @@ def test_a_rule_that_finds_a_tied_weight_by_both_names_acts_once(tmp_path: Path,
         trainer_of(tmp_path, *callbacks).fit(model, data(4))
         return model
 
-    rule = Apply(Scale(0.5), params=["body.0.*", "body.2.*", "body.3.*"], stage=stage)
+    rule = Apply(Scale(0.5), params=["body.0.*", "body.2.*", "body.3.*"], when=stage)
     same_weights(run(0.05), run(0.1, GradientTransforms([rule])))
 
 

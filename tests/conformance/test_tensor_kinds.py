@@ -81,7 +81,7 @@ def test_a_rule_changes_sparse_gradients(tmp_path: Path, stage: str) -> None:
         trainer_of(tmp_path, StatsMonitor(), *callbacks).fit(model, indices())
         return model
 
-    halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", stage=stage)]))
+    halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", when=stage)]))
     # Not the same bits: a rule adds up what is stored twice before the optimizer would.
     torch.testing.assert_close(halved.embedding.weight, run(0.05).embedding.weight, rtol=1e-6, atol=1e-7)
 

@@ -296,7 +296,7 @@ def spoil(grad):
 
 def test_a_gradient_changed_in_place_in_backward_raises():
     model = nn.Linear(2, 1)
-    rule = Apply(Function(call=spoil), params="weight", stage="backward")
+    rule = Apply(Function(call=spoil), params="weight", when="backward")
     with (
         pytest.raises(InPlaceError, match=r"^apply\[0\].transform \(Function\) changed the gradient of weight in place"),
         instrument(model, apply=[rule]),
@@ -310,10 +310,10 @@ def test_refusals():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'update' is only seen with an optimizer"):
         instrument(model, watch=[Watch(params="*", tensors="update")])
-    with pytest.raises(RuleError, match=r"^apply\[0\].stage: 'step' needs an optimizer"):
+    with pytest.raises(RuleError, match=r"^apply\[0\].when: 'step' needs an optimizer"):
         instrument(model, apply=[Apply(Scale(2.0), params="*")])
     with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once"):
-        instrument(model, apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*", stage="backward")])
+        instrument(model, apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*", when="backward")])
     with instrument(model, watch=[Watch(params="*")], optimizer=optimizer) as watched:
         with pytest.raises(RuleError, match=r"^step\(\) is for loops without an optimizer"):
             watched.step()

@@ -1,0 +1,94 @@
+"""Statistics of the user's own that have one name are told apart."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Watch, instrument
+
+
+class Power:
+    """The sum of a power of the elements; two of them have one class and therefore one name."""
+
+    def __init__(self, exponent):
+        self.exponent = exponent
+
+    def __call__(self, tensor):
+        return tensor.pow(self.exponent).sum()
+
+    def by_method(self, tensor):
+        return self(tensor)
+
+
+def written(watched):
+    return {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
+
+
+def measured(*rules):
+    """The tags of one step of a layer that returns (1, 2, 3)."""
+    model = nn.Sequential(nn.Identity())
+    with instrument(model, watch=rules) as watched:
+        model(torch.tensor([[1.0, 2.0, 3.0]]))
+        watched.step()
+    return written(watched)
+
+
+def named(name):
+    def statistic(tensor):
+        return tensor.sum() * (1 if name == "f" else 10)
+
+    statistic.__name__ = name.rstrip("!")
+    return statistic
+
+
+def watch(*stats):
+    return Watch(modules="0", tensors="output", stats=list(stats))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        (lambda t: t.sum(), lambda t: t.pow(2).sum(), "lambda"),
+        (partial(torch.sum), partial(lambda power, t: t.pow(power).sum(), 2), "partial"),
+        (Power(1), Power(2), "Power"),
+        (Power(1).by_method, Power(2).by_method, "by_method"),
+    ],
+    ids=["lambdas", "partials", "objects", "methods"],
+)
+def test_both_are_written_in_the_order_of_the_rules(first, second, name):
+    wanted = {f"output_{name}/0": 6.0, f"output_{name}_2/0": 14.0}
+    assert measured(watch(first, second)) == wanted
+    assert measured(watch(first), watch(second)) == wanted
+    assert measured(watch(first, second), watch(second, first)) == wanted  # each is still one statistic
+
+
+def test_what_is_written_does_not_depend_on_the_row():
+    one, other = named("f"), named("f!")
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    rules = [Watch(modules=str(i), tensors="output", stats=stat) for i, stat in enumerate((one, other))]
+    with instrument(model, watch=rules) as watched:
+        model(torch.tensor([[1.0, 2.0, 3.0]]))
+        watched.step()
+    assert written(watched) == {"output_f/0": 6.0, "output_f_2/1": 60.0}
+
+
+def test_a_name_that_is_taken_is_passed_over():
+    tags = measured(watch(named("f"), named("f_2"), named("f!")))
+    assert tags == {"output_f/0": 6.0, "output_f_2/0": 60.0, "output_f_3/0": 60.0}
+
+
+def test_a_method_is_one_statistic_however_often_it_is_asked_for():
+    power = Power(2)
+    assert measured(watch(power.by_method), watch(power.by_method)) == {"output_by_method/0": 14.0}
+    assert measured(watch("torch.sum"), watch(torch.sum)) == {"output_sum/0": 6.0}
+
+
+def test_they_are_told_apart_in_groups_too():
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    rule = Watch(modules="*", tensors="output", stats=[lambda t: t.sum(), lambda t: t.pow(2).sum()], group_by={"both": "*"})
+    with instrument(model, watch=[rule]) as watched:
+        model(torch.tensor([[1.0, 2.0, 3.0]]))
+        watched.step()
+    assert written(watched) == {"output_lambda/both": 6.0, "output_lambda_2/both": 14.0}
