@@ -28,10 +28,10 @@ Report = Callable[[str, str, list[tuple[str, Any]]], None]
 
 
 class ReadyCall:
-    """A hook for every kind; a rule tells it the kind and the name of the place.
+    """A hook for every kind; a rule passes the kind and the name of the target.
 
     Args:
-        report: called with the name, the kind, and what torch gave, each value with its label.
+        report: called with the name, the kind, and the hook's arguments, each with a label.
     """
 
     named = True
@@ -42,7 +42,7 @@ class ReadyCall:
         self.__qualname__ = report.__name__.lstrip("_")
 
     def for_kind(self, kind: str) -> Callable[..., None]:
-        """The hook for one kind, with the name of the place as its first argument."""
+        """The hook for one kind, with the name of the target as its first argument."""
         labels = _ARGUMENTS.get(kind, ())
 
         def call(name: str, *args: Any) -> None:
@@ -65,12 +65,12 @@ class ReadyCall:
 
 
 def _print_shapes(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
-    """Print the shape of every tensor that the hook is given."""
+    """Print the shape of every tensor that the hook gets."""
     print(f"{name} {kind}: {', '.join(f'{label} {_shapes(value)}' for label, value in values)}")
 
 
 def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
-    """Print mean, standard deviation, least and greatest value, and the number of non-finite elements, of every tensor."""
+    """Print mean, standard deviation, minimum, maximum and the number of non-finite elements of every tensor."""
     for label, value in values:
         for tensor in _floating(value):
             flat = tensor.detach().double().flatten()
@@ -85,7 +85,7 @@ def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
 
 
 def _breakpoint_if_nonfinite(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
-    """Stop in the debugger where a tensor that the hook is given holds NaN or infinity."""
+    """Start the debugger if a tensor that the hook gets contains NaN or infinity."""
     for label, value in values:
         for tensor in _floating(value):
             if not torch.isfinite(tensor).all():
@@ -99,10 +99,10 @@ breakpoint_if_nonfinite = ReadyCall(_breakpoint_if_nonfinite)
 
 
 def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
-    """A hook that saves what it is given: detached copies, the last ones, by the name of the place.
+    """A hook that saves detached copies of its tensors from the last call, by the name of the target.
 
     Args:
-        target: takes for each name what torch gave last: the output of a `forward`, else the first tensor or nest of tensors.
+        target: the mapping to fill: per name the output of a `forward` hook, else the first tensor or nested tensors.
 
     Example:
         >>> from lightning_hooks import Hook, instrument
@@ -115,7 +115,7 @@ def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
     """
 
     def save_to(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
-        """Save detached copies of what the hook is given."""
+        """Save detached copies of the hook's tensors."""
         labelled = dict(values)
         value = labelled["output"] if kind == "forward" else values[0][1]
         copies = [tensor.detach().clone() for tensor in tensors_in(value)]

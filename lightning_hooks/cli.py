@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; default those of the process.
 
     Returns:
-        0, or 2 where the command or a rule cannot be meant.
+        0, or 2 if the command or a rule is invalid.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

@@ -1,12 +1,12 @@
-"""The exceptions of the package, and the one way it suggests a better name.
+"""The exceptions of the package, and suggestions for misspelled names.
 
 HooksError
-├── RuleError (ValueError)              a rule, option or pattern that cannot be meant
+├── RuleError (ValueError)              an invalid rule, option or pattern
 │   └── NoMatchError                    a pattern that matches nothing in the model
-├── UnsupportedError (NotImplementedError)  a set-up that cannot be served correctly; says why and the way out
-├── TransformError (RuntimeError)       a transform returned, or did, something it must not
+├── UnsupportedError (NotImplementedError)  a set-up without a correct result; says why and what to use instead
+├── TransformError (RuntimeError)       a transform returned or did something invalid
 │   └── InPlaceError                    a gradient was overwritten inside a tensor hook
-├── HookError (RuntimeError)            a user's own hook returned, or did, something it must not
+├── HookError (RuntimeError)            a custom hook returned or did something invalid
 ├── StoppedError (RuntimeError)         another rank has stopped watching, so this one does too
 └── HooksLeftError (AssertionError)     raised by `assert_no_hooks`
 """
@@ -22,31 +22,31 @@ class HooksError(Exception):
 
 
 class RuleError(HooksError, ValueError):
-    """A rule, an option or a pattern that cannot be meant; the message names it and what would be right."""
+    """An invalid rule, option or pattern; the message names it and the valid choices."""
 
 
 class NoMatchError(RuleError):
-    """A pattern that matches nothing; the message holds the nearest names and the way out."""
+    """A pattern matches nothing; the message lists the nearest names."""
 
 
 class UnsupportedError(HooksError, NotImplementedError):
-    """A set-up in which the result could not be right, refused with the reason and the alternative."""
+    """A set-up in which the result could not be correct; the message gives the reason and an alternative."""
 
 
 class TransformError(HooksError, RuntimeError):
-    """A transform returned something that cannot take the gradient's place."""
+    """A transform returned something that cannot replace the gradient."""
 
 
 class InPlaceError(TransformError):
-    """A gradient was changed in place inside a tensor hook, which corrupts sibling branches of the graph."""
+    """A gradient was changed in place inside a tensor hook, which corrupts other branches of the graph."""
 
 
 class HookError(HooksError, RuntimeError):
-    """A user's own hook returned, or did, something that would corrupt the run; the message names the hook and the place."""
+    """A custom hook returned or did something that would corrupt the run; the message names the hook and the target."""
 
 
 class StoppedError(HooksError, RuntimeError):
-    """Another rank has stopped watching, so this one does too; a monitor with `on_error="warn"` turns it into its warning."""
+    """Another rank stopped watching, so this one does too; with `on_error="warn"` it becomes the monitor's warning."""
 
 
 class HooksLeftError(HooksError, AssertionError):

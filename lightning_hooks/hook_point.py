@@ -1,4 +1,4 @@
-"""A place that a model marks for rules to name."""
+"""A module that gives an intermediate tensor a name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class HookPoint(nn.Module):
-    """Return what it is given, so that an intermediate tensor has a name which patterns can reach.
+    """Return the input unchanged; rules can select the tensor by the name of this module.
 
-    It holds nothing and computes nothing; without rules that match it, a model with it trains as one without.
+    It has no parameters and computes nothing. Without a rule that matches it, training is unchanged.
 
     Example:
         >>> import torch

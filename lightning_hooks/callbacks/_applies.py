@@ -33,7 +33,7 @@ class AppliesRules(HooksCallback):
         apply: rules, or mappings that hold a rule's fields.
 
     Raises:
-        RuleError: a value that cannot be meant.
+        RuleError: an invalid value.
     """
 
     default_tensor: ClassVar[str]
@@ -71,7 +71,7 @@ class AppliesRules(HooksCallback):
         return next((p for p in self._participants if isinstance(p, Changer)), None)
 
     def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without training.
+        """The dry run: what the rules match in a model.
 
         Args:
             model: the root.

@@ -17,19 +17,20 @@ from lightning_hooks.rules import Apply
 
 
 class ActivationTransforms(AppliesRules):
-    """Change what modules return, or are given, by rules, in the order written.
+    """Change outputs or inputs of modules by rules, in the order written.
 
-    Gradients flow through the change as autograd gives them: what is set to zero gets no gradient, what is scaled gets it
-    scaled. A rule acts in training only unless its `stages` name other ones; validation then sees the changed model too. The
-    sanity check before training is left alone.
+    Autograd differentiates through the change: elements set to zero get no gradient, scaled elements get a scaled gradient.
+    A rule acts in training only, unless its `stages` name others; then validation also uses the changed model. The sanity
+    check before training is never changed.
 
-    Every link reports, as those of `GradientTransforms` do, norm before and after, share of steps acted, and cosine.
+    Every transform reports norm before and after, share of steps on which it acted, and cosine, as in
+    `GradientTransforms`.
 
     Args:
-        apply: rules on modules, or mappings that hold a rule's fields; `tensor` is `output` by default.
+        apply: rules on modules, or mappings with the fields of a rule; `tensor` is `output` by default.
 
     Raises:
-        RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
+        RuleError: an invalid value; at fit start also a rule that matches nothing.
 
     Example:
         >>> from lightning_hooks import Apply, Zero

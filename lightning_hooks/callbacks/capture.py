@@ -31,36 +31,35 @@ _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
 
 class ActivationCapture(HooksCallback):
-    """Write what matched modules return, or are given, to disk; `load_capture` reads it back lazily.
+    """Write the outputs or inputs of matched modules to disk; `load_capture` reads them back lazily.
 
-    Each rank writes a safetensors file for every `batches_per_file` batches, with an index. A run that is killed leaves
-    whole files alone, and the index never names a missing one; a full disk, or the end of `max_bytes`, stops the capture
-    with one warning and not the run. Floating tensors only; where a module returns several, or is called several times,
-    each is an entry of its own. The step of an entry is that of training in every stage, as in `self.log`. When the stage
-    is `predict`, entries know which samples of the data set they are.
+    Each rank writes one safetensors file per `batches_per_file` batches, and an index. A killed run leaves only complete
+    files, and the index never names a missing file. A full disk, or reaching `max_bytes`, stops the capture with one
+    warning; the run continues. Only floating-point tensors are captured. If a module returns several tensors, or is called
+    several times, each tensor is a separate entry. The step of an entry is the training step in every stage, as in
+    `self.log`. In stage `predict`, entries also have the indices of their samples.
 
     Args:
         modules: patterns of module names.
         tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`.
-        types: only modules of these classes; default all.
-        leaves: only modules without children, default False.
-        every_n_steps: a schedule, as for `StatsMonitor`; in other stages than `train` it counts batches. Default every one
-            where `stages` is given; one of the two must be.
+        types: only modules of these classes; default: all.
+        leaves: only modules without children; default False.
+        every_n_steps: a schedule, as for `StatsMonitor`; in stages other than `train` it counts batches. Default: every step
+            if `stages` is given. At least one of the two is required.
         stages: any of `train`, `validate`, `test`, `predict`; default `train`.
-        reduce: what is kept of a tensor [N, …], for each sample: None (default, all of it), `mean`, `sum`, `min`, `max`,
+        reduce: the reduction of a tensor [N, …] per sample: None (default: keep all), `mean`, `sum`, `min`, `max`,
             `abs_max`, `norm`, `rms`, `std`, `channel_mean`, `token_mean`.
-        dtype: what floating tensors are cast to: `float16`, say. Default their own.
-        max_bytes: limit for the files of a rank; default none.
-        batches_per_file: so many batches are held in memory at most, default 32.
-        folder: where to write; default `captures` in the folder of the logger.
-        tensorboard: whether the last captured batch also goes to TensorBoard, when a run or a training epoch ends: feature
-            maps as images, vectors [N, D] to the projector. Default False.
+        dtype: the dtype to store, for example `float16`; default: that of the tensor.
+        max_bytes: limit for the total size of a rank's files, in bytes; default: no limit.
+        batches_per_file: the number of batches per file, which are held in host memory until then; default 32.
+        folder: where to write; default: `captures` in the logger's folder.
+        tensorboard: whether to show the last captured batch in TensorBoard at the end of a run or a training epoch: feature
+            maps as images, vectors [N, D] in the projector. Default False.
         strict: whether patterns that match nothing are an error (default) or a warning.
 
     Raises:
-        RuleError: a value that cannot be meant; when a run starts also patterns that match nothing, or a folder that cannot
-            be used.
-        UnsupportedError: when a run starts, safetensors is not installed.
+        RuleError: an invalid value; at the start of a run also patterns that match nothing, or an unusable folder.
+        UnsupportedError: at the start of a run, if safetensors is not installed.
 
     Example:
         >>> ActivationCapture(modules="encoder", stages=["predict"], reduce="token_mean", dtype="float16")
@@ -138,13 +137,13 @@ class ActivationCapture(HooksCallback):
         return {**super().__getstate__(), "_writer": None, "_outlet": None, "_last": {}}
 
     def match(self, model: LightningModule) -> Match:
-        """What the patterns match in a model, without a run.
+        """The dry run: what the patterns match in a model.
 
         Args:
-            model: the root.
+            model: the root module.
 
         Raises:
-            RuleError: where a run would.
+            RuleError: the errors that a run would raise.
         """
         kept = f"reduce={self.reduce!r}" if self.reduce else "all of it"
         return Match(capture_report(self._targets(model), self.tensor, kept))

@@ -22,18 +22,18 @@ from lightning_hooks.rules import Hook
 
 
 class CustomHooks(HooksCallback):
-    """Put hooks of your own on matched modules, parameters and optimizers, for as long as a run lasts.
+    """Register your own hooks on matched modules, parameters and optimizers during a run.
 
-    Several hooks at one place run in the order written, each seeing what the former returned; with other callbacks of this
-    package there too, in the order of the callbacks. What a hook returns is checked, and so is that it changes nothing in
-    place.
+    Several hooks on one target run in the order written, and each sees the result of the previous one. With other callbacks
+    of this package on the same target they run in the order of the callbacks. The return value of a hook is checked, and
+    so is that it changes nothing in place.
 
     Args:
-        hooks: rules, or mappings that hold a rule's fields.
+        hooks: rules, or mappings with the fields of a rule.
 
     Raises:
-        RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
-        HookError: while training, a hook that returned or did something that would corrupt the run.
+        RuleError: an invalid value; at fit start also a rule that matches nothing.
+        HookError: during training, a hook returned or did something that would corrupt the run.
 
     Example:
         >>> from lightning_hooks import print_shapes
@@ -52,13 +52,13 @@ class CustomHooks(HooksCallback):
         return f"CustomHooks(hooks={self.hooks!r})"
 
     def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without training.
+        """The dry run: what the rules match in a model.
 
         Args:
-            model: the root.
+            model: the root module.
 
         Raises:
-            RuleError: where a fit would.
+            RuleError: the errors that a fit would raise.
         """
         return Match(hooks_report(resolve_hooks(model, self.hooks)))
 

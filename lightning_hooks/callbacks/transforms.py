@@ -24,15 +24,15 @@ class GradientTransforms(AppliesRules):
     before Lightning's own clipping) or on each gradient as backward makes it (`when="backward"`). A rule on `modules` acts on
     the gradient that flows through the module.
 
-    Every link reports gradient norm before and after, the share of reported steps on which it changed anything, and the
-    cosine between before and after, into the event of a `StatsMonitor`, or every `log_every_n_steps` where there is none.
+    Every transform reports the gradient norm before and after, the share of reported steps on which it changed anything,
+    and the cosine between before and after: in the event of a `StatsMonitor`, or every `log_every_n_steps` without one.
 
     Args:
-        apply: rules, or mappings that hold a rule's fields.
+        apply: rules, or mappings with the fields of a rule.
 
     Raises:
-        RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
-        UnsupportedError: at fit start, what could not be right under a loss scaler.
+        RuleError: an invalid value; at fit start also a rule that matches nothing.
+        UnsupportedError: at fit start, a rule that cannot be correct under a loss scaler.
 
     Example:
         >>> from lightning_hooks import Apply, ClipByGlobalNorm

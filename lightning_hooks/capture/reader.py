@@ -16,14 +16,14 @@ from lightning_hooks.errors import RuleError, did_you_mean
 
 
 class Entries(Sequence[Tensor]):
-    """What was captured under one name: a sequence of tensors in order of (step, rank, batch, call), each read when asked for.
+    """The captured tensors of one name, in order of (step, rank, batch, call); each is read on access.
 
-    `entries[3]` reads one tensor, `entries[2:5]` is a shorter sequence and reads nothing; `infos` tells about each.
+    `entries[3]` reads one tensor. `entries[2:5]` is a shorter sequence and reads nothing. `infos` describes each entry.
 
     Args:
-        name: under which they were captured.
-        infos: of the entries, in order.
-        files: where to read from.
+        name: the name of the entries.
+        infos: the index records of the entries, in order.
+        files: the files to read from.
     """
 
     def __init__(self, name: str, infos: Sequence[Entry], files: TensorFiles) -> None:
@@ -32,7 +32,7 @@ class Entries(Sequence[Tensor]):
         self._files = files
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """The number of tensors."""
         return len(self.infos)
 
     @overload
@@ -40,13 +40,13 @@ class Entries(Sequence[Tensor]):
     @overload
     def __getitem__(self, index: slice) -> Entries: ...
     def __getitem__(self, index: int | slice) -> Tensor | Entries:
-        """One tensor, read now, on the CPU; or a part of the sequence."""
+        """One tensor, read now, on the CPU; or for a slice a shorter sequence."""
         if isinstance(index, slice):
             return Entries(self.name, self.infos[index], self._files)
         return self._files.read(self.infos[index])
 
     def __repr__(self) -> str:
-        """Name, number and size."""
+        """Name, number and size of the entries."""
         return f"<Entries {self.name!r}: {len(self)} tensors, {sum(info.bytes for info in self.infos)} bytes>"
 
     @property
@@ -76,17 +76,17 @@ class Entries(Sequence[Tensor]):
 
     @property
     def sample_indices(self) -> tuple[tuple[int, ...] | None, ...]:
-        """The samples of each entry, None where the writer was not told; one after the other they are the rows of `cat`."""
+        """The sample indices of each entry, None if unknown; concatenated they are the rows of `cat`."""
         return tuple(info.sample_indices for info in self.infos)
 
     def where(self, **conditions: int | str) -> Entries:
-        """The entries with these values; nothing is read.
+        """The entries that have these values; reads nothing.
 
         Args:
             conditions: `stage`, `rank`, `run`, `call`, `step`, `batch_idx`, `dataloader_idx`: any field of `Entry`.
 
         Raises:
-            RuleError: entries have no such field.
+            RuleError: an unknown field.
         """
         for field in conditions:
             if field not in Entry.__slots__:
@@ -95,13 +95,13 @@ class Entries(Sequence[Tensor]):
         return Entries(self.name, found, self._files)
 
     def cat(self) -> Tensor:
-        """All entries, one after the other along the batch dimension [N1 + N2 + ..., ...]; those without dimensions stacked.
+        """All entries concatenated along the batch dimension [N1 + N2 + ..., ...]; entries without dimensions are stacked.
 
-        A batch that was captured twice, by a run and by the one that went on from its checkpoint, is there twice: choose
-        with `where(run=...)`.
+        A batch that was captured twice, by a run and by one resumed from its checkpoint, appears twice: select one with
+        `where(run=...)`.
 
         Raises:
-            RuleError: there is none, they are of several stages, or their shapes or dtypes do not fit together.
+            RuleError: no entries, several stages, or incompatible shapes or dtypes.
         """
         if not self.infos:
             raise RuleError(f"{self.name!r}: no entry to concatenate")
@@ -119,11 +119,11 @@ class Entries(Sequence[Tensor]):
 
 
 class Capture(Mapping[str, Entries]):
-    """What a run captured, all ranks together: `capture["encoder.0"]` is the sequence of its tensors.
+    """The capture of a run, all ranks together: `capture["encoder.0"]` is the sequence of its tensors.
 
     Args:
-        folder: where it lies.
-        infos: of all entries.
+        folder: the folder that contains it.
+        infos: the index records of all entries.
     """
 
     def __init__(self, folder: Path, infos: Sequence[Entry]) -> None:
@@ -159,11 +159,11 @@ class Capture(Mapping[str, Entries]):
         return iter(self._entries)
 
     def __len__(self) -> int:
-        """How many names."""
+        """The number of names."""
         return len(self._entries)
 
     def __repr__(self) -> str:
-        """Where it is and how much of it."""
+        """The folder and the size."""
         number, size = len(self._infos()), sum(info.bytes for info in self._infos())
         return f"<Capture {str(self.folder)!r}: {len(self)} names, {number} tensors, {size} bytes>"
 
@@ -174,27 +174,27 @@ class Capture(Mapping[str, Entries]):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Every step of which something was captured, ascending."""
+        """The captured steps, ascending."""
         return tuple(sorted({info.step for info in self._infos()}))
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Every stage of which something was captured."""
+        """The captured stages."""
         return tuple(dict.fromkeys(info.stage for info in self._infos()))
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Every rank that captured something, ascending."""
+        """The ranks with captures, ascending."""
         return tuple(sorted({info.rank for info in self._infos()}))
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """For each name the shapes it was captured in, each once."""
+        """The distinct shapes of each name."""
         return {name: tuple(dict.fromkeys(entries.shapes)) for name, entries in self.items()}
 
     @property
     def sample_indices(self) -> tuple[int, ...]:
-        """Every sample of which something was captured, ascending; empty where the writer was not told."""
+        """The captured sample indices, ascending; empty if unknown."""
         return tuple(sorted({index for info in self._infos() for index in info.sample_indices or ()}))
 
     def _infos(self) -> list[Entry]:
@@ -202,15 +202,15 @@ class Capture(Mapping[str, Entries]):
 
 
 def load_capture(path: str | os.PathLike[str]) -> Capture:
-    """Open what an `ActivationCapture` wrote; also while it is still writing, then with what is there by now.
+    """Open the folder of an `ActivationCapture`; during a run, with what is complete so far.
 
-    Reads the index alone; tensors are read when they are asked for.
+    Reads only the index; tensors are read on access.
 
     Args:
-        path: the folder of the capture.
+        path: the folder of the capture, by default `captures` in the logger's folder.
 
     Raises:
-        RuleError: there is no such folder, no capture in it, or its index is damaged.
+        RuleError: the folder does not exist, contains no capture, or has a damaged index.
         UnsupportedError: safetensors is not installed.
 
     Example:

@@ -25,10 +25,10 @@ _TENSOR_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 @contextmanager
 def paused(model: nn.Module) -> Iterator[None]:
-    """Take every hook of this package off a model for a block: for export, scripting or a profiler run.
+    """Context manager: remove every hook of this package from a model, for export, scripting or profiling.
 
     Args:
-        model: the watched model, a part of it, or what holds it.
+        model: the watched model, a submodule of it, or a module that contains it.
 
     Example:
         >>> with paused(nn.Linear(1, 1)):
@@ -48,10 +48,10 @@ def assert_no_hooks(model: nn.Module) -> None:
     """Assert that no hook of this package is on a model or its parameters.
 
     Args:
-        model: the root.
+        model: the root module.
 
     Raises:
-        HooksLeftError: with the names of the modules and parameters that carry one.
+        HooksLeftError: with the names of the modules and parameters that have one.
 
     Example:
         >>> assert_no_hooks(nn.Linear(1, 1))
@@ -68,14 +68,14 @@ def _carries(holder: Any, dicts: Sequence[str]) -> bool:
 
 
 def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:
-    """What rules would match in a model, without training; ends with an error where training would.
+    """The dry run: what rules match in a model; raises the errors that training would raise.
 
     Args:
-        model: the root.
-        rules: rules of any kind; a mapping with `transform` is an `Apply`, one with `call` a `Hook`, any other a `Watch`.
+        model: the root module.
+        rules: rules of any kind. A mapping with `transform` is an `Apply`, one with `call` a `Hook`, any other a `Watch`.
 
     Raises:
-        RuleError: a rule that cannot be meant, or matches nothing.
+        RuleError: an invalid rule, or one that matches nothing.
 
     Example:
         >>> print(match(nn.Sequential(nn.Linear(2, 1)), [Watch(params="*.bias", tensors="grad", stats="norm")]).names)

@@ -54,23 +54,23 @@ class MatchLine:
 
 @dataclass(frozen=True)
 class Match:
-    """Everything that rules match."""
+    """Everything that rules match; `print` it for a table."""
 
     lines: Sequence[MatchLine]
 
     @property
     def names(self) -> list[str]:
-        """Names of the targets, each once, in order."""
+        """The distinct names of the targets, in order."""
         return list(dict.fromkeys(line.name for line in self.lines))
 
     @property
     def tags(self) -> int:
-        """How many tags there will be."""
+        """The number of tags."""
         return sum(line.tags for line in self.lines)
 
     @property
     def bytes_per_1000_steps(self) -> int:
-        """What 1,000 logged steps take on disk, about."""
+        """The approximate size of 1,000 logged steps on disk, in bytes."""
         return sum(line.bytes_per_1000_steps for line in self.lines)
 
     def markdown(self) -> str:

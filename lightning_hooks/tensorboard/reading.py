@@ -24,7 +24,7 @@ class Table:
     """One statistic of one tensor over a run.
 
     Args:
-        names: of the rows.
+        names: the names of the rows.
         steps: int64 [T].
         values: float64 [T, rows]; NaN where a row was not measured.
     """
@@ -37,7 +37,7 @@ class Table:
         """The values of one row over the steps.
 
         Raises:
-            RuleError: there is no such row.
+            RuleError: no such row.
         """
         if name not in self.names:
             raise RuleError(f"no row {name!r}{did_you_mean(name, self.names)}")
@@ -46,13 +46,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run wrote.
+    """The logged data of a run; made by `read_run`.
 
     Args:
-        path: where it was read from.
+        path: the directory or file that was read.
         scalars: tag to (steps int64 [T], values float64 [T]).
         histograms: tag to a list of (step, right bucket edges, counts).
         texts: tag to the last text.
+
+    Example:
+        >>> Run(Path("runs/digits"), {"loss": (np.array([0, 1]), np.array([0.7, 0.6]))}).scalars["loss"][1]
+        array([0.7, 0.6])
     """
 
     path: Path
@@ -63,7 +67,7 @@ class Run:
     _rows: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        """Where it is and how much of it."""
+        """The path and the number of tags and tables."""
         return f"<Run {str(self.path)!r}: {len(self.scalars)} scalar tags, {len(self.tensors())} tables>"
 
     def tensors(self) -> list[tuple[str, str]]:
@@ -71,14 +75,14 @@ class Run:
         return list(dict.fromkeys((tensor, stat) for tensor, stat, _ in self._vectors))
 
     def table(self, tensor: str, stat: str) -> Table:
-        """The table of one statistic; row lists that changed on the way are joined by name.
+        """The table of one statistic; if the list of rows changed during the run, rows are joined by name.
 
         Args:
-            tensor: `grad`, with the monitor's prefix before it.
-            stat: `norm`; `count` says how many elements were measured.
+            tensor: for example `grad`, preceded by the monitor's prefix.
+            stat: for example `norm`; `count` is the number of measured elements.
 
         Raises:
-            RuleError: there is no such table.
+            RuleError: no such table.
         """
         if (tensor, stat) not in self.tensors():
             known = [f"{t} {s}" for t, s in self.tensors()]
@@ -97,13 +101,13 @@ class Run:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run back.
+    """Read the event files of a run.
 
     Args:
-        path: its directory, or one event file.
+        path: the log directory of the run, or one event file.
 
     Raises:
-        RuleError: there is nothing there, or no event file in it.
+        RuleError: the path does not exist, or contains no event file.
     """
     where = Path(path)
     if not where.exists():

@@ -17,7 +17,7 @@ def params_behind(owner: Transform, tensors: list[Tensor], context: Context) -> 
         context: holds the parameters.
 
     Raises:
-        TransformError: where a tensor has no parameter, or one of another shape.
+        TransformError: if a tensor has no parameter, or one of another shape.
     """
     found: list[Tensor] = []
     kind = type(owner).__name__

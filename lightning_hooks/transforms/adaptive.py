@@ -22,23 +22,22 @@ from lightning_hooks.transforms.base import Context, Transform
 class AdaptiveClip(Transform):
     """Limit the norm of each unit's gradient to a share of the norm of the unit's weights (AGC).
 
-    `g * min(1, limit / norm(g))` with `limit = clipping * max(norm(p), eps)`, for each unit on its own. A unit is what
-    one output reads: a slice along `unit_dim` of a matrix or a convolution kernel; a tensor with at most one dimension
+    `g * min(1, limit / norm(g))` with `limit = clipping * max(norm(p), eps)`, for each unit separately. A unit is the weights
+    of one output: a slice along `unit_dim` of a matrix or a convolution kernel. A tensor with at most one dimension
     longer than 1 is a single unit. Norms of float16 and bfloat16 tensors are computed in float32. A unit whose norm is NaN
     becomes NaN.
 
-    Source: Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization", 2021. The numbers are
-    those of `optax.adaptive_grad_clip`, with two differences: torch keeps the outputs in the first dimension, where JAX
-    has them in the last; and a tensor of three dimensions is the kernel of a 1D convolution here, the weights of
-    attention heads there.
+    Source: Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization", 2021. The results equal
+    those of `optax.adaptive_grad_clip`, with two differences. torch has the outputs in the first dimension, JAX in the
+    last. A three-dimensional tensor is the kernel of a 1D convolution here, and the weights of attention heads in optax.
 
     Args:
-        clipping: the greatest allowed ratio of the norms; above 0, 0.01 by default.
-        eps: the least norm of a unit's weights, so that units that start at zero can leave it; above 0, 1e-3 by default.
-        unit_dim: the dimension that counts the outputs, 0 by default; 1 for transposed convolutions.
+        clipping: the maximum ratio of the norms; above 0, 0.01 by default.
+        eps: the minimum norm of a unit's weights, so that units that start at zero can change; above 0, 1e-3 by default.
+        unit_dim: the dimension of the outputs, 0 by default; 1 for transposed convolutions.
 
     Raises:
-        RuleError: where a field is not in its range.
+        RuleError: if a field is not in its range.
         TransformError: when called with a tensor that has no parameter, or with a sparse one.
 
     Example:
@@ -100,19 +99,19 @@ class AdaptiveClip(Transform):
 
 @dataclass(frozen=True)
 class ClipByBlockRMS(Transform):
-    """Scale each tensor, on its own, down to a greatest root mean square: `x / max(1, rms(x) / threshold)`.
+    """Scale each tensor down to a maximum root mean square: `x / max(1, rms(x) / threshold)`.
 
-    Unlike a norm, the root mean square does not grow with the number of elements, so that one threshold fits large and
+    Unlike a norm, the root mean square does not grow with the number of elements, so one threshold fits large and
     small tensors. Elements that a sparse tensor does not store count as zeros.
 
     Source: `optax.clip_by_block_rms`; Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
     2018, section 6, with a threshold of 1.
 
     Args:
-        threshold: the greatest root mean square of a tensor; above 0.
+        threshold: the maximum root mean square of a tensor; above 0.
 
     Raises:
-        RuleError: where the threshold is not in its range.
+        RuleError: if the threshold is not in its range.
 
     Example:
         >>> ClipByBlockRMS(1.0)([torch.tensor([3.0, -3.0]), torch.tensor([0.5])], Context())
@@ -138,20 +137,20 @@ class ClipByBlockRMS(Transform):
 
 @dataclass(frozen=True)
 class PerModuleClip(Transform):
-    """Scale the tensors of each module down to a greatest common norm: `x * min(1, max_norm / (norm(module) + 1e-6))`.
+    """Scale the tensors of each module down to a maximum common norm: `x * min(1, max_norm / (norm(module) + 1e-6))`.
 
-    The parameters that a module itself holds, such as `encoder.0.weight` and `encoder.0.bias`, share one norm and one
-    factor; they are told by their names up to the last dot. Where only one of them is matched, the norm is its own.
-    A NaN stays in its module.
+    The direct parameters of a module, such as `encoder.0.weight` and `encoder.0.bias`, share one norm and one factor.
+    They are grouped by their names up to the last dot. If a rule matches only one of them, the norm is that of the one.
+    A NaN does not spread to other modules.
 
     Source: `torch.nn.utils.clip_grad_norm_`, applied to one module at a time.
 
     Args:
-        max_norm: the greatest norm of a module's tensors seen as one vector; above 0.
-        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+        max_norm: the maximum norm of a module's tensors, taken as one vector; above 0.
+        norm_type: the order of the norm; above 0, infinity for the maximum magnitude, 2 by default.
 
     Raises:
-        RuleError: where `max_norm` or `norm_type` is not in its range.
+        RuleError: if `max_norm` or `norm_type` is not in its range.
         TransformError: when called without the names of the tensors.
 
     Example:

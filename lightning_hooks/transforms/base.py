@@ -11,16 +11,16 @@ from torch import Tensor
 
 @dataclass
 class Context:
-    """What a transform may know besides the tensors themselves.
+    """The information that a transform gets in addition to the tensors.
 
     Args:
-        params: the parameter behind each gradient, None where the tensor belongs to a module.
+        params: the parameter behind each gradient, None if the tensor belongs to a module.
         names: the dotted name of each tensor, in the order of the tensors.
         step: the number of the step, from 0.
-        owned: whether the tensors may be overwritten in place; False by default.
-        generators: the random generators made so far, by the name of their device.
-        seed: the seed of generators made from now on; the same on every rank that must draw the same numbers.
-        state: what this transform keeps from step to step, by the name of the tensor where it keeps something for each;
+        owned: whether the transform may overwrite the tensors in place; False by default.
+        generators: the random generators created so far, by device name.
+        seed: the seed of generators created from now on; equal on all ranks that must draw the same numbers.
+        state: what the transform keeps from step to step, keyed by tensor name if it keeps something for each tensor. It is
             saved with the checkpoint, so it must be picklable.
         process_group: the processes that hold shards of the same tensors; None on a single process.
 
@@ -41,12 +41,12 @@ class Context:
     skip_reason: str | None = field(default=None, init=False)
 
     def skip_step(self, reason: str = "a transform asked for it") -> None:
-        """Ask that the optimizer's step does not happen: parameters and optimizer state stay as they are.
+        """Skip the optimizer's step: parameters and optimizer state stay unchanged.
 
         The rules after this one still run; then all gradients of the optimizer become None. Only with `when="step"`.
 
         Args:
-            reason: why, in a few words; the first reason of a step counts.
+            reason: the reason in a few words; the first reason of a step is kept.
 
         Example:
             >>> context = Context()
@@ -58,7 +58,7 @@ class Context:
             self.skip_reason = reason
 
     def name_of(self, index: int) -> str:
-        """How a message names the tensor at `index`; its place in the list where no names were given.
+        """The name of the tensor at `index` for messages; without names, its position in the list.
 
         Example:
             >>> Context().name_of(2)
@@ -67,10 +67,10 @@ class Context:
         return self.names[index] if index < len(self.names) else f"tensor {index}"
 
     def generator_for(self, device: torch.device) -> torch.Generator:
-        """The random generator of a device, made at its first use.
+        """The random generator of a device, created at its first use.
 
         Args:
-            device: where the numbers will be drawn.
+            device: the device on which the numbers are drawn.
 
         Example:
             >>> context = Context(seed=7)
@@ -87,10 +87,10 @@ class Context:
 
 
 class Transform:
-    """Tensors in, tensors of the same shape, dtype, device and layout out; subclass it to write your own.
+    """Base class: takes tensors and returns tensors of the same shape, dtype, device and layout.
 
-    The result takes the tensors' place. Unless `context.owned` is set, the tensors given must not be changed in place:
-    other parts of the graph may share their memory.
+    Subclass it to write your own. The result replaces the tensors. Unless `context.owned` is set, a transform must not
+    change its arguments in place, because other parts of the graph may share their memory.
 
     Example:
         >>> class Negate(Transform):

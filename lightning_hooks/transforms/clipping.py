@@ -22,14 +22,14 @@ class ClipByValue(Transform):
 
     A NaN stays NaN. The elements that a sparse tensor does not store stay zero.
 
-    Source: `torch.nn.utils.clip_grad_value_`, and the same numbers with `-c` and `c`; `optax.clip` has them too.
+    Source: `torch.nn.utils.clip_grad_value_`, with the same results for `-c` and `c`; `optax.clip`.
 
     Args:
-        min: the least value; None, the default, for no limit below.
-        max: the greatest value; None, the default, for no limit above.
+        min: the minimum; None, the default, for no lower limit.
+        max: the maximum; None, the default, for no upper limit.
 
     Raises:
-        RuleError: where neither is given, one is not finite, or `min` is above `max`.
+        RuleError: if neither is given, one is not finite, or `min` is above `max`.
         TransformError: when called with a complex tensor, whose elements have no order.
 
     Example:
@@ -75,18 +75,18 @@ class ClipByValue(Transform):
 
 @dataclass(frozen=True)
 class ClipByNorm(Transform):
-    """Scale each tensor, on its own, down to a greatest norm: `x * min(1, max_norm / (norm(x) + 1e-6))`.
+    """Scale each tensor down to a maximum norm: `x * min(1, max_norm / (norm(x) + 1e-6))`.
 
     Norms of float16 and bfloat16 tensors are computed in float32. A tensor whose norm is NaN becomes NaN.
 
     Source: `torch.nn.utils.clip_grad_norm_`, applied to one tensor at a time.
 
     Args:
-        max_norm: the greatest norm of a tensor; above 0.
-        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+        max_norm: the maximum norm of a tensor; above 0.
+        norm_type: the order of the norm; above 0, infinity for the maximum magnitude, 2 by default.
 
     Raises:
-        RuleError: where `max_norm` or `norm_type` is not in its range.
+        RuleError: if `max_norm` or `norm_type` is not in its range.
 
     Example:
         >>> ClipByNorm(1.0)([torch.tensor([3.0, 4.0]), torch.tensor([0.5])], Context())
@@ -114,20 +114,20 @@ class ClipByNorm(Transform):
 
 @dataclass(frozen=True)
 class ClipByGlobalNorm(Transform):
-    """Scale all tensors together down to a greatest norm: `x * min(1, max_norm / (norm(all x) + 1e-6))`.
+    """Scale all tensors together down to a maximum norm: `x * min(1, max_norm / (norm(all x) + 1e-6))`.
 
-    Dense float32 tensors come out bit-equal to those of `torch.nn.utils.clip_grad_norm_`. Norms of float16 and bfloat16
+    For dense float32 tensors the result is bit-equal to `torch.nn.utils.clip_grad_norm_`. Norms of float16 and bfloat16
     tensors are computed in float32. If one element is NaN, everything becomes NaN.
 
     Source: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013, in the formula of
     torch; `optax.clip_by_global_norm` does not add 1e-6.
 
     Args:
-        max_norm: the greatest norm of all tensors seen as one vector; above 0.
-        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+        max_norm: the maximum norm of all tensors, taken as one vector; above 0.
+        norm_type: the order of the norm; above 0, infinity for the maximum magnitude, 2 by default.
 
     Raises:
-        RuleError: where `max_norm` or `norm_type` is not in its range.
+        RuleError: if `max_norm` or `norm_type` is not in its range.
 
     Example:
         >>> ClipByGlobalNorm(1.0)([torch.tensor([3.0]), torch.tensor([4.0])], Context())

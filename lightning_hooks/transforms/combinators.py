@@ -20,10 +20,10 @@ _ANY = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step"
 
 @dataclass(frozen=True)
 class Chain(Transform):
-    """Several transforms as one, each seeing what the one before returned.
+    """Apply several transforms in order, each to the result of the previous one.
 
-    It needs what any of them needs; where all of them may act on activations, or treat each element by itself, so does it.
-    Each has a state of its own; the random numbers of all come from one generator, in turn.
+    The chain needs what any of its transforms needs. It may act on activations if all of them may, and is
+    elementwise if all of them are. Each has its own state; all draw from one random generator, in order.
 
     Source: `optax.chain`.
 
@@ -31,8 +31,8 @@ class Chain(Transform):
         transforms: transforms, class paths or mappings with `class_path` and `init_args`, in order; at least one.
 
     Raises:
-        RuleError: where there is none, or one cannot be meant.
-        TransformError: when one returns something that cannot take the tensors' place.
+        RuleError: no transform, or an invalid one.
+        TransformError: a transform returned something that cannot replace the tensors.
 
     Example:
         >>> from lightning_hooks.transforms import ClipByValue, Scale
@@ -72,15 +72,15 @@ class Chain(Transform):
 
 @dataclass(frozen=True)
 class When(Transform):
-    """Apply a transform only where a condition holds; elsewhere the tensors stay bit for bit what they are.
+    """Apply a transform only when a condition holds; otherwise the tensors stay unchanged bit for bit.
 
-    A condition that answers with a bool (`FirstSteps`, `EverySteps`) decides whether the transform is called at all, and so
-    whether its state moves on. One that answers with a boolean tensor (`NormAbove`) does not make the host wait: the
-    transform is always called, its state always moves on, and the device chooses between what it returned and what was
-    given, which takes memory for both. The host does wait where the device cannot choose: for a transform that skips steps,
-    and for sparse tensors. Each rank asks the condition about its own tensors; a step that one rank skips, all skip.
+    A condition that returns a bool (`FirstSteps`, `EverySteps`) decides whether the transform is called at all, and so
+    whether its state advances. A condition that returns a boolean tensor (`NormAbove`) does not make the host wait: the
+    transform is always called, its state always advances, and the device selects between its result and the original,
+    which takes memory for both. The host waits where the device cannot select: for a transform that skips steps, and for
+    sparse tensors. Each rank evaluates the condition on its own tensors; if one rank skips a step, all ranks skip it.
 
-    Source: `optax.conditionally_transform`; `optax.conditionally_mask` would make the tensors zero elsewhere.
+    Source: `optax.conditionally_transform`; `optax.conditionally_mask` sets the tensors to zero otherwise.
 
     Args:
         condition: a callable `(tensors, context) -> bool` or boolean scalar tensor, the import path of one, or a mapping
@@ -89,8 +89,8 @@ class When(Transform):
         transform: a transform, a class path or a mapping with `class_path` and `init_args`.
 
     Raises:
-        RuleError: where one of them cannot be meant.
-        TransformError: when the condition answers with something else.
+        RuleError: an invalid condition or transform.
+        TransformError: the condition returned something else.
 
     Example:
         >>> from lightning_hooks.transforms import FirstSteps, Scale

@@ -22,10 +22,10 @@ class FirstSteps:
     """True at the first n steps of the run.
 
     Args:
-        n: how many; at least 1.
+        n: the number of steps; at least 1.
 
     Raises:
-        RuleError: where `n` is not in its range.
+        RuleError: if `n` is not in its range.
 
     Example:
         >>> [FirstSteps(2)([], Context(step=step)) for step in range(4)]
@@ -44,13 +44,13 @@ class FirstSteps:
 
 @dataclass(frozen=True)
 class EverySteps:
-    """True at every n-th step, counted as Lightning counts: `(step + 1) % n == 0`.
+    """True at every n-th step, counted as in Lightning: `(step + 1) % n == 0`.
 
     Args:
-        n: every how many steps; at least 1.
+        n: the interval in steps; at least 1.
 
     Raises:
-        RuleError: where `n` is not in its range.
+        RuleError: if `n` is not in its range.
 
     Example:
         >>> [EverySteps(2)([], Context(step=step)) for step in range(4)]
@@ -69,16 +69,16 @@ class EverySteps:
 
 @dataclass(frozen=True)
 class NormAbove:
-    """True where the norm of all tensors seen as one vector is above a limit; the answer stays on the device.
+    """True if the norm of all tensors, taken as one vector, is above a limit; the result stays on the device.
 
     A NaN is not above it.
 
     Args:
         limit: in units of the norm; at least 0.
-        norm_type: the order of the norm; above 0, infinity for the greatest magnitude, 2 by default.
+        norm_type: the order of the norm; above 0, infinity for the maximum magnitude, 2 by default.
 
     Raises:
-        RuleError: where `limit` or `norm_type` is not in its range.
+        RuleError: if `limit` or `norm_type` is not in its range.
 
     Example:
         >>> NormAbove(4.9)([torch.tensor([3.0]), torch.tensor([4.0])], Context())

@@ -23,41 +23,41 @@ def aggregate_losses(
     retain_graph: bool = False,
     parallel_chunk_size: int | None = 1,
 ) -> Tensor | None:
-    """Differentiate several losses and add one combined gradient to `.grad`, in the place of `sum(losses).backward()`.
+    """Differentiate several losses and add one combined gradient to `.grad`; replaces `sum(losses).backward()`.
 
-    For a plain loop, or a LightningModule with manual optimization in the place of `manual_backward`. Everything that
-    happens to gradients at the optimizer's step follows as usual: `GradientTransforms` with `when="step"`, clipping,
-    statistics of `grad`. TorchJD does the work; nothing of it is repeated here.
+    For a plain loop, or for a LightningModule with manual optimization, where it replaces `manual_backward`. Everything
+    that happens to gradients at the optimizer's step follows as usual: `GradientTransforms` at stage `step`, clipping,
+    statistics of `grad`. TorchJD computes the combination.
 
-    What differs from `backward`, since TorchJD takes gradients with `torch.autograd.grad`:
+    Differences from `backward`, because TorchJD computes gradients with `torch.autograd.grad`:
 
     - hooks inside the graph (a module's `output_grad`, transforms with `when="backward"`) see one pass for each loss;
     - hooks after accumulation (`post_accumulate_grad`) do not run;
     - DDP does not average the gradients, so more than one process is refused;
-    - no loss scaler is asked: with `precision="16-mixed"` gradients would be divided by a scale they never got. Use
-      `bf16-mixed` or `32-true`.
+    - the loss scaler is bypassed: with `precision="16-mixed"` gradients would be divided by a scale that was never
+      applied. Use `bf16-mixed` or `32-true`.
 
     Some aggregators draw random numbers from torch's global generator (PCGrad, GradDrop, Random).
 
     Args:
-        losses: scalars that share a graph; at least one.
-        params: the parameters to give gradients to, which the combined gradient is computed over; by default every leaf
-            that the losses depend on. A parameter that no loss depends on gets zeros, and not None.
+        losses: scalar losses that share a graph; at least one.
+        params: the parameters that get gradients and over which the combined gradient is computed; by default every leaf
+            that the losses depend on. A parameter that no loss depends on gets zeros, not None.
         aggregator: how to combine; the name of a class in `torchjd.aggregation` that needs no arguments and keeps no state
             (`"PCGrad"`, the default: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020; `"MGDA"`, `"AlignedMTL"`,
             `"ConFIG"` …), or an instance of any. Some need more packages: `"UPGrad"` (Quinton and Rey, "Jacobian Descent for
             Multi-Objective Optimization", 2024) and `"DualProj"` those of `torchjd[quadprog_projector]`, `CAGrad` those of
             `torchjd[cagrad]`, `NashMTL` of `torchjd[nash_mtl]`, `FairGrad` of `torchjd[fairgrad]`.
         retain_graph: whether the graph can be differentiated again; False by default.
-        parallel_chunk_size: how many losses to differentiate at once; 1 by default. More (None for all) is TorchJD's own
-            default and faster, but runs hooks under `torch.vmap`, where most fail.
+        parallel_chunk_size: the number of losses to differentiate at once; 1 by default. None (all), TorchJD's own default,
+            is faster, but runs hooks under `torch.vmap`, where most fail.
 
     Returns:
-        The weights of the losses, of shape [losses], where the aggregator has such; None otherwise.
+        The weights of the losses, of shape [losses], if the aggregator has weights; otherwise None.
 
     Raises:
-        UnsupportedError: where TorchJD, or a package that the aggregator needs, is not installed; with more than one process.
-        RuleError: where the aggregator is unknown, or a loss is not a scalar with a graph.
+        UnsupportedError: if TorchJD, or a package that the aggregator needs, is not installed; with more than one process.
+        RuleError: if the aggregator is unknown, or a loss is not a scalar with a graph.
 
     Example:
         >>> weight = torch.zeros(2, requires_grad=True)

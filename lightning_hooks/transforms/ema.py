@@ -18,14 +18,14 @@ from lightning_hooks.transforms.base import Context, Transform
 
 @dataclass(frozen=True)
 class EMA(Transform):
-    """Add to each gradient its slow part: `g + weight * m`, with the moving average `m = decay * m + (1 - decay) * g`.
+    """Add the slow component of each gradient: `g + weight * m`, with the moving average `m = decay * m + (1 - decay) * g`.
 
-    Before the first gradient m is that gradient, so the first result is `(1 + weight) * g`. The average of float16 and
-    bfloat16 is kept in float32. An element that is NaN or infinite goes on as it is and leaves its average alone, so that
-    one overflow under a loss scaler does not stay for ever (in the authors' code it does).
+    m starts as the first gradient, so the first result is `(1 + weight) * g`. The average of float16 and bfloat16
+    gradients is kept in float32. A NaN or infinite element is returned unchanged and does not enter its average, so an
+    overflow under a loss scaler does not persist (in the authors' code it does).
 
-    optax.ema starts at 0 and, with `debias`, divides by `1 - decay**t`; without it, after t gradients the average here is
-    larger by `decay**t` times the first gradient. It also gives the average alone, not the sum.
+    `optax.ema` starts at 0 and, with `debias`, divides by `1 - decay**t`. Without `debias`, after t gradients the average
+    here is larger by `decay**t` times the first gradient. `optax.ema` also returns only the average, not the sum.
 
     With `when="backward"` the average is over micro-batches, of each rank for itself. On a module's gradients it compares
     example with example of different batches, which seldom means anything. Not for activations for that reason.
@@ -34,12 +34,12 @@ class EMA(Transform):
     `decay`, their lambda `weight`).
 
     Args:
-        decay: how much of the average stays from step to step; at least 0 and below 1, 0.98 by default.
-        weight: how much of the average is added; any finite number, 2 by default.
+        decay: the weight of the past in the average; at least 0 and below 1, 0.98 by default.
+        weight: the factor of the average; any finite number, 2 by default.
 
     Raises:
-        RuleError: where `decay` or `weight` is not in its range.
-        TransformError: when called with a sparse gradient, or with one whose shape is not that of its average.
+        RuleError: if `decay` or `weight` is not in its range.
+        TransformError: when called with a sparse gradient, or a gradient whose shape differs from that of its average.
 
     Example:
         >>> transform, context = EMA(decay=0.5, weight=2.0), Context(names=["weight"])

@@ -17,26 +17,27 @@ from lightning_hooks.transforms.sparsity import Zero
 
 @dataclass(frozen=True)
 class Freeze(Transform):
-    """Make the gradient zero before step `until_step`, and from step `from_step` on.
+    """Set the gradient to zero before step `until_step`, and from step `from_step` on.
 
-    What holds still is the gradient. The optimizer still steps, and what it adds of its own still moves the parameter:
+    Only the gradient is zero. The optimizer still steps and can still move the parameter:
 
-    - weight decay (of SGD, Adam, AdamW …) does so on every step: give these parameters a group with `weight_decay=0`;
-    - momentum of earlier steps: SGD with momentum m goes on for about 1 / (1 - m) steps after `from_step`, Adam likewise
-      with its first moment. Before `until_step` there is none, and the parameter stays bit-equal (without weight decay);
-    - the optimizer's state goes on: Adam counts the steps, and its moments fade towards zero.
+    - Weight decay (of SGD, Adam, AdamW, …) acts on every step: put these parameters in a group with `weight_decay=0`.
+    - Momentum of earlier steps acts on: SGD with momentum m moves for about 1 / (1 - m) steps after `from_step`, and Adam
+      does the same with its first moment. Before `until_step` there is no momentum, and the parameter stays bit-equal
+      (without weight decay).
+    - The optimizer's state is updated: Adam counts the steps, and its moments decay towards zero.
 
-    To take a parameter out for the whole run set `requires_grad=False` instead, which also saves its backward pass. Not
-    for activations: a zero activation does not freeze anything.
+    To freeze a parameter for the whole run, set `requires_grad=False` instead, which also saves its backward pass. Refused
+    on activations: a zero activation does not freeze anything.
 
-    Source: optax.freeze, with a range of steps in the place of a mask (there too the updates become zero).
+    Source: `optax.freeze`, with a range of steps instead of a mask (the updates become zero there too).
 
     Args:
-        until_step: the first step, counted from 0, on which the gradient passes; None, the default, for the first of all.
-        from_step: the first step on which it does not any more; None, the default, for never.
+        until_step: the step, counted from 0, before which the gradient is zero; None, the default, for step 0.
+        from_step: the step, counted from 0, from which the gradient is zero; None, the default, for never.
 
     Raises:
-        RuleError: where neither is given, one is not an integer of at least 0, or no step is left.
+        RuleError: neither is given, one is not an integer of at least 0, or no step would be unfrozen.
 
     Example:
         >>> import torch
@@ -64,7 +65,7 @@ class Freeze(Transform):
             )
 
     def frozen_at(self, step: int) -> bool:
-        """Whether gradients are zero on a step.
+        """Whether gradients are zero at a step.
 
         Args:
             step: the number of the step, from 0.

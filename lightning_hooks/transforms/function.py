@@ -16,9 +16,9 @@ from lightning_hooks.transforms.base import Context, Transform
 class Function(Transform):
     """Apply a function of one tensor to each tensor.
 
-    The function gets the tensor as it is, also where it is sparse, and must return a new one of the same shape, dtype,
-    device and layout; it must not change its argument. It must not keep anything from step to step: what it keeps is in no
-    checkpoint (write a `Transform` for that, see `Context.state`).
+    The function gets the tensor unchanged, even if it is sparse, and must return a new tensor of the same shape, dtype,
+    device and layout. It must not change its argument and must not keep state, which no checkpoint would contain. For
+    state, write a `Transform` (see `Context.state`).
 
     Source: `optax.stateless_with_tree_map`, without the parameters.
 
@@ -26,8 +26,8 @@ class Function(Transform):
         call: a callable `Tensor -> Tensor`, or the import path of one, as in `"torch.tanh"`.
 
     Raises:
-        RuleError: where the path cannot be imported, or what it leads to cannot be called with a tensor.
-        TransformError: when the function returns something that cannot take the tensor's place.
+        RuleError: the path cannot be imported, or the object cannot be called with a tensor.
+        TransformError: the function returned something that cannot replace the tensor.
 
     Example:
         >>> import torch

@@ -18,21 +18,21 @@ from lightning_hooks.transforms.base import Context, Transform
 
 @dataclass(frozen=True)
 class AutoClip(Transform):
-    """Scale all tensors together down to a percentile of the norms seen so far, this one included.
+    """Scale all tensors together down to a percentile of the norms seen so far, including the current one.
 
     `x * min(1, limit / (norm(all x) + 1e-6))`, where `limit` is the percentile of the history, interpolated linearly.
-    A norm that is not finite does not enter the history. The history stays on the device; nothing waits for it. It holds
-    the norms of one rule: give the parameters of each optimizer a rule of their own.
+    A non-finite norm does not enter the history. The history stays on the device, and the host does not wait for it. It
+    belongs to one rule: use one rule per optimizer.
 
     Source: Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation Networks", 2020.
 
     Args:
-        percentile: from 0, which clips to the least norm so far, to 100, which does not clip; 10 by default.
-        history: how many of the last norms to keep; None, the default, for all, as in the source. Four bytes each, sorted
-            at every step: on the CPU give a bound in runs of more than some ten thousand steps.
+        percentile: from 0, which clips to the minimum norm so far, to 100, which does not clip; 10 by default.
+        history: how many of the last norms to keep; None, the default, for all, as in the source. Each takes four bytes, and
+            all are sorted at every step: set a limit in CPU runs of more than about ten thousand steps.
 
     Raises:
-        RuleError: where `percentile` or `history` is not in its range.
+        RuleError: if `percentile` or `history` is not in its range.
 
     Example:
         >>> clip, context = AutoClip(percentile=50), Context()
@@ -70,26 +70,26 @@ class AutoClip(Transform):
 
 @dataclass(frozen=True)
 class ZClip(Transform):
-    """Scale all tensors together down where their norm is an outlier among those of the steps before.
+    """Scale all tensors together down when their norm is an outlier compared with previous steps.
 
     With the moving mean `m` and standard deviation `s` of the norms, `z = (norm - m) / (s + eps)`. Where
-    `z > z_thresh`, the norm is brought to `m + s * z_thresh**2 / z`: the greater the outlier, the closer to the mean.
-    Then both move on with the norm n after clipping: `m = alpha * m + (1 - alpha) * n`,
-    `s**2 = alpha * s**2 + (1 - alpha) * (n - m)**2`. The first `warmup` steps are not clipped; their mean and variance are
-    where the averages start. A norm that is not finite does not enter them. They stay on the device, nothing waits for
-    it, and belong to one rule: give the parameters of each optimizer a rule of their own.
+    `z > z_thresh`, the norm is scaled to `m + s * z_thresh**2 / z`: the larger the outlier, the closer to the mean.
+    Then both are updated with the norm n after clipping: `m = alpha * m + (1 - alpha) * n`,
+    `s**2 = alpha * s**2 + (1 - alpha) * (n - m)**2`. The first `warmup` steps are not clipped; their mean and variance
+    initialise the averages. A non-finite norm does not enter them. They stay on the device, and the host does not wait for
+    them. They belong to one rule: use one rule per optimizer.
 
-    Source: Kumar et al., "ZClip: Adaptive Spike Mitigation for LLM Pre-Training", 2025, arXiv 2504.02507. Their code clips
-    to a norm of 1 besides: put `ClipByGlobalNorm(1.0)` after it for that.
+    Source: Kumar et al., "ZClip: Adaptive Spike Mitigation for LLM Pre-Training", 2025, arXiv 2504.02507. Their code also
+    clips to a norm of 1: put `ClipByGlobalNorm(1.0)` after it for that.
 
     Args:
         alpha: the weight of the past in the averages; at least 0 and below 1, 0.97 by default.
-        z_thresh: how many standard deviations above the mean make an outlier; above 0, 2.5 by default.
-        warmup: how many steps to watch before the first clip; at least 1, 25 by default.
+        z_thresh: how many standard deviations above the mean a norm must be to be an outlier; above 0, 2.5 by default.
+        warmup: how many steps to observe before the first clip; at least 1, 25 by default.
         eps: added to the standard deviation, in units of the norm; above 0, 1e-6 by default.
 
     Raises:
-        RuleError: where a field is not in its range.
+        RuleError: if a field is not in its range.
 
     Example:
         >>> clip, context = ZClip(warmup=4), Context()

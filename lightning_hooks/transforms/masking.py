@@ -23,23 +23,23 @@ _SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 @dataclass(frozen=True, eq=False)
 class Mask(Transform):
-    """Multiply each tensor by a mask; where the mask is 0 the result is 0, of NaN and infinity too.
+    """Multiply each tensor by a mask; where the mask is 0 the result is 0, even for NaN and infinity.
 
-    A mask is boolean or real, of the tensor's shape or of one that broadcasts to it: `[out, 1]` masks whole rows. Masks
-    are kept on the device of the tensors after their first use; those of a function are made anew on every call. A
-    parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
+    A mask is boolean or real. Its shape must broadcast to that of the tensor: `[out, 1]` masks whole rows. Masks are kept
+    on the device of the tensors after their first use; a function is called every time. A parameter with a zero gradient
+    is not frozen: weight decay and momentum still move it (see `Freeze`).
 
-    Source: `optax.masked` around `optax.set_to_zero`, with masks of elements besides those of whole tensors.
+    Source: `optax.masked` around `optax.set_to_zero`, extended to masks of single elements.
 
     Args:
         mask: one tensor for all; or a mapping from dotted names to tensors; or the path of a file that holds either,
-            written by `torch.save` (read with `weights_only`) or, where it ends in `.safetensors`, by safetensors; or a
+            written by `torch.save` (read with `weights_only`) or, if it ends in `.safetensors`, by safetensors; or a
             function of the dotted name and the tensor that returns the mask, or its import path. A string is the path of
-            a file where there is such a file, or where it ends in `.pt`, `.pth`, `.bin`, `.ckpt` or `.safetensors`.
+            a file if that file exists, or if it ends in `.pt`, `.pth`, `.bin`, `.ckpt` or `.safetensors`.
 
     Raises:
-        RuleError: where the file cannot be read, or holds or is something else.
-        TransformError: when called with a tensor that has no mask, or one that does not fit its shape.
+        RuleError: the file cannot be read or does not contain a mask, or the mask has another type.
+        TransformError: a tensor has no mask, or the mask does not fit its shape.
 
     Example:
         >>> keep = Mask({"net.weight": torch.tensor([True, False])})

@@ -17,7 +17,7 @@ from lightning_hooks.transforms.base import Context, Transform
 class AddNoise(Transform):
     """Add Gaussian noise of mean 0, whose variance at step t is `std**2 / (1 + t)**decay`.
 
-    Of a complex element the real and the imaginary part get half of the variance each. The elements that a sparse
+    The real and the imaginary part of a complex element get half of the variance each. Elements that a sparse
     tensor does not store stay zero.
 
     Source: Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015. Their eta is
@@ -25,10 +25,10 @@ class AddNoise(Transform):
 
     Args:
         std: the standard deviation at step 0, in units of the tensor; at least 0.
-        decay: how fast the variance falls with the step; 0, the default, for noise that stays as it is.
+        decay: how fast the variance decreases with the step; 0, the default, for constant noise.
 
     Raises:
-        RuleError: where `std` or `decay` is not a finite number of at least 0.
+        RuleError: if `std` or `decay` is not a finite number of at least 0.
 
     Example:
         >>> AddNoise(std=0.1, decay=0.55)([torch.zeros(2, 3)], Context(step=10, seed=1))[0].shape

@@ -19,28 +19,28 @@ from lightning_hooks.transforms.base import Context, Transform
 
 @dataclass(frozen=True)
 class Orthogonalize(Transform):
-    """Bring the singular values of each matrix near 1 by Newton-Schulz iterations, as the optimizer Muon does.
+    """Bring the singular values of each matrix near 1 by Newton-Schulz iterations, as in the Muon optimizer.
 
-    From `X = G / (norm(G) + eps)`, with the Frobenius norm, each iteration makes `a X + (b A + c A A) X` with
-    `A = X Xᵀ`. With the default coefficients the singular values end between about 0.7 and 1.2 where they were not tiny;
-    they do not converge to 1 with more steps. Tensors of fewer than two dimensions stay as they are. Muon does this to its
-    momentum: on a gradient it is the same for `momentum=0`, and its learning-rate factor for the shape is not applied.
+    From `X = G / (norm(G) + eps)`, with the Frobenius norm, each iteration computes `a X + (b A + c A A) X` with
+    `A = X Xᵀ`. With the default coefficients, singular values that are not tiny end between about 0.7 and 1.2; more steps
+    do not bring them closer to 1. Tensors of fewer than two dimensions stay unchanged. Muon applies this to its momentum;
+    on a gradient it equals Muon with `momentum=0`, without its shape-dependent learning-rate factor.
 
-    Matrices of equal shape go through it as one batch. float16 and bfloat16 are calculated in float32 (Muon itself: all in
-    bfloat16). The norm is that of the whole matrix, so a NaN spreads through it. Not for activations, and of little sense
-    on the gradients of modules: their first dimension is the batch, and examples would be mixed.
+    Matrices of equal shape are processed as one batch. float16 and bfloat16 are computed in float32 (Muon computes
+    everything in bfloat16). The norm is that of the whole matrix, so a NaN spreads through the matrix. Refused on
+    activations, and rarely useful on gradients of modules: their first dimension is the batch, so examples would be mixed.
 
     Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
 
     Args:
-        steps: how many iterations; at least 1, 5 by default.
+        steps: the number of iterations; at least 1, 5 by default.
         coefficients: (a, b, c) of the polynomial; Muon's by default.
-        eps: added to the norm; at least 0, 1e-7 by default. A zero matrix stays zero where it is above 0.
-        flatten: whether tensors of more than two dimensions are taken as matrices [d0, d1 * d2 …], as Muon takes the
-            weights of convolutions; True by default. Where False, they stay as they are.
+        eps: added to the norm; at least 0, 1e-7 by default. A zero matrix stays zero if `eps` is above 0.
+        flatten: whether tensors of more than two dimensions are reshaped to matrices [d0, d1 * d2 …], as Muon does with the
+            weights of convolutions; True by default. If False, they stay unchanged.
 
     Raises:
-        RuleError: where an option is not in its range.
+        RuleError: if an option is not in its range.
         TransformError: when called with a sparse gradient, since the result is dense.
 
     Example:

@@ -16,18 +16,18 @@ from lightning_hooks.transforms.base import Context, Transform
 
 @dataclass(frozen=True)
 class ZeroNonFinite(Transform):
-    """Replace NaN and infinity by zero, or by numbers of your own; everything else stays as it is.
+    """Replace NaN and infinity by zero or by given numbers; all other elements stay unchanged.
 
-    Of a complex element the real and the imaginary part are replaced each on its own.
+    The real and the imaginary part of a complex element are replaced separately.
 
-    Source: `torch.nan_to_num`; `optax.zero_nans` leaves infinities as they are.
+    Source: `torch.nan_to_num`; `optax.zero_nans` does not replace infinities.
 
     Args:
-        nan: what takes the place of NaN; 0 by default.
-        inf: what takes the place of infinity, its negative that of negative infinity; 0 by default.
+        nan: the replacement of NaN; 0 by default.
+        inf: the replacement of infinity; negative infinity becomes its negative; 0 by default.
 
     Raises:
-        RuleError: where a replacement is not a finite number.
+        RuleError: if a replacement is not a finite number.
         TransformError: when called with a tensor whose dtype cannot hold a replacement.
 
     Example:

@@ -22,16 +22,16 @@ from lightning_hooks.transforms.base import Context, Transform
 class Scale(Transform):
     """Multiply each tensor by a constant.
 
-    On gradients this is a learning rate of its own only for optimizers without normalisation, such as SGD: Adam divides
-    a constant factor out again.
+    On gradients this acts like a separate learning rate only for optimizers without normalisation, such as SGD. Adam
+    cancels a constant factor.
 
     Source: `optax.scale`.
 
     Args:
-        factor: what to multiply by; any finite number, -1 reverses a gradient.
+        factor: the factor; any finite number. -1 reverses a gradient.
 
     Raises:
-        RuleError: where the factor is not a finite number.
+        RuleError: if the factor is not a finite number.
 
     Example:
         >>> Scale(0.5)([torch.tensor([1.0, -2.0])], Context())
@@ -54,16 +54,16 @@ class Scale(Transform):
 class ScaleBySchedule(Transform):
     """Multiply each tensor by a number that depends on the step.
 
-    Source: `optax.scale_by_schedule`, which counts its own updates from 0; here the step is that of the training loop, so
-    that it goes on after a resume, and does not start anew with the rule.
+    Source: `optax.scale_by_schedule`, which counts its own updates from 0. Here the step is that of the training loop, so
+    it continues after a resume and does not restart with the rule.
 
     Args:
-        points: pairs of a step and a factor, the steps rising: straight lines from one to the next, level before the first
-            and after the last.
-        call: instead of points, a callable from the number of the step, from 0, to the factor, or the import path of one.
+        points: pairs of a step and a factor, in order of steps; linear interpolation between points, constant before the
+            first and after the last.
+        call: instead of `points`, a function from the step number (from 0) to the factor, or its import path.
 
     Raises:
-        RuleError: where both or neither is given, or one of them cannot be meant.
+        RuleError: both or neither is given, or one of them is invalid.
         TransformError: when the callable gives anything but a finite number.
 
     Example:
@@ -89,13 +89,13 @@ class ScaleBySchedule(Transform):
             object.__setattr__(self, "_schedule", as_callable(self.call, "ScaleBySchedule.call"))
 
     def factor_at(self, step: int) -> float:
-        """What to multiply by at a step.
+        """The factor at a step.
 
         Args:
             step: the number of the step, from 0.
 
         Raises:
-            TransformError: where the callable gives anything but a finite number.
+            TransformError: if the callable gives anything but a finite number.
 
         Example:
             >>> ScaleBySchedule(points=[(10, 1.0), (20, 0.5)]).factor_at(1000)
@@ -118,12 +118,12 @@ class NormalizeByNorm(Transform):
     Optimization", 2015.
 
     Args:
-        scale: the norm to reach; any finite number, 1 by default.
+        scale: the target norm; any finite number, 1 by default.
         eps: added to the norm, so that zeros stay zeros; at least 0, 1e-6 by default.
-        per_tensor: scale each tensor to that norm on its own; False by default.
+        per_tensor: scale each tensor to that norm separately; False by default.
 
     Raises:
-        RuleError: where a field is not in its range.
+        RuleError: if a field is not in its range.
 
     Example:
         >>> NormalizeByNorm()([torch.tensor([30.0]), torch.tensor([40.0])], Context())

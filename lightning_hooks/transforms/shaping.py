@@ -20,11 +20,11 @@ from lightning_hooks.transforms.base import Context, Transform
 class Centralize(Transform):
     """Subtract from each slice along the first dimension its mean: `x - mean(x over all dimensions but the first)`.
 
-    Tensors of fewer than two dimensions stay as they are. Of a weight the slices are its output channels, of an
-    activation the examples of the batch. The gradient of an embedding with `sparse=True` is centralised row by row.
+    Tensors of fewer than two dimensions stay unchanged. The slices of a weight are its output channels; those of an
+    activation are the examples of the batch. The gradient of an embedding with `sparse=True` is centralised row by row.
 
     Source: Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural Networks", 2020, equation 1;
-    the same numbers as optax.centralize.
+    same results as `optax.centralize`.
 
     Raises:
         TransformError: when called with a tensor that is sparse in more than its first dimension.
@@ -55,19 +55,19 @@ class Centralize(Transform):
 class OrthoGrad(Transform):
     """Remove from each gradient its component along the weights, and restore its norm.
 
-    With w the parameter and g its gradient, both as vectors: `h = g - (w·g) / (w·w + eps) * w`, and the result is
+    With the parameter w and its gradient g as vectors: `h = g - (w·g) / (w·w + eps) * w`, and the result is
     `h * norm(g) / (norm(h) + eps)`. A zero parameter keeps its gradient.
 
-    Where g lies along w, h is nothing but rounding, and the authors' code scales that noise up to the norm of g. Here it
-    becomes 0: a gradient whose h is below `4 * finfo.eps * norm(g)`, and always that of a parameter of one element.
+    Where g is parallel to w, h is only rounding error, and the authors' code scales that error up to the norm of g. Here
+    the gradient becomes 0 if the norm of h is below `4 * finfo.eps * norm(g)`, and always for a parameter with one element.
 
-    Source: Prieto et al., "Grokking at the Edge of Numerical Stability", 2025, and the authors' code, from which `eps` is.
+    Source: Prieto et al., "Grokking at the Edge of Numerical Stability", 2025, and the authors' code (value of `eps`).
 
     Args:
-        eps: what keeps the divisions from dividing by 0; at least 0, 1e-30 by default.
+        eps: added to the denominators, so that nothing is divided by 0; at least 0, 1e-30 by default.
 
     Raises:
-        RuleError: where `eps` is not in its range.
+        RuleError: if `eps` is not in its range.
         TransformError: when called with a sparse gradient, since the result is dense, or without the parameters.
 
     Example:
@@ -115,17 +115,17 @@ class OrthoGrad(Transform):
 class AddDecayedWeights(Transform):
     """Add the parameter, times a constant, to its gradient: `g + weight_decay * p`.
 
-    With SGD this is weight decay. Before an optimizer that normalises, as Adam does, it is an L2 penalty and not the
-    decoupled decay of AdamW, which acts after the normalisation: use AdamW for that one.
+    With SGD this is weight decay. Before an optimizer that normalises, such as Adam, it is an L2 penalty. It is not the
+    decoupled weight decay of AdamW, which acts after the normalisation; use AdamW for that.
 
-    Source: Krogh and Hertz, "A Simple Weight Decay Can Improve Generalization", 1991; the same numbers as
-    optax.add_decayed_weights, whose mask is the `params=` of the rule here.
+    Source: Krogh and Hertz, "A Simple Weight Decay Can Improve Generalization", 1991; same results as
+    `optax.add_decayed_weights`, whose mask is the `params=` of the rule here.
 
     Args:
         weight_decay: the constant; at least 0.
 
     Raises:
-        RuleError: where `weight_decay` is not in its range.
+        RuleError: if `weight_decay` is not in its range.
         TransformError: when called with a sparse gradient, since the result is dense, or without the parameters.
 
     Example:
@@ -172,15 +172,15 @@ class AddDecayedWeights(Transform):
 
 @dataclass(frozen=True)
 class KeepNonnegative(Transform):
-    """Set to zero what would push a parameter further down that is not above 0: 0 where `p <= 0` and `g > 0`, else `g`.
+    """Set gradients to zero that would decrease a parameter that is not above 0: 0 where `p <= 0` and `g > 0`, else `g`.
 
-    A step of descent goes against the gradient, so with plain SGD such a parameter stays where it is or rises. One that
-    is above 0 can pass below it in one step, by less than `lr * g`, and then falls no further; momentum, Adam's moments
-    and weight decay add what this transform does not see.
+    A descent step goes against the gradient, so with plain SGD such a parameter stays constant or increases. A parameter
+    above 0 can fall below 0 in one step, by less than `lr * g`, and then decreases no further. Momentum, Adam's moments
+    and weight decay add changes that this transform does not see.
 
-    Source: `optax.keep_params_nonnegative`, adapted to gradients. That one changes the finished update u: it sets u to -p
-    where p + u < 0, so that no parameter passes below 0. A gradient comes before the learning rate and the optimizer, where
-    u is not known. Both agree for a parameter at 0 under plain SGD.
+    Source: `optax.keep_params_nonnegative`, adapted to gradients. optax changes the final update u: it sets u to -p
+    where p + u < 0, so no parameter falls below 0. Here the gradient is changed before the learning rate and the
+    optimizer, where u is not known. Both agree for a parameter at 0 under plain SGD.
 
     Raises:
         TransformError: when called with complex gradients, which have no order, or without the parameters.

@@ -22,7 +22,7 @@ from lightning_hooks.transforms.scaling import times_number
 class Sign(Transform):
     """Replace each element by its sign: -1, 0 or 1; a complex element by `z / |z|`.
 
-    A NaN stays NaN, where `torch.sign` makes it 0. On activations the gradient through it is 0 everywhere.
+    A NaN stays NaN, whereas `torch.sign` returns 0. On activations its gradient is 0 everywhere.
 
     Source: `optax.scale_by_sign`; Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", 2018.
 
@@ -40,21 +40,21 @@ class Sign(Transform):
 
 @dataclass(frozen=True)
 class ReverseGradient(Transform):
-    """Multiply each gradient by `-weight`, so that what lies before this place learns the opposite of what lies after it.
+    """Multiply each gradient by `-weight`, so that the layers before this module are trained against those after it.
 
     Between a feature extractor and a domain classifier (a rule on the `output_grad` of the extractor's last module that
     feeds the classifier alone, or on the `input_grad` of the classifier) this is domain-adversarial training. It is
-    refused on activations: the forward pass is to stay as it is, and a factor there would change what the classifier sees.
+    refused on activations: a factor in the forward pass would change the input of the classifier.
 
     Source: Ganin and Lempitsky, "Unsupervised Domain Adaptation by Backpropagation", 2015. Their weight rises from 0 to 1
-    as `2 / (1 + exp(-10 p)) - 1`, where p is the share of the training that is over.
+    as `2 / (1 + exp(-10 p)) - 1`, where p is the fraction of training that is complete.
 
     Args:
         weight: a finite number, 1 by default; or, to change it with the step, pairs `(step, weight)` as in
-            `ScaleBySchedule.points`, a callable from the number of the step to the weight, or the import path of one.
+            `ScaleBySchedule.points`, a function from the step number to the weight, or its import path.
 
     Raises:
-        RuleError: where the weight cannot be meant.
+        RuleError: an invalid weight.
         TransformError: when the callable gives anything but a finite number.
 
     Example:
@@ -94,7 +94,7 @@ class ReverseGradient(Transform):
             step: the number of the step, from 0.
 
         Raises:
-            TransformError: where the callable gives anything but a finite number.
+            TransformError: if the callable gives anything but a finite number.
 
         Example:
             >>> ReverseGradient([(0, 0.0), (100, 1.0)]).weight_at(10)

@@ -17,26 +17,25 @@ from lightning_hooks.transforms.base import Context, Transform
 
 @dataclass(frozen=True)
 class SkipStep(Transform):
-    """Leave out the optimizer's step where a gradient is not finite, or the norm of all is too large.
+    """Skip the optimizer's step if a gradient is not finite, or if the norm of all gradients is too large.
 
-    Parameters and optimizer state stay as they are; learning-rate schedulers and the count of steps go on. The tensors are
-    returned unchanged. The decision is made over all tensors together; it is the one place where the host waits for the
-    device, once for each step. Where several ranks run, the engine makes all skip if one of them has a reason to; the steps
-    in a row are counted by each rank for itself, which is the same number wherever gradients are averaged over the ranks.
+    Parameters and optimizer state stay unchanged; learning-rate schedulers and the step count advance. The tensors are
+    returned unchanged. The decision is made over all tensors together, and the host waits for the device once per step.
+    With several ranks, all skip if one of them has a reason to. Each rank counts consecutive skips itself; the counts are
+    equal where gradients are averaged over ranks.
 
-    Source: `optax.apply_if_finite`, with one difference on purpose: after `max_consecutive` skipped steps in a row optax
-    gives up and accepts the next update although it is not finite, which leaves only NaN in the parameters; here that next
-    one raises.
+    Source: `optax.apply_if_finite`, with one intended difference: after `max_consecutive` consecutive skips optax
+    accepts the next update even if it is not finite, which leaves NaN in the parameters. Here that step raises an error.
 
     Args:
-        if_nonfinite: skip where an element is NaN or infinite; True by default.
-        if_norm_above: skip where the norm of all tensors seen as one vector is above this; None, the default, for no limit.
-            A NaN is not above it.
-        max_consecutive: how many steps in a row may be skipped before it raises; None, the default, for any number.
+        if_nonfinite: skip if an element is NaN or infinite; True by default.
+        if_norm_above: skip if the norm of all tensors, taken as one vector, is above this; None, the default, for no limit.
+            NaN is not above it.
+        max_consecutive: the maximum number of consecutive skips; None, the default, for no limit.
 
     Raises:
-        RuleError: where there is no reason to skip, or a field is not in its range.
-        TransformError: when one more step would be skipped after `max_consecutive` in a row.
+        RuleError: both conditions are turned off, or a field is not in its range.
+        TransformError: a step would be skipped after `max_consecutive` consecutive skips.
 
     Example:
         >>> context = Context()

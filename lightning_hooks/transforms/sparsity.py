@@ -21,20 +21,20 @@ from lightning_hooks.transforms.scaling import Scale
 
 @dataclass(frozen=True)
 class Zero(Transform):
-    """Replace elements by zero, NaN and infinity included: all of them, or the entries `index` of one dimension.
+    """Set elements to zero, including NaN and infinity: all of them, or the entries `index` of one dimension.
 
     A parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
 
     Source: `optax.set_to_zero`, with the choice of entries added.
 
     Args:
-        index: the entries to set to zero along `dim`; one integer or a list, negative ones count from the end; None, the
+        index: the entries to set to zero along `dim`: an integer or a list; negative ones count from the end. None, the
             default, for the whole tensor.
-        dim: the dimension that `index` counts along; 1 by default, the channels of an activation or of its gradient. The
-            output channels of a weight are its dimension 0.
+        dim: the dimension of `index`; 1 by default, the channels of an activation or of its gradient. The output channels of
+            a weight are dimension 0.
 
     Raises:
-        RuleError: where `index` or `dim` is not made of integers.
+        RuleError: `index` or `dim` is not an integer or a list of integers.
         TransformError: when called with a tensor that has no such dimension or entry.
 
     Example:
@@ -89,9 +89,9 @@ class Zero(Transform):
 
 @dataclass(frozen=True)
 class Dropout(Transform):
-    """Set each element to zero with probability `p` and divide the others by `1 - p`, so that the mean stays.
+    """Set each element to zero with probability `p` and divide the others by `1 - p`, which keeps the expected value.
 
-    The elements that a sparse tensor does not store stay zero. NaN and infinity go where they are dropped.
+    Elements that a sparse tensor does not store stay zero. A dropped NaN or infinity becomes zero.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014, in the inverted
     form of `torch.nn.functional.dropout`; on gradients: Tseng et al., "Regularizing Meta-Learning via Gradient Dropout",
@@ -101,7 +101,7 @@ class Dropout(Transform):
         p: the probability that an element becomes zero; at least 0 and below 1.
 
     Raises:
-        RuleError: where `p` is not in its range.
+        RuleError: if `p` is not in its range.
 
     Example:
         >>> (result,) = Dropout(0.5)([torch.ones(1000)], Context(seed=1))
@@ -131,18 +131,18 @@ class Dropout(Transform):
 class TopK(Transform):
     """Keep the elements of largest magnitude of each tensor, and set all others to zero.
 
-    Of equal magnitudes as many are kept as are needed, so that the number is exact; which ones is torch's choice. A NaN
-    counts as the largest. What a sparse tensor does not store counts as zero.
+    The number of kept elements is exact; which of several equal magnitudes are kept depends on torch. A NaN counts as the
+    largest. Elements that a sparse tensor does not store count as zero.
 
-    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017 (without their residual: what
-    is dropped here is lost).
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017 (without their residual: dropped
+    elements are lost).
 
     Args:
-        fraction: the share of the elements of a tensor to keep, above 0 and at most 1; rounded up to a whole number.
-        k: or their number, at least 1; a smaller tensor stays as it is. Exactly one of the two must be given.
+        fraction: the fraction of the elements of a tensor to keep, above 0 and at most 1; the number is rounded up.
+        k: the number of elements to keep, at least 1; a smaller tensor stays unchanged. Give exactly one of the two.
 
     Raises:
-        RuleError: where neither or both are given, or one is not in its range.
+        RuleError: if neither or both are given, or one is not in its range.
 
     Example:
         >>> TopK(k=2)([torch.tensor([0.1, -3.0, 2.0, 0.5])], Context())

@@ -20,19 +20,19 @@ from lightning_hooks.transforms.base import Context, Transform
 class TrustRatio(Transform):
     """Scale each gradient to the norm of its parameter: `g * trust_coefficient * norm(p) / (norm(g) + eps)`.
 
-    The factor is 1 where either norm is 0, so that a parameter that starts at zero can leave it. In LARS and LAMB this
-    stands after momentum or Adam; on a gradient it makes plain SGD move each tensor by the same share of its norm.
+    The factor is 1 where either norm is 0, so that a parameter that starts at zero can change. LARS and LAMB apply
+    this after momentum or Adam; on a gradient it makes plain SGD move each tensor by the same fraction of its norm.
 
     Source: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017, as in
     `optax.scale_by_trust_ratio`.
 
     Args:
-        min_norm: the least value for both norms; at least 0, the default.
-        trust_coefficient: what to multiply the ratio by; above 0, 1 by default. LARS uses 1e-3.
+        min_norm: the minimum of both norms; at least 0, the default.
+        trust_coefficient: the factor of the ratio; above 0, 1 by default. LARS uses 1e-3.
         eps: added to the norm of the gradient; at least 0, the default.
 
     Raises:
-        RuleError: where a field is not in its range.
+        RuleError: if a field is not in its range.
         TransformError: when called with a tensor that has no parameter.
 
     Example:
@@ -68,10 +68,10 @@ class ScaleByParamNorm(Transform):
     Source: `optax.scale_by_param_block_norm`, whose `min_scale` is `min_norm` here.
 
     Args:
-        min_norm: the least factor, so that a parameter that starts at zero can leave it; at least 0, 1e-3 by default.
+        min_norm: the minimum factor, so that a parameter that starts at zero can change; at least 0, 1e-3 by default.
 
     Raises:
-        RuleError: where `min_norm` is not in its range.
+        RuleError: if `min_norm` is not in its range.
         TransformError: when called with a tensor that has no parameter.
 
     Example:
@@ -99,10 +99,10 @@ class ScaleByParamRMS(Transform):
     Cost", 2018, section 8.
 
     Args:
-        min_scale: the least factor, so that a parameter that starts at zero can leave it; at least 0, 1e-3 by default.
+        min_scale: the minimum factor, so that a parameter that starts at zero can change; at least 0, 1e-3 by default.
 
     Raises:
-        RuleError: where `min_scale` is not in its range.
+        RuleError: if `min_scale` is not in its range.
         TransformError: when called with a tensor that has no parameter.
 
     Example:
