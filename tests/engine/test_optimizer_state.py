@@ -47,8 +47,8 @@ def test_an_unknown_key_names_those_there_are() -> None:
     with pytest.raises(RuleError) as caught:
         step(torch.optim.AdamW, ["state.exp_avg_sqr"])
     assert str(caught.value) == (
-        "watch[0].tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?); "
-        "it has step, exp_avg, exp_avg_sq. Set strict=False if that is meant"
+        "watch[0].tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?)"
+        "; it has step, exp_avg, exp_avg_sq. Set strict=False if that is meant"
     )
 
 
