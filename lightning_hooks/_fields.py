@@ -138,6 +138,8 @@ def _typed(value: Any) -> str:
     """The `repr` of a value; of a class or a function its import path, where that leads back to it."""
     if type(value) is tuple:
         return f"({', '.join(map(_typed, value))}{',' if len(value) == 1 else ''})"
+    if not repr(value).startswith("<"):  # can be typed back in as it is
+        return repr(value)
     name = getattr(value, "__qualname__", None)
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if not isinstance(name, str) or module is None or module.__name__ == "__main__":

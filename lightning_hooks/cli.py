@@ -118,6 +118,8 @@ def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
     led: set[tuple[str, str]] = set()
     every = []
     for monitor in monitors:
+        if {"train", "validate"}.isdisjoint(monitor.stages):
+            continue  # not at work in a fit
         plan = resolve(model, monitor.watch, monitor.schedule)
         tags: set[str] = set()
         for stage in monitor.stages:

@@ -1,4 +1,7 @@
-"""What a user writes: rules as plain frozen dataclasses."""
+"""What a user writes: rules as plain frozen dataclasses.
+
+None, `null` in YAML, is accepted where it is the default, and means the default. Flags are True or False, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,8 @@ class Watch:
             a group of its own, or a mapping of names to patterns, where the first that matches counts and a target that none
             matches keeps its own row. Default no groups.
         every_n_steps: a schedule of the rule's own; default that of the monitor.
-        strict: whether a rule that matches nothing is an error (default) or a warning.
+        strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
+            or a warning.
 
     Raises:
         RuleError: an invalid value.

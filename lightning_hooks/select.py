@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -47,6 +47,14 @@ class Target(Generic[T]):
             self.others += (name,)
 
 
+class Modules(list[Target[nn.Module]]):
+    """The modules of a model that can be called, and the names of those that cannot, for messages."""
+
+    def __init__(self, targets: Iterable[Target[nn.Module]], uncalled: Sequence[str]) -> None:
+        super().__init__(targets)
+        self.uncalled = uncalled
+
+
 def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     """The modules of a model that can be called, by their clean names.
 
@@ -62,14 +70,16 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     """
     by_id: dict[int, Target[nn.Module]] = {}
     by_name: dict[str, nn.Module] = {}
+    uncalled: list[str] = []
     for raw, module in model.named_modules(remove_duplicate=False):
         name = _clean(raw, model)
         by_name[name] = module  # a wrapped module comes after its wrapper and takes the name
     for name, module in by_name.items():
-        if not name or not _is_called(module):
-            continue
-        by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
-    return list(by_id.values())
+        if name and _is_called(module):
+            by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
+        elif name:
+            uncalled.append(name)
+    return Modules(by_id.values(), uncalled)
 
 
 def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
@@ -185,6 +195,10 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence
         there = sorted({type(target.owner).__name__ for target in targets})
         wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
         message += f" of types {wanted} (the model has {', '.join(there)})"
+    for pattern in [pattern for pattern in patterns if not pattern.startswith("!")]:
+        uncalled = [name for name in getattr(targets, "uncalled", ()) if _compile(pattern, where).fullmatch(name)]
+        if uncalled:
+            return f"{message}: {uncalled[0]!r} is a module without a forward() of its own, so no hook on it would be called"
     names = [alias for target in targets for alias in target.aliases]
     plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix("re:").lstrip("!")
     close = nearest(plain, names)

@@ -208,11 +208,11 @@ def test_a_part_of_a_tensor():
 
 def test_a_key_beside_class_path_and_init_args_is_refused_for_a_hook_too():
     rule = {"kind": "forward", "modules": "*", "call": {"class_path": "collections.OrderedDict", "init_args": {}, "stray": 1}}
-    with pytest.raises(
-        RuleError,
-        match=r"^hooks\[0\].call: unknown key 'stray' beside class_path and init_args; arguments go under init_args: {stray: …}$",
-    ):
+    with pytest.raises(RuleError) as caught:
         as_rules(Hook, [rule], "hooks")
+    assert str(caught.value) == (
+        "hooks[0].call: unknown key 'stray' beside class_path and init_args; arguments go under init_args: {stray: …}"
+    )
 
 
 def test_classes_and_functions_are_shown_by_their_import_path():

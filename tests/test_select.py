@@ -137,3 +137,16 @@ def test_a_wrong_regular_expression_and_a_wrong_type():
         modules(Net(), "*", types=["torch.nn.Lineal"])
     with pytest.raises(RuleError, match="types holds 3; give a class, a class name or an import path"):
         modules(Net(), "*", types=[3])
+
+
+def test_a_module_without_a_forward_is_said_to_be_one():
+    class Loss(nn.Module):
+        def __call__(self, x):
+            return x.sum()
+
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(1, 1)]), "loss": Loss()})
+    said = r"^patterns: 'loss' matches nothing: 'loss' is a module without a forward\(\) of its own, so no hook on it would be"
+    with pytest.raises(NoMatchError, match=said):
+        select(named_modules(model), "loss")
+    with pytest.raises(NoMatchError, match=r"'layers' is a module without a forward\(\)"):
+        select(named_modules(model), ["!loss", "re:layer.*s"])

@@ -81,6 +81,7 @@ class Observer(Participant):
         self._params = ParamRows(plan, self.table)
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
+        self._absent: set[str] = set()  # tensors of an optimizer's state that one did not have
         self.calls_checked = False
 
     @property
@@ -249,12 +250,26 @@ class Observer(Participant):
                 read_changes(self, self._due_rows(optimizer, "update"), memo.before, change)
             try:
                 for tensor in self._params.of_state:
-                    self._read(optimizer, tensor, memo, partial(state_of, optimizer, key=tensor.removeprefix("state.")))
+                    self._read(optimizer, tensor, memo, partial(self._state, optimizer, tensor))
             except RuleError as error:
                 self.fail(error)
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
                 tensors = ("update", *self._params.of_state)
                 withdraw(self.table, [row for t in tensors for row in self._due_rows(optimizer, t).rows], memo.found_inf)
+
+    def _state(self, optimizer: HasParameters, tensor: str, parameter: nn.Parameter) -> Tensor | None:
+        """A tensor of the optimizer's state; None where there is none and every rule that asks for it allows that."""
+        try:
+            return state_of(optimizer, parameter, tensor.removeprefix("state."))
+        except RuleError as error:
+            asking = [(i, known.rule) for i, known in enumerate(self.plan.rules) if tensor in (known.rule.tensors or ())]
+            position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
+            if rule.strict:
+                raise RuleError(f"watch[{position}].{error}. Set strict=False if that is meant") from error
+            if tensor not in self._absent:
+                self._absent.add(tensor)
+                warnings.warn(f"watch[{position}].{error}", stacklevel=2)
+            return None
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""

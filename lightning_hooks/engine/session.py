@@ -31,15 +31,48 @@ from lightning_hooks.taps import OurHook
 
 
 class Instrument:
-    """A model under watch; made by `instrument`, used as a context manager."""
+    """A model under watch in a plain PyTorch loop; made by `instrument`, used as a context manager.
+
+    Hooks are on the model from `__enter__` to `__exit__`.
+
+    Args:
+        model: the root module.
+        watch: `Watch` rules, or mappings that hold a rule's fields.
+        apply: `Apply` rules, or mappings.
+        hooks: `Hook` rules, or mappings.
+        optimizer: one, several, or none.
+
+    Attributes:
+        model: the root module.
+        optimizers: those whose steps end a step; empty where `step()` does.
+        record: the last ended step, with histograms.
+
+    Raises:
+        RuleError: an invalid rule, before anything is hooked.
+
+    Example:
+        >>> from lightning_hooks import Watch
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> rules = [Watch(params="*", tensors=["grad", "update"], stats="norm")]
+        >>> with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        ...     for _ in range(2):
+        ...         optimizer.zero_grad()
+        ...         model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        ...         optimizer.step()
+        >>> watched.record.step, round(watched.compute()["grad_norm/weight"], 3)
+        (1, 5.0)
+        >>> round(watched.compute()["update_norm/weight"], 3)
+        0.5
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        watch: Any,
-        apply: Any,
-        hooks: Any,
-        optimizer: Optimizer | Iterable[Optimizer] | None,
+        watch: Sequence[Watch | Mapping[str, Any]] = (),
+        apply: Sequence[Apply | Mapping[str, Any]] = (),
+        hooks: Sequence[Hook | Mapping[str, Any]] = (),
+        optimizer: Optimizer | Iterable[Optimizer] | None = None,
     ) -> None:
         self.model = model
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
@@ -231,7 +264,7 @@ def instrument(
         optimizer: one, several, or none.
 
     Raises:
-        RuleError: a rule that cannot be meant, before anything is hooked.
+        RuleError: an invalid rule, before anything is hooked.
 
     Example:
         >>> from lightning_hooks import Watch

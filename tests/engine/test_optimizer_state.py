@@ -47,16 +47,39 @@ def test_an_unknown_key_names_those_there_are() -> None:
     with pytest.raises(RuleError) as caught:
         step(torch.optim.AdamW, ["state.exp_avg_sqr"])
     assert str(caught.value) == (
-        "tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?); "
-        "it has step, exp_avg, exp_avg_sq"
+        "watch[0].tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?)"
+        "; it has step, exp_avg, exp_avg_sq. Set strict=False if that is meant"
     )
 
 
 def test_an_optimizer_that_keeps_other_things_or_nothing_says_so() -> None:
-    with pytest.raises(RuleError, match=r"^tensors: 'state.exp_avg': Adagrad has no 'exp_avg'.*; it has step, sum$"):
+    with pytest.raises(
+        RuleError, match=r"^watch\[0\]\.tensors: 'state.exp_avg': Adagrad has no 'exp_avg'.*; it has step, sum\. Set"
+    ):
         step(torch.optim.Adagrad, ["state.exp_avg"])
-    with pytest.raises(RuleError, match=r"^tensors: .* SGD has no 'momentum_buffer'; it keeps nothing for this parameter$"):
+    with pytest.raises(
+        RuleError, match=r"^watch\[0\]\.tensors: .* SGD has no 'momentum_buffer'; it keeps nothing for this param"
+    ):
         step(lambda p: torch.optim.SGD(p, lr=0.1), ["state.momentum_buffer"])
+
+
+def test_a_rule_that_is_not_strict_watches_it_where_there_is_one() -> None:
+    rules = [
+        Watch(params="*.weight", tensors=["state.exp_avg", "update"], stats="norm", strict=False),
+        Watch(params="*.weight", tensors="state.momentum_buffer", stats="norm"),
+    ]
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.warns(
+        UserWarning, match=r"^watch\[0\]\.tensors: 'state.exp_avg': SGD has no 'exp_avg'.*it has momentum_buffer$"
+    ) as w:
+        with instrument(model, watch=rules, optimizer=optimizer) as watched:
+            for _ in range(2):
+                model(torch.randn(4, 3)).square().sum().backward()
+                optimizer.step()
+    assert len(w) == 1
+    rows = {tag for tag in watched.compute() if not tag.startswith("hooks/")}
+    assert rows == {f"{t}_norm/{i}.weight" for t in ("update", "state.momentum_buffer") for i in (0, 1)}
 
 
 def test_without_an_optimizer_it_is_refused() -> None:
