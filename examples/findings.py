@@ -1,4 +1,4 @@
-"""Prints in a few lines what a finished run says: `python examples/findings.py runs/digits`."""
+"""Print a summary of a finished run: `python examples/findings.py runs/digits`."""
 
 import shlex
 import sys
