@@ -1,13 +1,13 @@
-# Each target does all the set-up itself; a machine needs Python 3.11 with venv, and nothing else.
+# Each target sets up a virtual environment first; it needs only Python 3.11 with venv.
 #
-#   make demo    train the digits example from its YAML, then print what was found in it
+#   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
-#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
-#   make clean   remove what the targets made
+#   make bench   measure the overhead and write benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
+#   make clean   remove everything that the targets created
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Where pip would take a torch with gigabytes of CUDA packages, give it PyTorch's CPU index:
+# To avoid gigabytes of CUDA packages, use PyTorch's CPU index:
 #   make test PIP_TORCH="--index-url <the index of CPU builds>"
 PIP_TORCH ?=
 VENV := .venv
@@ -36,10 +36,10 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
-# Remade when the versions, the metadata (entry points, dependencies) or the compiled part change.
+# Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
-		"lightning_hooks was run with Python 3.11 only, and this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+		"lightning_hooks needs Python 3.11, found %d.%d: run make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_TORCH) $(TORCH)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cli,dev]'

@@ -1,4 +1,4 @@
-"""Prints in a few lines what a finished run says: `python examples/findings.py runs/digits`."""
+"""Print a summary of a finished run: `python examples/findings.py runs/digits`."""
 
 import shlex
 import sys
@@ -28,7 +28,7 @@ def findings(path: str) -> list[str]:
     scalars = read_run(path).scalars
     taps = taps_of(list(scalars))
     targets = {target for _, target in taps}
-    lines = [f"taps logged            {len(taps)} (of {len(targets)} modules and parameters)"]
+    lines = [f"tensors logged         {len(taps)} (of {len(targets)} modules and parameters)"]
     if "hooks/grad_norm" in scalars:
         steps, norms = (np.asarray(column) for column in scalars["hooks/grad_norm"])
         lines[0] += f", {len(steps)} steps"
@@ -46,7 +46,7 @@ def findings(path: str) -> list[str]:
     if "hooks/nonfinite" in scalars:
         total = int(np.nansum(scalars["hooks/nonfinite"][1]))
         lines.append(f"non-finite values      {total if total else 'none'}")
-    lines.append(f"see it all             {Path(sys.executable).parent}/tensorboard --logdir {shlex.quote(str(path))}")
+    lines.append(f"show all curves        {Path(sys.executable).parent}/tensorboard --logdir {shlex.quote(str(path))}")
     return lines
 
 

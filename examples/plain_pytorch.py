@@ -1,4 +1,4 @@
-"""The same without Lightning: `instrument` around a plain PyTorch loop.
+"""`instrument` in a plain PyTorch loop, without Lightning.
 
 Run it with `python examples/plain_pytorch.py`.
 """
@@ -13,7 +13,7 @@ from lightning_hooks import Apply, ClipByGlobalNorm, Watch, instrument
 
 
 def main(epochs: int = 5) -> dict[str, float]:
-    """Trains a small classifier; returns the numbers of the last step."""
+    """Train a small classifier and return the statistics of the last step."""
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
@@ -34,12 +34,12 @@ def main(epochs: int = 5) -> dict[str, float]:
                 optimizer.zero_grad()
                 loss = F.cross_entropy(model(batch), labels)
                 loss.backward()
-                optimizer.step()  # ends the step: what compute() gives is about this one
+                optimizer.step()  # ends the step; compute() returns its statistics
             numbers = hooks.compute()
             print(f"epoch {epoch}: loss {loss.item():.3f}")
             for tag in ("output_zero_fraction/1", "output_std/2", "grad_norm/0.weight", "update_norm/0.weight"):
                 print(f"    {tag:<24} {numbers[tag]:.4g}")
-    return numbers  # and no hook is left on the model
+    return numbers
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Watch what flows through every layer and parameter of a training run, and change gradients by rule.
+"""Log statistics of every layer and parameter during training, and change gradients by rules.
 
 The public names load on first use (PEP 562): importing the package loads neither torch nor Lightning.
 """

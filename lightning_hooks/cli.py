@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
 
 commands:
-  fit     train: a LightningCLI in which the classes of lightning_hooks have short names
-  match   print what each rule of the config matches in its model, without training
-  info    print the versions of what this package stands on, and which kernels measure tensors
+  fit     train: a LightningCLI that knows the short class names of lightning_hooks
+  match   print what each rule of the config matches in the model, without training
+  info    print the versions of the dependencies and the kernels in use
 
 `lightning-hooks fit --help` lists the options of both.
 """
