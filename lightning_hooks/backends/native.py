@@ -16,9 +16,9 @@ from torch import Tensor
 
 from lightning_hooks.backends import _native, probes
 from lightning_hooks.backends._native import (
+    MOMENTS,
     Way,
     copy_many,
-    derive,
     draw,
     event,
     fill_floats,
@@ -36,9 +36,9 @@ from lightning_hooks.backends._native import measure_histogram as read_histogram
 from lightning_hooks.backends._native import measure_many as read_many
 
 __all__ = [
+    "MOMENTS",
     "Way",
     "copy_many",
-    "derive",
     "draw",
     "event",
     "fill_floats",

@@ -169,11 +169,10 @@ def test_a_state_that_is_kept_is_not_written_any_more():
     assert merging.merged.state[:2].tolist() == [2.0, 2.0]
 
 
-def test_what_the_metric_goes_back_to_takes_no_memory():
+def test_a_cleared_table_is_a_blank_one():
     table = Table(1000, histogram_rows=(3,))
-    assert table._defaults["state"].untyped_storage().nbytes() == 8
     table.add(3, Measurement(torch.ones(5)))
-    table.reset()
+    table.clear()
     assert torch.equal(table.state, table.sections.blank()) and table.state.is_contiguous()
     table.add(3, Measurement(torch.ones(5)))
     assert table.moments[3, 0].item() == 5.0

@@ -7,7 +7,6 @@
 
 #include "blocks.hpp"
 #include "copying.hpp"
-#include "derive.hpp"
 #include "drawing.hpp"
 #include "filling.hpp"
 #include "hooks.hpp"
@@ -119,8 +118,6 @@ PyMethodDef methods[] = {
      "Write a histogram into a state, or add it."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
     {"event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_event)), METH_FASTCALL, "A serialized event."},
-    {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
-     "Statistics of rows and of unions of rows."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
      "Write numbers into the float slots of a buffer."},
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
@@ -137,7 +134,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
     Py_DECREF(module);
     return nullptr;
   }
