@@ -123,41 +123,17 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
     return left
 
 
-def put_moments(state: Tensor, first: int, moments: bytes, merging: bool, /) -> None:
-    """Write a row of moments, as `read` gives it, into a state.
-
-    Args:
-        state: float64.
-        first: the first number of the row in it.
-        moments: the row.
-        merging: with what the row holds, or in place of it.
-    """
-    row, kept = np.frombuffer(moments), _numbers(state)[first : first + MOMENTS]
-    kept[:] = _union([kept, row]) if merging and kept[COUNT] > 0 else row
-
-
-def put_many(state: Tensor, firsts: Sequence[int], moments: Sequence[bytes], /) -> None:
-    """Set several rows of a state."""
-    for first, row in zip(firsts, moments, strict=True):
-        put_moments(state, first, row, False)
-
-
-def put_histogram(state: Tensor, first: int, counts: bytes, merging: bool, /) -> None:
-    """Write a histogram into a state; arguments as in `put_moments`."""
-    new = np.frombuffer(counts)
-    kept = _numbers(state)[first : first + len(new)]
-    kept[:] = kept + new if merging else new
-
-
 def _write(state: Tensor, first: int, histogram_at: int | None, tensor: Tensor, *, merging: bool) -> bool:
     """Whether the tensor was measured, and written."""
     if not _is_measured(tensor):
         return False
-    moments, counts = read(tensor), None if histogram_at is None else histogram(tensor).numpy().tobytes()
-    assert moments is not None
-    put_moments(state, first, moments, merging)
+    numbers, row = _numbers(state), _moments(tensor)
+    counts = None if histogram_at is None else histogram(tensor).numpy()
+    kept = numbers[first : first + MOMENTS]
+    kept[:] = _union([kept, row]) if merging and kept[COUNT] > 0 else row
     if counts is not None and histogram_at is not None:
-        put_histogram(state, histogram_at, counts, merging)
+        buckets = numbers[histogram_at : histogram_at + len(counts)]
+        buckets[:] = counts + buckets if merging else counts
     return True
 
 

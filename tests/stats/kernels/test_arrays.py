@@ -10,8 +10,10 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.kernels import arrays, reference
 from lightning_hooks.stats.kernels.tensors import measure, measure_many
-from lightning_hooks.stats.moments import MOMENTS, neutral
+from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import MEAN
+from lightning_hooks.stats.table import Table
+from tests.stats._detour import Detour
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, is_near, normal, numbers
 
 KINDS = {
@@ -110,7 +112,8 @@ def test_what_is_left_to_the_reference():
 )
 def test_rows_merge_in_any_order(sizes, repeats, offset):
     parts = [normal(size * repeats, dtype=torch.float64, seed=size) + offset for size in sizes]
-    state = neutral(1).view(-1)
+    table = Table(1)
+    write = arrays.writer(table, 0, None, Detour())
     for part in parts:
-        arrays.put_moments(state, 0, arrays.read(part), True)
-    is_near(state, reference.measure(torch.cat(parts)))
+        write(part)
+    is_near(table.moments[0], reference.measure(torch.cat(parts)))
