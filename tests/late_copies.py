@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lightning_hooks.stats.array_view import ArrayView
-
 SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.recorder.begin_copy")
 
 
@@ -22,7 +20,7 @@ class LateCopy:
     here = False
     log: ClassVar[list[str]] = []
 
-    def __init__(self, tensor: Tensor, view: ArrayView | None = None) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self._copy = tensor.detach().clone()
         self.log.append("begin")
 

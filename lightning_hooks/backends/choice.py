@@ -81,12 +81,18 @@ def _parsed(value: str) -> Mapping[str, str]:
 
 
 @cache
-def kernel() -> Decision:
-    """What measures tensors in host memory."""
+def kernel(moments: tuple[str, ...]) -> Decision:
+    """What measures tensors in host memory.
+
+    Args:
+        moments: the names of the numbers in a row; a compiled kernel with others does not serve.
+    """
 
     def load() -> tuple[ModuleType, str]:
         from lightning_hooks.backends import native
 
+        if tuple(native.MOMENTS.split()) != moments:
+            raise ImportError(f"it was built for other moments: {native.MOMENTS}")
         return native, native.instructions()
 
     return _decide("kernel", load)

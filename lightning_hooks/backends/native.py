@@ -16,18 +16,14 @@ from torch import Tensor
 
 from lightning_hooks.backends import _native, probes
 from lightning_hooks.backends._native import (
+    MOMENTS,
     Way,
     copy_many,
-    derive,
     draw,
-    event,
     fill_floats,
     instructions,
     measure_into,
     measure_many_into,
-    put_histogram,
-    put_many,
-    put_moments,
     record,
     writer,
 )
@@ -36,18 +32,14 @@ from lightning_hooks.backends._native import measure_histogram as read_histogram
 from lightning_hooks.backends._native import measure_many as read_many
 
 __all__ = [
+    "MOMENTS",
     "Way",
     "copy_many",
-    "derive",
     "draw",
-    "event",
     "fill_floats",
     "instructions",
     "measure_into",
     "measure_many_into",
-    "put_histogram",
-    "put_many",
-    "put_moments",
     "read",
     "read_histogram",
     "read_many",

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.stats.array_view import ArrayView
-
 Array = NDArray[Any]
 
 
@@ -65,30 +63,26 @@ class Pinned:
         return self._copy.numpy()
 
 
-def begin_copy(tensor: Tensor, view: ArrayView | None = None) -> HostCopy:
+def begin_copy(tensor: Tensor) -> HostCopy:
     """Ask for a copy in the memory of this machine.
 
     Args:
         tensor: anywhere. One that is there already is given as it is, and one on another device than CUDA is waited for.
-        view: of tensors that are there already, and are asked for again and again.
 
     Example:
         >>> copy = begin_copy(torch.ones(2))
         >>> copy.here, copy.wait().tolist()
         (True, [1.0, 1.0])
     """
-    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor, view)
+    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor)
 
 
-def at_once(tensor: Tensor, view: ArrayView | None = None) -> HostCopy:
+def at_once(tensor: Tensor) -> HostCopy:
     """What lies anywhere, in the memory of this machine; its device is waited for.
 
     Args:
         tensor: as in `begin_copy`.
-        view: as there.
     """
-    if view is not None and tensor.is_cpu and not tensor.requires_grad:
-        return Here(view.of(tensor))
     return Here(tensor.detach().cpu().numpy())
 
 

@@ -1,6 +1,6 @@
 """Sets of rows that are merged again and again: which rows, prepared once; merged at every step in a few vector operations.
 
-With them everything that follows from moments: in one call of the compiled part, or with NumPy.
+With them everything that follows from moments.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats import kernels
-from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
-from lightning_hooks.stats.scalars import compute, compute_all, letters
+from lightning_hooks.stats.moments import MOMENTS, by_chan
+from lightning_hooks.stats.scalars import compute, compute_all
+from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
 
@@ -55,18 +55,15 @@ class Merges:
         """
         if len(self) == 0:
             return np.empty((0, MOMENTS))
-        rows = moments[self.rows]
-        count, mean = rows[:, COUNT], rows[:, MEAN]
         with np.errstate(invalid="ignore", over="ignore"):
-            out = np.add.reduceat(rows, self.starts, axis=0)
-            total = out[:, COUNT]
-            share = count / np.maximum(total, 1.0)[self._union]
-            out[:, MEAN] = np.add.reduceat(share * mean, self.starts)
-            away = np.where(count == 0, 0.0, count * np.square(mean - out[self._union, MEAN]))
-            out[:, M2] += np.add.reduceat(away, self.starts)
-            out[:, MIN] = np.minimum.reduceat(rows[:, MIN], self.starts)
-            out[:, MAX] = np.maximum.reduceat(rows[:, MAX], self.starts)
-        return out
+            merged: Array = by_chan(
+                moments[self.rows],
+                lambda x: np.add.reduceat(x, self.starts, axis=0),
+                lambda x: np.minimum.reduceat(x, self.starts),
+                lambda x: np.maximum.reduceat(x, self.starts),
+                lambda x: x[self._union],
+            )
+        return merged
 
 
 class Derived(NamedTuple):
@@ -99,28 +96,13 @@ class Statistics:
         stats: keys of `STATISTICS`.
         merges: the unions.
         wanted: what is read of them at every step: places in a flat table of all statistics, and then the counts, of all rows
-            and unions, [statistics + 1, rows + unions]. Kept as runs of neighbours, of which there are few.
+            and unions, [statistics + 1, rows + unions].
     """
 
     def __init__(self, stats: Sequence[str], merges: Merges, wanted: NDArray[np.int32]) -> None:
         self._stats = tuple(stats)
-        self._letters = letters(self._stats)
         self._merges = merges
-        self._size = len(wanted)
-        ends = np.flatnonzero(np.diff(wanted, append=-2) != 1) + 1  # what follows the last one is no neighbour of it
-        lengths = np.diff(ends, prepend=0)
-        self._runs = np.stack([wanted[ends - lengths], lengths], axis=1).astype(np.int32)
-
-    @property
-    def wanted(self) -> NDArray[np.int32]:
-        """What is read at every step; worked out anew."""
-        firsts, lengths = self._runs.T
-        before = np.cumsum(lengths) - lengths
-        return np.arange(self._size, dtype=np.int32) + np.repeat(firsts - before, lengths).astype(np.int32)
-
-    @cached_property
-    def _places(self) -> NDArray[np.int32]:
-        return self.wanted
+        self.wanted = wanted
 
     def __call__(self, moments: Array) -> Derived:
         """The statistics of a step.
@@ -128,12 +110,7 @@ class Statistics:
         Args:
             moments: float64 [rows, 9], contiguous.
         """
-        merges = self._merges
-        if kernels.compiled is not None:
-            taken, unions = np.empty(self._size), np.empty((len(merges), MOMENTS))
-            complete = kernels.compiled.derive(moments, merges.rows, merges.starts, unions, self._letters, self._runs, taken)
-            return Derived((moments, unions), taken, complete)
-        unions = merges(moments)
+        unions = self._merges(moments)
         united = np.concatenate([moments, unions])
         every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
-        return Derived((moments, unions), every.ravel().take(self._places), bool(every[-1].all()))
+        return Derived((moments, unions), every.ravel().take(self.wanted), bool(every[-1].all()))

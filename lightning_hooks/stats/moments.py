@@ -7,23 +7,23 @@ over calls, micro-batches, ranks and epochs is one associative operation.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-COUNT: Final = 0
-MEAN: Final = 1
-M2: Final = 2
-ABS_SUM: Final = 3
-MIN: Final = 4
-MAX: Final = 5
-ZEROS: Final = 6
-NONFINITE: Final = 7
-UNDERFLOW: Final = 8
-MOMENTS: Final = 9
+from lightning_hooks.stats import schema
+from lightning_hooks.stats.schema import COUNT as COUNT
+from lightning_hooks.stats.schema import M2 as M2
+from lightning_hooks.stats.schema import MAX as MAX
+from lightning_hooks.stats.schema import MEAN as MEAN
+from lightning_hooks.stats.schema import MIN as MIN
+from lightning_hooks.stats.schema import ZEROS
 
-_SUMS = [ABS_SUM, ZEROS, NONFINITE, UNDERFLOW]
+MOMENTS: Final = len(schema.MOMENTS)
+_NEUTRAL: Final = tuple(moment.neutral for moment in schema.MOMENTS)
+_POWERS: Final = tuple((column, moment.power) for column, moment in enumerate(schema.MOMENTS) if moment.power)
 
 
 def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
@@ -38,8 +38,33 @@ def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
         [0.0, 0.0, 0.0, 0.0, inf, -inf, 0.0, 0.0, 0.0]
     """
     out = torch.zeros(rows, MOMENTS, dtype=torch.float64, device=device)
-    out[:, MIN] = torch.inf
-    out[:, MAX] = -torch.inf
+    for column, value in enumerate(_NEUTRAL):
+        if value != 0.0:
+            out[:, column] = value
+    return out
+
+
+Over = Callable[[Any], Any]
+
+
+def by_chan(rows: Any, add: Over, least: Over, greatest: Over, each: Over) -> Any:
+    """The moments of groups of rows, of torch or of NumPy; the rule of which all other functions are cases.
+
+    Args:
+        rows: moments [..., 9], float64.
+        add: sums over each group.
+        least: the least number of each group.
+        greatest: the greatest number of each group.
+        each: for every row what its group has, from what `add` gives.
+    """
+    count, mean = rows[..., COUNT], rows[..., MEAN]
+    out = add(rows)
+    out[..., MEAN] = add(count / each(out[..., COUNT].clip(1)) * mean)
+    away = count * (mean - each(out[..., MEAN])) ** 2
+    away[count == 0] = 0.0  # not inf or NaN, whatever the mean is
+    out[..., M2] += add(away)
+    out[..., MIN] = least(rows[..., MIN])
+    out[..., MAX] = greatest(rows[..., MAX])
     return out
 
 
@@ -69,19 +94,8 @@ def merge_groups(rows: Tensor, dim: int = 0) -> Tensor:
         Moments without that dimension.
     """
     rows = rows.movedim(dim, 0)
-    count = rows[..., COUNT]
-    total = count.sum(0)
-    mean = (count / total.clamp(min=1) * rows[..., MEAN]).sum(0)
-    spread = torch.where(count == 0, torch.zeros_like(count), count * (rows[..., MEAN] - mean).square())
-    out = torch.empty_like(rows[0])
-    out[..., COUNT] = total
-    out[..., MEAN] = mean
-    out[..., M2] = (rows[..., M2] + spread).sum(0)
-    out[..., MIN] = rows[..., MIN].amin(0)
-    out[..., MAX] = rows[..., MAX].amax(0)
-    for column in _SUMS:
-        out[..., column] = rows[..., column].sum(0)
-    return out
+    merged: Tensor = by_chan(rows, lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
+    return merged
 
 
 def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -95,20 +109,15 @@ def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
     Returns:
         Moments [groups, 9]; a group without rows is neutral.
     """
-    count = rows[:, COUNT]
-    out = neutral(groups, rows.device)
-    added = torch.zeros_like(out).index_add_(0, group, rows)
-    total = added[:, COUNT]
-    weighted = count / total.clamp(min=1)[group] * rows[:, MEAN]
-    mean = torch.zeros_like(total).index_add_(0, group, weighted)
-    spread = torch.where(count == 0, torch.zeros_like(count), count * (rows[:, MEAN] - mean[group]).square())
-    out[:, COUNT] = total
-    out[:, MEAN] = mean
-    out[:, M2] = added[:, M2].index_add_(0, group, spread)
-    out[:, MIN] = out[:, MIN].scatter_reduce(0, group, rows[:, MIN], "amin")
-    out[:, MAX] = out[:, MAX].scatter_reduce(0, group, rows[:, MAX], "amax")
-    out[:, _SUMS] = added[:, _SUMS]
-    return out
+    blank = neutral(groups, rows.device)
+    merged: Tensor = by_chan(
+        rows,
+        lambda x: x.new_zeros(groups, *x.shape[1:]).index_add_(0, group, x),
+        lambda x: blank[:, MIN].scatter_reduce(0, group, x, "amin"),
+        lambda x: blank[:, MAX].scatter_reduce(0, group, x, "amax"),
+        lambda x: x[group],
+    )
+    return merged
 
 
 def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
@@ -121,11 +130,8 @@ def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
         factor: a number above 0, or a tensor that broadcasts against [...].
     """
     out = rows.clone()
-    out[..., MEAN] *= factor
-    out[..., M2] *= factor * factor
-    out[..., ABS_SUM] *= factor
-    out[..., MIN] *= factor
-    out[..., MAX] *= factor
+    for column, power in _POWERS:
+        out[..., column] *= factor**power
     return out
 
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lightning_hooks.stats.moments import COUNT, merge_groups, neutral
+from lightning_hooks.stats.moments import merge_groups, neutral
 from lightning_hooks.stats.pairs import SMALL, SUMS
+from lightning_hooks.stats.schema import COUNT
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
 _BUILT_IN: Final = torch.distributed.is_available()

@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
+from lightning_hooks.stats import schema
+from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
 
 DEFAULT_STATS: Final = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")
-_QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
-
-
-def _abs_max(m: Array) -> Array:
-    # np.maximum carries a NaN on: a hidden NaN is worse than a gap in a chart.
-    return np.maximum(np.abs(m[:, MIN]), np.abs(m[:, MAX]))
-
-
-def _norm(m: Array) -> Array:
-    value = np.sqrt(m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN]))
-    # With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
-    return np.where(np.isinf(_abs_max(m)), np.inf, value)
-
-
-STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {
-    "mean": lambda m: m[:, MEAN],
-    "std": lambda m: np.sqrt(m[:, M2] / m[:, COUNT]),
-    "rms": lambda m: _norm(m) / np.sqrt(m[:, COUNT]),
-    "norm": _norm,
-    "abs_mean": lambda m: m[:, ABS_SUM] / m[:, COUNT],
-    "min": lambda m: m[:, MIN],
-    "max": lambda m: m[:, MAX],
-    "abs_max": _abs_max,
-    "zero_fraction": lambda m: m[:, ZEROS] / m[:, COUNT],
-    "underflow_fraction": lambda m: m[:, UNDERFLOW] / m[:, COUNT],
-    "nonfinite": lambda m: m[:, NONFINITE],
-}
-MAGNITUDE_STATS: Final = ("abs_mean", "underflow_fraction")  # the only ones that read what costs extra to measure
-_LETTERS: Final = dict(zip(STATISTICS, "msrnblgazuf", strict=True))  # by which the compiled part knows them
+STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {stat.name: stat.formula for stat in schema.STATISTICS}
+MAGNITUDE_STATS: Final = tuple(stat.name for stat in schema.STATISTICS if stat.magnitudes)
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
+_QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
 def compute(stat: str, moments: Array) -> Array:
@@ -64,12 +38,6 @@ def compute(stat: str, moments: Array) -> Array:
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
-
-
-@cache
-def letters(stats: tuple[str, ...]) -> bytes:
-    """The names of statistics as the compiled part takes them."""
-    return "".join(_LETTERS[stat] for stat in stats).encode()
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> Array:

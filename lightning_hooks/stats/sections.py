@@ -13,8 +13,9 @@ from torch import Tensor
 
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.merged import VOTES
-from lightning_hooks.stats.moments import MAX, MIN, MOMENTS
+from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import SUMS
+from lightning_hooks.stats.schema import MAX, MIN
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
 

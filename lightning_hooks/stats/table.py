@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from lightning_hooks.stats import device_rows, kernels
-from lightning_hooks.stats.array_view import ArrayView
 from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.device_rows import Detour
 from lightning_hooks.stats.host_copy import at_once, begin_copy
@@ -39,12 +37,11 @@ class Places(NamedTuple):
     histograms: NDArray[np.int64] | None
 
 
-class Table(Metric):
+class Table:
     """Raw moments of every tap of a step, and log2 histograms of the rows that ask for them.
 
-    The state is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of this
-    rank: how much longer it wants intervals to be, and whether to stop. Hooks fill the table with `add` and `put`, not through
-    `update`, whose wrapper costs more than the bookkeeping itself.
+    The `state` is one flat tensor, so that the ranks exchange it in one collective; its last two elements are the votes of this
+    rank: how much longer it wants intervals to be, and whether to stop. `sections` says what lies where in it.
 
     Args:
         rows: number of taps.
@@ -53,8 +50,8 @@ class Table(Metric):
         replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
         pair_rows: the rows that also keep sums over pairs of gradients.
         device: where the moments live.
-        magnitudes: whether the sums of magnitudes and the underflows of rows are asked for; if not, NaN stands where the kernel
-            leaves them out: the sums in the compiled one, both in NumPy's.
+        magnitudes: whether the sums of magnitudes and the underflows of rows are asked for; if not, the compiled kernel writes
+            NaN in place of the sums.
 
     Example:
         >>> table = Table(2)
@@ -63,9 +60,6 @@ class Table(Metric):
         >>> table.moments[:, 0].tolist(), table.moments[0, 1].item()
         ([3.0, 0.0], 3.0)
     """
-
-    full_state_update = False
-    state: Tensor
 
     def __init__(
         self,
@@ -77,8 +71,6 @@ class Table(Metric):
         device: torch.device | str = "cpu",
         magnitudes: bool = True,
     ) -> None:
-        super().__init__(dist_sync_fn=gather, sync_on_compute=False)
-        self._array = ArrayView()
         self.rows = rows
         self.magnitudes = magnitudes
         self._slot_of = {row: slot for slot, row in enumerate(histogram_rows)}
@@ -90,16 +82,10 @@ class Table(Metric):
         self._pair_slots = {row: slot for slot, row in enumerate(pair_rows)}
         functions = [row for row, _, _ in self.users.functions]
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
-        zero = torch.zeros((), dtype=torch.float64)
-        self.add_state("state", default=zero, dist_reduce_fx=self._merge_ranks)
-        # What `Metric` keeps to go back to is one zero: a second state would be as large as the first.
-        self._defaults["state"] = zero.expand(self.sections.size)
-        self.state = self.sections.blank()
+        self.state = self.sections.blank().to(device)
         indices = [torch.tensor(kept, dtype=torch.int64, device=device) for kept in (histogram_rows, functions, pair_rows)]
         self._kept_by = (self._replicated.to(device), *indices)
         self._touched: set[int] = set()
-        self.set_dtype(torch.float64)
-        self.to(device)
 
     @property
     def moments(self) -> Tensor:
@@ -175,7 +161,7 @@ class Table(Metric):
             self._touched.update(rows)
             parts = self.sections.split(self.state)[:2]
             return device_rows.put(*parts, self._slot_of, self.users.rows, rows, looks)
-        places: list[int] = []
+        put: list[int] = []
         moments: list[bytes] = []
         left: list[int] = []
         for position, (row, look) in enumerate(zip(rows, looks, strict=True)):
@@ -183,9 +169,9 @@ class Table(Metric):
             if packed is None:
                 left.append(position)
             else:
-                places.append(row * MOMENTS)
+                put.append(row)
                 moments.append(packed)
-        kernels.host.put_many(self.state, places, moments)
+        self.sections.moments_of(self.state.numpy())[put] = np.frombuffer(b"".join(moments)).reshape(-1, MOMENTS)
         return left
 
     def places(self, rows: Sequence[int]) -> Places:
@@ -237,27 +223,17 @@ class Table(Metric):
 
     def _write(self, row: int, look: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         slot = self._slot_of.get(row)
-        in_place = kernels.host if self.state.is_cpu else None  # writes into the state, without a tensor in between
-        packed = None if in_place is None else look.packed(with_histogram=slot is not None)
-        if in_place is None or packed is None:
-            self._write_tensors(row, slot, look, merging=merging)
-        else:
-            in_place.put_moments(self.state, row * MOMENTS, packed, merging)
-            if slot is not None:
-                counts = look.packed_histogram()
-                in_place.put_histogram(self.state, self.sections.histogram(slot), counts, merging)
-        self._touched.add(row)
-        if row in self.users:
-            sums = self.sections.split(self.state)[2]
-            self.users.fill(row, sums, look.tensor if seen is None else seen, merging=merging)
-
-    def _write_tensors(self, row: int, slot: int | None, look: Measurement, *, merging: bool) -> None:
-        moments, histograms, _, _ = self.sections.split(self.state)
+        if slot is not None:
+            look.packed(with_histogram=True)  # both in one pass
+        moments, histograms, sums, _ = self.sections.split(self.state)
         new = look.moments.to(self.state.device, non_blocking=True)
         moments[row] = merge(moments[row], new) if merging else new
         if slot is not None:
             counts = look.histogram.to(self.state.device, non_blocking=True)
             histograms[slot] = histograms[slot] + counts if merging else counts
+        self._touched.add(row)
+        if row in self.users:
+            self.users.fill(row, sums, look.tensor if seen is None else seen, merging=merging)
 
     def pair_sums(self, row: int) -> Tensor:
         """The sums over pairs of gradients that a row keeps, float64 [5]: a view of the state."""
@@ -266,15 +242,10 @@ class Table(Metric):
     def clear(self) -> None:
         """Make every row neutral again."""
         # By NumPy in a tenth of the time that torch takes for it.
-        self.sections.clear(self._array.of(self.state) if self.state.is_cpu else self.state)
+        self.sections.clear(self.state.numpy() if self.state.is_cpu else self.state)
         self._touched.clear()
         if self._has_users:
             self.users.reset()
-
-    def reset(self) -> None:
-        """Make every row neutral again; what `Metric` asks for."""
-        super().reset()
-        self.clear()
 
     def merging(self, *, stop: bool = False, factor: int = 1) -> Merging:
         """The whole state merged over all ranks: one collective where there are several, none otherwise.
@@ -288,11 +259,17 @@ class Table(Metric):
         """
         to_host = at_once if self.users.have_metrics else begin_copy
         if world_size() == 1:
-            return Merging(to_host(self.state, self._array), (stop, factor))
+            return Merging(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
-        with self.sync_context(dist_sync_fn=gather, should_sync=True, should_unsync=True):
-            # What the ranks have merged is a new tensor: nothing writes into it.
-            return Merging(to_host(self.state))
+        return Merging(to_host(self._over_ranks()))  # a new tensor, which nothing writes into
+
+    def _over_ranks(self) -> Tensor:
+        """The states of all ranks as one."""
+        states = gather(self.state)
+        parts = (torch.stack(part) for part in zip(*map(self.sections.split, states), strict=True))
+        moments, histograms, sums, pairs = merge_ranks((*parts,), *self._kept_by)  # type: ignore[arg-type]
+        votes = torch.stack(states)[:, -VOTES:].amax(0)
+        return torch.cat([moments.flatten(), histograms.flatten(), sums.flatten(), pairs.flatten(), votes])
 
     def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
         """The value of every user's metric whose row was filled on any rank.
@@ -306,16 +283,3 @@ class Table(Metric):
     def only_moments(self) -> bool:
         """Whether no row keeps more than moments."""
         return not (self._more_than_moments or self._pair_slots)
-
-    def update(self, row: int, tensor: Tensor) -> None:
-        """Measure a tensor into a row; what `Metric` asks for."""
-        self.add(row, Measurement(tensor))
-
-    def compute(self) -> Tensor:
-        """The moments [rows, 9] of this rank; what `Metric` asks for."""
-        return self.moments.clone()
-
-    def _merge_ranks(self, gathered: Tensor) -> Tensor:
-        moments, histograms, sums, pairs = (torch.stack(part) for part in zip(*map(self.sections.split, gathered), strict=True))
-        merged = merge_ranks((moments, histograms, sums, pairs), *self._kept_by)
-        return torch.cat([*(part.flatten() for part in merged), gathered[:, -VOTES:].amax(0)])

@@ -105,10 +105,6 @@ def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:
         step: the x-axis, at least 0.
         summary: serialized.
     """
-    kernel = compiled()
-    if kernel is not None:
-        event: bytes = kernel.event(wall_time, step, summary)
-        return event
     return b"".join((_WALL_TIME, struct.pack("<d", wall_time), _STEP, varint(step), _SUMMARY, varint(len(summary)), summary))
 
 

@@ -75,7 +75,8 @@ EACH = """
 from lightning_hooks import backends
 from lightning_hooks.taps import looking
 from lightning_hooks.stats import kernels
-print(backends.kernel().serves, backends.hooks().serves, backends.events().serves, looking.PlainHook.__module__.split(".")[-1])
+of_hooks = looking.PlainHook.__module__.split(".")[-1]
+print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().serves, of_hooks)
 """
 
 
@@ -145,6 +146,18 @@ def test_a_torch_without_an_exchange_table_has_numpy_and_compiled_hooks():
     out, err = run(script)
     assert out.splitlines()[0] == "numpy native native quick", err
     assert "has no DLPack exchange table" in out
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+def test_a_kernel_that_was_built_for_other_moments_does_not_serve():
+    script = "from lightning_hooks.backends import native; native.MOMENTS = 'count mean'\n" + EACH + "print(kernels.in_use())"
+    out, err = run(script)
+    assert out.splitlines() == [
+        "numpy native native quick",
+        "numpy (no compiled extension: it was built for other moments: count mean)",
+    ], err
+    _, err = run(script, LIGHTNING_HOOKS_KERNEL="native")
+    assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=native, but there is no compiled extension: it was built for" in err
 
 
 def test_the_probes_say_what_this_torch_offers():

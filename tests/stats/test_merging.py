@@ -1,12 +1,11 @@
-"""Unions of rows and their statistics: with the compiled part, with NumPy, and as torch merges them."""
+"""Unions of rows and their statistics, as torch merges them."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels.reference import measure
 from lightning_hooks.stats.merging import Merges, Statistics
 from lightning_hooks.stats.moments import merge_groups
@@ -44,18 +43,7 @@ def test_statistics_of_rows_and_unions(rows):
     np.testing.assert_array_equal(found[-1], every[:, 0])
 
 
-def test_compiled_and_numpy_agree(rows, monkeypatch):
-    if kernels.compiled is None:
-        pytest.skip("no compiled kernel")
-    found = statistics(tuple(STATISTICS), rows, Merges(UNIONS))
-    monkeypatch.setattr(kernels, "compiled", None)
-    np.testing.assert_allclose(found, statistics(tuple(STATISTICS), rows, Merges(UNIONS)), rtol=1e-12)
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows, monkeypatch, compiled):
-    if not compiled:
-        monkeypatch.setattr(kernels, "compiled", None)
+def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows):
     places = np.array([3, 0, 3, len(rows) + 2], dtype=np.int32)
     merges = Merges([[1], [2], [3, 4]])
     found = Statistics(("mean",), merges, places)(rows)
@@ -72,12 +60,9 @@ places = st.lists(st.integers(0, 2 * 8 - 1), max_size=12)
 runs = st.builds(lambda first, many: list(range(first, first + many)), st.integers(0, 8), st.integers(1, 8))
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@settings(deadline=None, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=200, derandomize=True)
 @given(wanted=st.one_of(places, st.lists(runs, max_size=5).map(lambda parts: [place for part in parts for place in part])))
-def test_places_in_any_order_are_taken_as_they_were_asked_for(monkeypatch, compiled, wanted):
-    if not compiled:
-        monkeypatch.setattr(kernels, "compiled", None)
+def test_places_in_any_order_are_taken_as_they_were_asked_for(wanted):
     rows, merges = np.arange(1.0, 6 * 9 + 1).reshape(6, 9), Merges([[1, 2], [0, 5]])
     asked = Statistics(("max",), merges, np.array(wanted, dtype=np.int32))
     assert asked.wanted.tolist() == wanted
@@ -89,21 +74,8 @@ def test_no_rows_and_no_unions():
     assert statistics(("mean",), np.empty((0, 9)), Merges([])).shape == (2, 0)
 
 
-def test_what_does_not_belong_together_is_refused(rows):
-    if kernels.compiled is None:
-        pytest.skip("no compiled kernel")
-    merges = Merges([[0, 400]])
-    with pytest.raises(ValueError, match="belong together"):
-        statistics(("mean",), rows, merges)
-    with pytest.raises(ValueError, match="belong together"):
-        kernels.compiled.derive(
-            rows, merges.rows[:1], merges.starts, np.empty((2, 9)), b"m", np.zeros((0, 2), np.int32), np.empty(0)
-        )
-    for runs in ([[0, 2]], [[0, 0], [0, 1]], [[0, 2], [0, -1]]):  # where one value is to be put
-        with pytest.raises(ValueError, match="belong together"):
-            kernels.compiled.derive(
-                rows, merges.rows[:1], merges.starts, np.empty((1, 9)), b"m", np.array(runs, np.int32), np.empty(1)
-            )
-    for place in (-1, 2 * (len(rows) + 1)):
-        with pytest.raises(ValueError, match="belong together"):
-            Statistics(("mean",), Merges([[0]]), np.array([place], dtype=np.int32))(rows)
+def test_rows_and_places_that_there_are_not_are_refused(rows):
+    with pytest.raises(IndexError):
+        Merges([[0, 400]])(rows)
+    with pytest.raises(IndexError):
+        Statistics(("mean",), Merges([[0]]), np.array([2 * (len(rows) + 1)], dtype=np.int32))(rows)

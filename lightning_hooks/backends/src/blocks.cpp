@@ -81,26 +81,9 @@ class FlushSubnormals {
       _mm512_mask_add_epi32(reinterpret_cast<__m512i>(count), found, reinterpret_cast<__m512i>(count), _mm512_set1_epi32(1))); \
   marks = reinterpret_cast<Floats::ivec>(                                                                             \
       _mm512_mask_or_epi32(reinterpret_cast<__m512i>(marks), found, reinterpret_cast<__m512i>(marks), bits))
-// Which of 64 bytes are equal to, or above, those of another vector, as bits of a number; how many bits that has, and the first.
-#define HOOKS_BITS(x) reinterpret_cast<__m512i>(x)
-#define HOOKS_EQUAL(a, b) _mm512_cmpeq_epi8_mask(HOOKS_BITS(a), HOOKS_BITS(b))
-#define HOOKS_ABOVE(a, b) _mm512_cmpgt_epu8_mask(HOOKS_BITS(a), HOOKS_BITS(b))
-#define HOOKS_COUNT(mask) __builtin_popcountll(mask)
-#define HOOKS_FIRST(mask) __builtin_ctzll(mask)
-#define HOOKS_BYTE_SUMS(x) _mm512_sad_epu8(HOOKS_BITS(x), _mm512_setzero_si512())
-#define HOOKS_LOOK_UP(table, index) reinterpret_cast<byte_vec>(_mm512_shuffle_epi8(HOOKS_BITS(table), HOOKS_BITS(index)))
-#define HOOKS_ADD_UP_TO_MOST(a, b) reinterpret_cast<byte_vec>(_mm512_adds_epu8(HOOKS_BITS(a), HOOKS_BITS(b)))
 HOOKS_PUSH("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
-#undef HOOKS_EQUAL
-#undef HOOKS_ABOVE
-#undef HOOKS_COUNT
-#undef HOOKS_FIRST
-#undef HOOKS_BYTE_SUMS
-#undef HOOKS_LOOK_UP
-#undef HOOKS_ADD_UP_TO_MOST
-#undef HOOKS_BITS
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
 #undef HOOKS_HALF
@@ -112,33 +95,9 @@ HOOKS_POP
 #define HOOKS_BYTES 32
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm256_cvtph_ps(read<__m128i>(p)))
 #define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm256_cvtps_pd(reinterpret_cast<__m128>(x)))
-// The same of 32 bytes; a vector of bytes added up, eight by eight; whether any byte is above that of another vector.
-#define HOOKS_BITS(x) reinterpret_cast<__m256i>(x)
-#define HOOKS_EQUAL(a, b) static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(HOOKS_BITS(a), HOOKS_BITS(b))))
-#define HOOKS_ABOVE(a, b) ~HOOKS_EQUAL(_mm256_min_epu8(HOOKS_BITS(a), HOOKS_BITS(b)), a)
-#define HOOKS_FIRST(mask) __builtin_ctz(mask)
-#define HOOKS_BYTE_SUMS(x) _mm256_sad_epu8(HOOKS_BITS(x), _mm256_setzero_si256())
-#define HOOKS_LOOK_UP(table, index) reinterpret_cast<byte_vec>(_mm256_shuffle_epi8(HOOKS_BITS(table), HOOKS_BITS(index)))
-#define HOOKS_ADD_UP_TO_MOST(a, b) reinterpret_cast<byte_vec>(_mm256_adds_epu8(HOOKS_BITS(a), HOOKS_BITS(b)))
-#define HOOKS_ANY_ABOVE(a, b) !_mm256_testz_si256(_mm256_subs_epu8(HOOKS_BITS(a), HOOKS_BITS(b)), _mm256_set1_epi8(-1))
-// Two vectors of narrower numbers in one: with their signs, or below 256 as bytes.
-#define HOOKS_SHORTS_OF(a, b) reinterpret_cast<key_vec>(_mm256_packs_epi32(HOOKS_BITS(a), HOOKS_BITS(b)))
-#define HOOKS_SIGNED_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packs_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
-#define HOOKS_LOW_BYTES_OF(a, b) reinterpret_cast<byte_vec>(_mm256_packus_epi16(HOOKS_BITS(a), HOOKS_BITS(b)))
 HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
-#undef HOOKS_EQUAL
-#undef HOOKS_ABOVE
-#undef HOOKS_FIRST
-#undef HOOKS_BYTE_SUMS
-#undef HOOKS_LOOK_UP
-#undef HOOKS_ADD_UP_TO_MOST
-#undef HOOKS_ANY_ABOVE
-#undef HOOKS_SHORTS_OF
-#undef HOOKS_SIGNED_BYTES_OF
-#undef HOOKS_LOW_BYTES_OF
-#undef HOOKS_BITS
 #undef HOOKS_TARGET
 #undef HOOKS_BYTES
 #undef HOOKS_HALF

@@ -1,4 +1,5 @@
-#include "copying.hpp"
+// Copies of tensors in memory that is there already, made by several threads.
+#include "writing.hpp"
 
 #include <cstring>
 #include <vector>
@@ -47,6 +48,8 @@ void copy(const std::vector<Copy>& copies, std::int64_t elements, unsigned threa
 
 }  // namespace
 
+// Arguments: a list of tensors to copy into, a list of as many to copy from. Gives the positions of those that are not copied
+// here: not measured here, or not of one type and layout.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
   PyObject* const into = given == 2 ? PySequence_Tuple(args[0]) : nullptr;  // held while the lock is released
   PyObject* const from = into ? PySequence_Tuple(args[1]) : nullptr;

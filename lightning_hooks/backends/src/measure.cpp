@@ -24,7 +24,6 @@ struct Scratch {
   Tables tables;
   int used = 0;              // tables that are not all zeros, from the first one on
   std::int64_t counted = 0;  // elements in them
-  Spread spread;             // of the tensor
 };
 
 // The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
@@ -41,7 +40,7 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
     }
     kernels.measure(view.kind, data, n, view.sized, part);
     if (view.counts) {
-      scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables, scratch.spread));
+      scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables));
       scratch.counted += n;
     }
     merge(out, part);
@@ -73,7 +72,6 @@ void empty(Scratch& scratch, double* buckets) {
   std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
   scratch.used = 0;
   scratch.counted = 0;
-  scratch.spread = Spread();
   for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
     buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);

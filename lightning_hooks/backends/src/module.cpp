@@ -6,12 +6,8 @@
 #include <vector>
 
 #include "blocks.hpp"
-#include "copying.hpp"
-#include "derive.hpp"
-#include "drawing.hpp"
-#include "filling.hpp"
+#include "events.hpp"
 #include "hooks.hpp"
-#include "records.hpp"
 #include "writer.hpp"
 #include "writing.hpp"
 
@@ -111,16 +107,7 @@ PyMethodDef methods[] = {
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
      "Copy tensors into others of the same type and layout; the positions of those not copied here."},
     {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, straight or by a detour."},
-    {"put_moments", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_moments)), METH_FASTCALL,
-     "Write moments into a state, or merge them."},
-    {"put_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_many)), METH_FASTCALL,
-     "Write several rows of moments into a state."},
-    {"put_histogram", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_put_histogram)), METH_FASTCALL,
-     "Write a histogram into a state, or add it."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
-    {"event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_event)), METH_FASTCALL, "A serialized event."},
-    {"derive", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_derive)), METH_FASTCALL,
-     "Statistics of rows and of unions of rows."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
      "Write numbers into the float slots of a buffer."},
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
@@ -137,7 +124,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
     Py_DECREF(module);
     return nullptr;
   }

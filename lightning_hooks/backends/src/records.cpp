@@ -1,6 +1,6 @@
 // CRC-32C (Castagnoli), as the records of an event file carry it: eight bytes at a time, by the instruction that x86 has for it, or
 // from tables.
-#include "records.hpp"
+#include "events.hpp"
 
 #include <array>
 #include <cstdint>
@@ -59,16 +59,6 @@ std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
 // As a record holds it: turned around and offset, since records may hold records.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
-// Bytes of Python to be written into; null with a Python error set.
-PyObject* room_for(std::size_t size, unsigned char*& into) {
-  PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-  if (made) into = reinterpret_cast<unsigned char*>(PyBytes_AsString(made));
-  return made;
-}
-
-// Field numbers and wire types of an event.
-constexpr unsigned char kWallTime = 0x09, kStep = 0x10, kSummary = 0x2a;
-
 }  // namespace
 
 PyObject* py_record(PyObject*, PyObject* data) {
@@ -76,34 +66,13 @@ PyObject* py_record(PyObject*, PyObject* data) {
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(data, &bytes, &size) != 0) return nullptr;
   const auto length = static_cast<std::size_t>(size);
-  unsigned char* into = nullptr;
-  PyObject* const made = room_for(length + 16, into);
+  PyObject* const made = PyBytes_FromStringAndSize(nullptr, size + 16);
   if (!made) return nullptr;
+  auto* const into = reinterpret_cast<unsigned char*>(PyBytes_AsString(made));
   put_little<8>(into, length);
   put_little<4>(into + 8, masked(crc32c(into, 8)));
   std::memcpy(into + 12, bytes, length);
   put_little<4>(into + 12 + length, masked(crc32c(into + 12, length)));
-  return made;
-}
-
-PyObject* py_event(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  char* bytes = nullptr;
-  Py_ssize_t size = 0;
-  if (given != 3) return PyErr_Format(PyExc_TypeError, "expected a time, a step and a summary");
-  const double time = PyFloat_AsDouble(args[0]);
-  const std::uint64_t step = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[1]);
-  if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[2], &bytes, &size) != 0) return nullptr;
-  const auto length = static_cast<std::size_t>(size);
-  unsigned char* into = nullptr;
-  PyObject* const made = room_for(11 + varint_size(step) + varint_size(length) + length, into);
-  if (!made) return nullptr;
-  *into++ = kWallTime;
-  into = put_double(into, time);
-  *into++ = kStep;
-  into = put_varint(into, step);
-  *into++ = kSummary;
-  into = put_varint(into, length);
-  std::memcpy(into, bytes, length);
   return made;
 }
 

@@ -1,4 +1,5 @@
-// A row of raw moments: the same nine float64 numbers, in the same order, as lightning_hooks/stats/moments.py.
+// A row of raw moments: the same nine float64 numbers, in the same order, as in lightning_hooks/stats/schema.py, which is held
+// against their names when the module is loaded.
 #pragma once
 
 #include <cmath>
@@ -19,6 +20,7 @@ struct Row {
   double nonfinite = 0;
   double underflow = 0;
 };
+constexpr char kNames[] = "count mean m2 abs_sum min max zeros nonfinite underflow";
 constexpr std::size_t kMoments = 9;
 static_assert(sizeof(Row) == kMoments * sizeof(double), "a row is nine numbers without gaps");
 

@@ -21,10 +21,6 @@ double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   }
   return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
 }
-double* numbers_of(const View& state, PyObject* first, std::size_t many) {
-  const Py_ssize_t begin = PyLong_AsSsize_t(first);
-  return begin == -1 && PyErr_Occurred() ? nullptr : numbers_of(state, begin, many);
-}
 
 void join_moments(double* numbers, const void* from) {
   Row into, other;
@@ -41,36 +37,6 @@ void join_counts(double* numbers, const void* from) {
     std::memcpy(&count, bytes + i * sizeof count, sizeof count);
     numbers[i] += count;
   }
-}
-
-// Arguments of the following: state, place of the first number, bytes, whether to join what is there or to take its place.
-PyObject* put(PyObject* const* args, Py_ssize_t given, std::size_t wanted, void (*join)(double*, const void*)) {
-  if (given != 4) {
-    PyErr_SetString(PyExc_TypeError, "expected the state, a place in it, bytes, and whether to merge");
-    return nullptr;
-  }
-  char* bytes = nullptr;
-  Py_ssize_t size = 0;
-  if (PyBytes_AsStringAndSize(args[2], &bytes, &size) != 0) return nullptr;
-  if (static_cast<std::size_t>(size) != wanted) {
-    PyErr_Format(PyExc_ValueError, "expected %zu bytes and got %zd", wanted, size);
-    return nullptr;
-  }
-  View state;
-  const int found = look(args[0], state, false);
-  if (found < 0) return nullptr;
-  if (found == 0) {
-    PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
-    return nullptr;
-  }
-  double* const numbers = numbers_of(state, args[1], wanted / sizeof(double));
-  if (!numbers) return nullptr;
-  if (args[3] == Py_True) {
-    join(numbers, bytes);
-  } else {
-    std::memcpy(numbers, bytes, wanted);
-  }
-  Py_RETURN_NONE;
 }
 
 }  // namespace
@@ -188,30 +154,6 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
   Py_XDECREF(kept);
   Py_XDECREF(taken_away);
   return out;
-}
-
-PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  return put(args, given, sizeof(Row), join_moments);
-}
-
-// Arguments: state, a list of places, a list of as many bytes.
-PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  const Py_ssize_t many = given == 3 ? PyList_Size(args[1]) : -1;
-  if (many < 0 || PyList_Size(args[2]) != many) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected the state and two lists of one length");
-    return nullptr;
-  }
-  for (Py_ssize_t i = 0; i < many; ++i) {
-    PyObject* const one[] = {args[0], PyList_GetItem(args[1], i), PyList_GetItem(args[2], i), Py_False};
-    PyObject* const done = put(one, 4, sizeof(Row), join_moments);
-    if (!done) return nullptr;
-    Py_DECREF(done);
-  }
-  Py_RETURN_NONE;
-}
-
-PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  return put(args, given, kBuckets * sizeof(double), join_counts);
 }
 
 }  // namespace hooks

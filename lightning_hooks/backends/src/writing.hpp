@@ -15,10 +15,8 @@ int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObje
 bool read_place(PyObject* number, Py_ssize_t& place);
 
 // What each takes is said where it is written.
+PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);
-PyObject* py_put_moments(PyObject*, PyObject* const* args, Py_ssize_t given);
-PyObject* py_put_many(PyObject*, PyObject* const* args, Py_ssize_t given);
-PyObject* py_put_histogram(PyObject*, PyObject* const* args, Py_ssize_t given);
 
 }  // namespace hooks

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 from torch import Tensor
 
 from lightning_hooks import backends
+from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import arrays, elsewhere, tensors
 from lightning_hooks.stats.kernels.elsewhere import on_device
 
 __all__ = ["NOWHERE", "Way", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
 
 NOWHERE: Final = -1  # in the place of a histogram that is not kept
-compiled: ModuleType | None = backends.kernel().module  # `backends.native` where it serves
+_DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENTS))
+compiled: ModuleType | None = _DECISION.module  # `backends.native` where it serves
 host: ModuleType = arrays if compiled is None else compiled  # measures in host memory
 if TYPE_CHECKING:
     from lightning_hooks.stats.kernels.arrays import Way
@@ -53,7 +55,7 @@ def in_use() -> str:
         >>> in_use().split()[0] in ("native", "numpy")
         True
     """
-    return str(backends.kernel())
+    return str(_DECISION)
 
 
 def in_use_on_cuda() -> str:

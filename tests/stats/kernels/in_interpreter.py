@@ -15,7 +15,8 @@ from lightning_hooks import Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import cuda, reference, triton_code
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS, merge, neutral
+from lightning_hooks.stats.moments import merge, neutral
+from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.table import Table
 from tests.stats._detour import Detour
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.stats.moments import UNDERFLOW
+from lightning_hooks.stats.schema import UNDERFLOW
 from tests.stats.kernels.agreement import DTYPES, agrees, normal
 
 BLOCK = 8192  # of the compiled kernel; its chunks are two blocks

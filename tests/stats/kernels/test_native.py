@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from lightning_hooks.stats.moments import MEAN
+from lightning_hooks.stats.schema import MEAN
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, native, normal
 
 if native is None:
