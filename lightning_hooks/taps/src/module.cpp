@@ -17,8 +17,7 @@ PyObject* add_type(PyObject* module, PyType_Spec& spec) {
 namespace {
 
 PyMethodDef functions[] = {
-    {"setup", hooks::py_setup, METH_VARARGS, "Tensor type, number of the running backward, floating dtypes, whether nodes take dictionaries of hooks."},
-    {"setup_calling", hooks::py_setup_calling, METH_VARARGS, "Globals of torch's modules, tracing state, code of their call, what gives way."},
+    {"setup", hooks::py_setup, METH_VARARGS, "Tensor type, number of the running backward, floating dtypes."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look.", -1, functions, nullptr, nullptr, nullptr, nullptr};
 
@@ -27,7 +26,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hooks", "Hooks that only look
 PyMODINIT_FUNC PyInit__hooks() {
   PyObject* const module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  if (!hooks::add_hooks(module) || !hooks::add_calling(module)) {
+  if (!hooks::add_hooks(module)) {
     Py_DECREF(module);
     return nullptr;
   }
