@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
+from lightning_hooks.callbacks._first import First
 from lightning_hooks.callbacks._scaled import ScalerCount
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
@@ -117,10 +118,10 @@ class HooksCallback(EveryStage):
             participant.order = (position, i)
             dispatcher.join(participant)
             self._participants.append(participant)
-        if self._wants_final and "final" not in dispatcher.extras:
+        if self._wants_final and dispatcher.final is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            dispatcher.extras.keep(WrappedHook(pl_module, name, dispatcher).install(), key="final")
+            dispatcher.final = WrappedHook(pl_module, name, dispatcher).install
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> list[Participant]:
         name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
@@ -286,6 +287,7 @@ class HooksCallback(EveryStage):
             if _owner(outer) is not trainer and is_running(_owner(outer)):
                 dispatcher.extras.keep(_Interruption(outer))
         _OWNERS[dispatcher] = known
+        dispatcher.extras.keep(First(trainer, dispatcher).install())
         return dispatcher
 
 

@@ -162,24 +162,3 @@ def test_a_kernel_that_was_built_for_other_moments_does_not_serve():
 
 def test_the_probes_say_what_this_torch_offers():
     assert (probes.exchange_table() is not None) == hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-    assert probes.takes_hook_dictionary()
-
-
-@pytest.mark.parametrize("missing", ["_backward_hooks", "grad_fn"])
-def test_a_torch_without_hook_dictionaries_is_told_apart(missing, monkeypatch):
-    def absent(tensor):
-        raise AttributeError(missing)
-
-    monkeypatch.setattr(torch.Tensor, missing, property(absent), raising=False)
-    assert not probes.takes_hook_dictionary.__wrapped__()
-
-
-def test_a_dictionary_that_is_not_called_does_not_count(monkeypatch):
-    node = type("Node", (), {"_register_hook_dict": lambda self, tensor: None})()
-    monkeypatch.setattr(torch.Tensor, "grad_fn", property(lambda tensor: node), raising=False)
-    assert not probes.takes_hook_dictionary.__wrapped__()
-
-
-def test_a_node_without_the_method_does_not_count(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "grad_fn", property(lambda tensor: object()), raising=False)
-    assert not probes.takes_hook_dictionary.__wrapped__()
