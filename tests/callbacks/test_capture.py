@@ -590,8 +590,13 @@ def test_patterns_that_match_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoMatchError, match="modules: 'encodr' matches nothing; .*'encoder'"):
         make(tmp_path, ActivationCapture("encodr", stages="predict")).predict(Encoder(), rows(2))
     lenient = ActivationCapture("encodr", stages="predict", strict=False)
-    with pytest.warns(UserWarning, match="'encodr' matches nothing"):
+    with pytest.warns(UserWarning) as warned:
         make(tmp_path, lenient).predict(Encoder(), rows(2))
+    said = [str(warning.message) for warning in warned if "encodr" in str(warning.message)]
+    assert len(said) == 2
+    assert said[0].startswith("modules: 'encodr' matches nothing; the nearest names are 'encoder'")
+    assert said[1] == "ActivationCapture: no rule matches anything (modules=('encodr',)); it does nothing in this run"
+    assert not (tmp_path / "captures").exists()
 
 
 def test_match_and_repr() -> None:
