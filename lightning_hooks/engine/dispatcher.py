@@ -293,6 +293,8 @@ class Dispatcher:
             for participant in self.participants:
                 participant.renewed()
             self._hooks.forget()
+        elif self._hooks.compiled_anew():
+            self._hooks.forget()
 
     @property
     def _actors(self) -> list[Participant]:
