@@ -2,7 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print what was found in it
 #   make test    lint, types, import contracts, tests, doctests
-#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
