@@ -5,8 +5,9 @@ FULL=1 python -m benchmarks.run       the same, longer
 python -m benchmarks.run --only kernels writer
 python -m benchmarks.run --only       no benchmark, only the report and the pictures
 python -m benchmarks.run --machine h100    on a second machine: into results/h100 and RESULTS-h100.md, and no pictures
-A quick row of `alternating` measures for about five seconds and starts a process, which takes as long again. The rows of `common`
-are what people run: A and D in a quick run (ten rows), all workloads in a full one. Each benchmark prints its seconds.
+
+A quick row of `alternating` measures for about five seconds and starts a process, which takes as long again. The rows of
+`common` are what people run: A and D in a quick run (ten rows), all workloads in a full one. Each benchmark prints its seconds.
 """
 
 from __future__ import annotations
