@@ -2,7 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
-#   make bench   measure the overhead and write benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
+#   make bench   measure the overhead and write benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make clean   remove everything that the targets created
 
 PYTHON ?= python3

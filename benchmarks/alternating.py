@@ -6,22 +6,23 @@ python -m benchmarks.alternating --workloads A,D --variants everything,final
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from torch.utils.data import DataLoader
 
 from benchmarks import output
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
-from benchmarks.workloads import WORKLOADS, Workload
-from lightning_hooks import UnsupportedError, Watch
+from benchmarks.workloads import WORKLOADS, Cycle, Workload
+from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, UnsupportedError, Watch
 
 
 @dataclass(frozen=True)
@@ -29,26 +30,49 @@ class Variant:
     """What is watched, and how.
 
     Args:
-        rules: makes the rules; None for a callback that does nothing, whose ratio is the noise of the method.
-        idle_hooks: hooks that do nothing, in place of a callback.
+        rules: makes the rules; None in their place is for the default ones.
+        control: a callback that does nothing in place of a monitor; its ratio is the noise of the method.
+        idle_hooks: hooks that do nothing in place of a monitor.
         compiled: whether the net goes through `torch.compile` first.
         single: only one step of each block is watched, to know what one step in a hundred costs.
+        always: makes callbacks that are there in all steps, those without a monitor too.
+        options: of the trainer, in all steps.
+        validated: whether each step is followed by a validation run of one batch.
     """
 
-    rules: Callable[[], list[Watch]] | None
+    rules: Callable[[], list[Watch] | None] = everything
+    control: bool = False
     idle_hooks: bool = False
     compiled: bool = False
     single: bool = False
+    always: Callable[[], list[Callback]] = list
+    options: Mapping[str, Any] = field(default_factory=dict)
+    validated: bool = False
+
+
+def _default_rules() -> None:
+    return None
+
+
+def _clipping() -> list[Callback]:
+    return [GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])]
 
 
 VARIANTS = {
-    "control": Variant(None),
-    "idle_hooks": Variant(None, idle_hooks=True),
-    "everything": Variant(everything),
+    "control": Variant(control=True),
+    "idle_hooks": Variant(idle_hooks=True),
+    "everything": Variant(),
     "final": Variant(lambda: everything(extra_params=("update", "final_grad"))),
     "histograms": Variant(lambda: everything(extra_stats=("histogram",))),
-    "every100": Variant(everything, single=True),
-    "compiled": Variant(everything, compiled=True),
+    "every100": Variant(single=True),
+    "compiled": Variant(compiled=True),
+    "default": Variant(_default_rules),
+    "transforms": Variant(_default_rules, always=_clipping),
+    "bf16": Variant(_default_rules, options={"precision": "bf16-mixed"}),
+    "accumulation": Variant(_default_rules, options={"accumulate_grad_batches": 4}),
+    "validation": Variant(
+        _default_rules, options={"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 0}, validated=True
+    ),
 }
 _EVERY = 100
 _SINGLE_ROUNDS = 2  # times as many
@@ -81,7 +105,7 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         layout: of the run.
     """
     variant = VARIANTS[name]
-    module, loader = workload.make(layout.steps)
+    module, loader = workload.make(layout.steps * variant.options.get("accumulate_grad_batches", 1))
     if variant.compiled:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
@@ -90,7 +114,7 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     mode: Mode
     if variant.idle_hooks:
         mode = IdleHooks(name)
-    elif variant.rules is None:
+    elif variant.control:
         mode = CallbackMode(name, Callback())
     else:
         mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
@@ -101,7 +125,8 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         "kernel": output.kernel_in_use(),
     }
     try:
-        clock = fit(module, loader, layout, [mode])
+        validation = DataLoader(Cycle([workload.batch()], 1), batch_size=None) if variant.validated else None
+        clock = fit(module, loader, layout, [mode], always=variant.always(), validation=validation, options=variant.options)
         if variant.compiled:
             row["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     except UnsupportedError as error:
@@ -121,6 +146,13 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         # What the logger still had to write when the block ended: background work that no step was charged for.
         "drain_ms_per_step": statistics.median(clock.drained[name]) * 1e3 / layout.block,
     }
+    reported = [
+        value
+        for step, value in clock.overhead.items()
+        if layout.mode_at(step) == name and layout.place_of(step) >= layout.warmup
+    ]
+    if reported and not variant.single:  # of one step in a hundred it is the share of all
+        row["overhead"] = statistics.median(reported)
     if variant.single:
         return {**row, **every_nth(clock.at(name, single_at), clock.at(name, single_at + 1), base, watched)}
     return {**row, **asdict(compare(watched, base))}
@@ -161,7 +193,9 @@ def row_of(letter: str, name: str, seconds: float) -> dict[str, Any]:
         seconds: as for `layout_for`.
     """
     workload = WORKLOADS[letter]
-    layout = layout_for(workload, (OFF, name), seconds, least=12 if output.full() else 6)
+    batches = VARIANTS[name].options.get("accumulate_grad_batches", 1)
+    least = 12 if output.full() else 6 if batches == 1 else 3
+    layout = layout_for(replace(workload, step_ms=workload.step_ms * batches), (OFF, name), seconds, least)
     if VARIANTS[name].single:
         # Two of the steps are the watched one and its follower; and the difference is one in a thousand.
         layout = replace(layout, length=max(layout.length, 6), rounds=_SINGLE_ROUNDS * layout.rounds)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import struct
 import time
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.data import DataLoader
 
 from benchmarks.blocks import Layout
@@ -27,12 +29,16 @@ class Clock(Callback):
         layout: which step runs in which mode.
         modes: those of the layout that do something.
         settle: seconds to wait after a mode's block, for processes that work on in the background.
+        batches: of a step: with gradient accumulation several.
     """
 
-    def __init__(self, layout: Layout, modes: Sequence[Mode], settle: float = 0.0) -> None:
+    def __init__(self, layout: Layout, modes: Sequence[Mode], settle: float = 0.0, batches: int = 1) -> None:
         self.layout = layout
         self.modes = {mode.name: mode for mode in modes}
         self.settle = settle
+        self.batches = batches
+        self.overhead: dict[int, float] = {}
+        """The values of `hooks/overhead` in the event file, by step."""
         self.begun: dict[int, float] = {}
         self.ended: dict[int, float] = {}
         self.drained: dict[str, list[float]] = {name: [] for name in layout.modes}
@@ -43,19 +49,22 @@ class Clock(Callback):
             mode.prepare(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.ended[batch_idx - 1] = time.perf_counter()
+        if batch_idx % self.batches:
+            return
+        step = batch_idx // self.batches
+        self.ended[step - 1] = time.perf_counter()
         # The callbacks of this batch are already being called one by one, on the trainer's own list: changing it here takes
         # effect for what comes after this one, which is what is wanted.
-        place = self.layout.place_of(batch_idx)
-        if batch_idx == 0:
+        place = self.layout.place_of(step)
+        if step == 0:
             for mode in self.modes.values():
                 mode.gone(trainer)
-        if place == 0 or batch_idx == self.layout.steps - 1:
-            self._switch(trainer, batch_idx)
+        if place == 0 or step == self.layout.steps - 1:
+            self._switch(trainer, step)
         elif place == 1 and self._leaving is not None:
             self._leaving.gone(trainer)
             self._leaving = None
-        self.begun[batch_idx] = time.perf_counter()
+        self.begun[step] = time.perf_counter()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for mode in self.modes.values():
@@ -101,30 +110,69 @@ class Clock(Callback):
             self.modes[after].start(trainer)
 
 
-def fit(module: LightningModule, loader: DataLoader[Any], layout: Layout, modes: Sequence[Mode], settle: float = 0.0) -> Clock:
+def fit(
+    module: LightningModule,
+    loader: DataLoader[Any],
+    layout: Layout,
+    modes: Sequence[Mode],
+    settle: float = 0.0,
+    always: Sequence[Callback] = (),
+    validation: DataLoader[Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Clock:
     """Run one fit under the clock, with the TensorBoard logger, in a folder that is thrown away.
 
     Args:
         module: what is trained.
-        loader: of at least `layout.steps` batches.
+        loader: of at least the batches of `layout.steps` steps.
         layout: which step runs in which mode.
         modes: those of the layout that do something.
         settle: as for `Clock`.
+        always: callbacks that are there in every step.
+        validation: the batches of a validation run, if there is one.
+        options: further ones of the trainer.
     """
-    clock = Clock(layout, modes, settle)
+    options = options or {}
+    clock = Clock(layout, modes, settle, options.get("accumulate_grad_batches", 1))
     gc.collect()
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(
             max_epochs=1,
             logger=TensorBoardLogger(Path(folder)),
-            callbacks=[clock, *(callback for mode in modes for callback in mode.callbacks)],
+            callbacks=[clock, *always, *(callback for mode in modes for callback in mode.callbacks)],
             accelerator="cpu",
             devices=1,
             enable_progress_bar=False,
             enable_model_summary=False,
             enable_checkpointing=False,
             default_root_dir=folder,
+            **options,
         )
-        trainer.fit(module, loader)
+        trainer.fit(module, loader, validation)
+        clock.overhead = values_of("hooks/overhead", Path(folder))
     return clock
+
+
+def values_of(tag: str, folder: Path) -> dict[int, float]:
+    """The scalars of a tag in the event files of a folder, by step.
+
+    TensorBoard's own reader checks every record in pure Python, which takes minutes for histograms.
+
+    Args:
+        tag: its name.
+        folder: of the run.
+    """
+    found = {}
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        content, position = path.read_bytes(), 0
+        while position + 12 <= len(content):
+            (length,) = struct.unpack_from("<Q", content, position)
+            record = content[position + 12 : position + 12 + length]
+            position += length + 16  # the length, its checksum, the record, its checksum
+            if tag.encode() in record:
+                event = Event.FromString(record)
+                for value in event.summary.value:
+                    if value.tag == tag:
+                        found[event.step] = value.simple_value
+    return found

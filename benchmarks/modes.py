@@ -123,12 +123,12 @@ def _ignore(grad: Tensor) -> None:
     """Called with a gradient."""
 
 
-def monitor_mode(name: str, rules: list[Watch], layout: Layout, place: int | None = None) -> CallbackMode:
+def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, place: int | None = None) -> CallbackMode:
     """A `StatsMonitor` that watches the steps of its own blocks.
 
     Args:
         name: of the mode.
-        rules: what it watches.
+        rules: what it watches; None for its default rules.
         layout: of the run.
         place: watch only this step of each block; default all.
     """

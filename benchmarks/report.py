@@ -18,6 +18,11 @@ _HEADINGS = {
     "final": "The same with `update` and `final_grad`",
     "every100": "Everything at every 100th step",
     "compiled": "Compiled with `torch.compile` (inductor)",
+    "default": "`StatsMonitor()` alone",
+    "transforms": "`StatsMonitor()` beside `ClipByGlobalNorm` on all parameters, over the transform without a monitor",
+    "bf16": "`StatsMonitor()` in `bf16-mixed`",
+    "accumulation": "`StatsMonitor()` with gradients accumulated over four batches",
+    "validation": "`StatsMonitor()` with a validation run of one batch after every step",
 }
 _INTRODUCTION = """# What watching costs
 
@@ -28,8 +33,9 @@ A ratio is the step time with over the step time without. Watched and unwatched 
 `Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not count. A
 step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
 blocks' median steps, in brackets its bootstrapped 95 % interval. *mean* is the same with the blocks' mean steps, which hold
-what happens only now and then, as the records of quick steps, written together every few steps, but also what disturbs the
-machine."""
+what happens only now and then, and what disturbs the machine. *share* is the part of the watched step that watching took,
+1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points."""
+_EMPTY = "*empty hooks* is the ratio with hooks that do nothing on every output and every gradient: what torch itself takes."
 _PEERS = """`lightning_hooks` watches everything (outputs and their gradients too). `wandb.watch(log="all", log_freq=1)` is
 offline and draws histograms of parameters and gradients. The naive callback takes six statistics of outputs, parameters and
 gradients with one `.item()` and one `add_scalar` each."""
@@ -44,7 +50,8 @@ def render(folder: Path = RESULTS) -> str:
     """
     parts = [_head(folder)]
     parts += _overheads(read("control", folder), "native", "control")
-    parts += _overheads(read("alternating", folder), "native")
+    parts += _overheads(read("alternating", folder), "native", empty=_empty(read("control", folder)))
+    parts += _overheads(read("common", folder), "native", "common")
     parts += _overheads(read("compiled", folder), "native", "compiled")
     parts += _overheads(read("reference", folder), "reference", "reference")
     sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
@@ -70,7 +77,15 @@ def _head(folder: Path) -> str:
     return f"{_INTRODUCTION}\n\n## Machine and versions\n\n{table(['', ''], lines)}"
 
 
-def _overheads(found: dict[str, Any] | None, kernel: str, name: str = "alternating") -> list[str]:
+def _empty(found: dict[str, Any] | None) -> dict[str, float]:
+    """The ratio with hooks that do nothing, by workload."""
+    rows = [] if found is None else found["rows"]
+    return {row["workload"]: row["median"] for row in rows if row["variant"] == "idle_hooks"}
+
+
+def _overheads(
+    found: dict[str, Any] | None, kernel: str, name: str = "alternating", empty: dict[str, float] | None = None
+) -> list[str]:
     if found is None:
         return [f"## Overhead: {name}\n\n{_not_run(name)}"]
     parts = []
@@ -78,34 +93,67 @@ def _overheads(found: dict[str, Any] | None, kernel: str, name: str = "alternati
         rows = [row for row in found["rows"] if row["variant"] == variant]
         if rows:
             after = ", without the compiled kernel" if kernel == "reference" else ""
-            parts.append(f"## {heading}{after}\n\n{_ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant)}")
+            beside = empty if variant == "everything" else None
+            body = _ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant, beside)
+            parts.append(f"## {heading}{after}\n\n{body}" + (f"\n\n{_EMPTY}" if beside else ""))
+    reporting = [row for row in found["rows"] if row["variant"] == "transforms"]
+    if reporting:
+        parts.append(f"## What the reports of `ClipByGlobalNorm` take\n\n{_reports(found['rows'], reporting)}")
     drawn = [row for row in found["rows"] if row["variant"] == "histograms"]
     if drawn:
         parts.append(f"## Histograms of everything at every step\n\n{_histograms(found['rows'], drawn)}")
     return parts
 
 
-def _ratios(rows: list[Row], goals: dict[str, float], variant: str) -> str:
-    columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "target"]
+def _ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[str, float] | None = None) -> str:
+    columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "share", "`hooks/overhead`", "target"]
     if variant == "every100":
         columns[4] = "unwatched steps"
+    if empty:
+        columns.insert(4, "empty hooks")
     lines = []
     for row in rows:
         start = [f"{row['workload']}: {row['title']}", row["kernel"]]
         if "skipped" in row:
-            lines.append([*start, "–", f"not measured: {row['skipped']}", "–", "–", "–"])
+            lines.append([*start, "–", f"not measured: {row['skipped']}", *["–"] * (len(columns) - 4)])
             continue
         digits = 4 if variant == "every100" else 3
         ratio = f"{row['median']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
         fifth = f"{row['unwatched']:.4f}" if variant == "every100" else f"{row['of_means']:.3f}"
         target = goals.get(row["workload"])
-        goal = met(row["median"], target)
+        goal = met(row["unwatched"], targets.UNWATCHED) if variant == "every100" else met(row["median"], target)
         if target is not None and row["median"] <= target < row.get("of_means", 0.0) and variant != "every100":
             goal += "; **not by the mean**"
         if "graph_breaks" in row:
             goal += f"; {row['graph_breaks']} graph breaks"
-        lines.append([*start, f"{row['step_ms']:.1f}", ratio, fifth, f"{row['extra_ms']:.2f}", goal])
+        line = [*start, f"{row['step_ms']:.1f}", ratio, fifth, f"{row['extra_ms']:.2f}", *_shares(row), goal]
+        if empty:
+            line.insert(4, f"{empty[row['workload']]:.3f}" if row["workload"] in empty else "–")
+        lines.append(line)
     return table(columns, lines)
+
+
+def _shares(row: Row) -> tuple[str, str]:
+    """The share of the watched step that watching took, and what `hooks/overhead` says of it."""
+    if "overhead" not in row:
+        return "–", "–"
+    share = 1 - 1 / row["median"]
+    agrees = abs(row["overhead"] - share) <= targets.OVERHEAD
+    return f"{share:.3f}", f"{row['overhead']:.3f}, {'agrees' if agrees else '**does not agree**'}"
+
+
+def _reports(rows: list[Row], reporting: list[Row]) -> str:
+    """What a monitor takes more beside a transform than alone: two fits, so the noise of both."""
+    alone = {row["workload"]: row for row in rows if row["variant"] == "default" and "skipped" not in row}
+    lines = []
+    for row in reporting:
+        beside = alone.get(row["workload"])
+        if beside is None:
+            continue
+        extra = row["extra_ms"] - beside["extra_ms"]
+        share = extra / row["step_ms"]
+        lines.append([row["workload"], f"{extra:.2f}", f"{share:.3f}", met(share, targets.REPORTS)])
+    return table(["workload", "extra (ms)", "of the step", "target"], lines)
 
 
 def _histograms(rows: list[Row], drawn: list[Row]) -> str:

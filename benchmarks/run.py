@@ -4,7 +4,10 @@ python -m benchmarks.run              all of it, quick
 FULL=1 python -m benchmarks.run       the same, longer
 python -m benchmarks.run --only kernels writer
 python -m benchmarks.run --only       no benchmark, only the report and the pictures
-python -m benchmarks.run --machine xeon    on a second machine: into results/xeon and RESULTS-xeon.md, and no pictures
+python -m benchmarks.run --machine h100    on a second machine: into results/h100 and RESULTS-h100.md, and no pictures
+
+A quick row of `alternating` measures for about five seconds and starts a process, which takes as long again. The rows of
+`common` are what people run: A and D in a quick run (ten rows), all workloads in a full one. Each benchmark prints its seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.output import RESULTS
+from benchmarks.output import RESULTS, full
 from benchmarks.picture import draw
 from benchmarks.report import render
 
@@ -25,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 RUNS: dict[str, tuple[str, ...]] = {
     "control": ("alternating", "--name", "control", "--variants", "control,idle_hooks"),
     "alternating": ("alternating", "--variants", "everything,final,histograms,every100"),
+    "common": ("alternating", "--name", "common", "--variants", "default,transforms,bf16,accumulation,validation"),
     "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
     "reference": ("alternating", "--name", "reference"),
     "peers": ("peers",),
@@ -46,6 +50,8 @@ def run(name: str, folder: Path) -> bool:
     if name == "reference":
         environment["LIGHTNING_HOOKS_KERNEL"] = "reference"
     module, *options = RUNS[name]
+    if name == "common" and not full():  # five variants: B and C would take most of the time of a quick run
+        options += ["--workloads", "A,D"]
     started = time.perf_counter()
     print(f"== {name}", flush=True)
     done = subprocess.run(
@@ -62,8 +68,8 @@ def places(machine: str | None) -> tuple[Path, Path]:
         machine: what a second machine is called; None for the one whose figures the README shows.
 
     Example:
-        >>> [path.name for path in places("xeon")]
-        ['xeon', 'RESULTS-xeon.md']
+        >>> [path.name for path in places("h100")]
+        ['h100', 'RESULTS-h100.md']
     """
     above = RESULTS.parent
     return (RESULTS, above / "RESULTS.md") if machine is None else (RESULTS / machine, above / f"RESULTS-{machine}.md")

@@ -100,6 +100,9 @@ class Training(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return F.cross_entropy(self.net(batch[0]), batch[1].flatten())
 
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        F.cross_entropy(self.net(batch[0]), batch[1].flatten())
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self._optimizer(self.parameters())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from lightning_hooks.engine.participant import ModulePart, Participant
@@ -25,10 +27,8 @@ def compiled_modules(model: nn.Module) -> dict[int, str]:
         model: the root.
     """
     inside: dict[int, str] = {}
-    for name, module in model.named_modules():
-        if _is_compiled(module):
-            for part in module.modules():
-                inside.setdefault(id(part), name or "the model itself")
+    for name, part in _compiled_parts(model):
+        inside.setdefault(id(part), name)
     return inside
 
 
@@ -71,14 +71,18 @@ class CompiledTaps:
         self._step_handles = step_handles
         self._handles = Handles()
         self._places: dict[int, TracedPlace] = {}
+        self._kept: list[nn.Module] = []
 
     def place(self, participants: Sequence[Participant]) -> None:
         """Put hooks wherever any participant ever does anything, before the first trace.
+
+        `inside` is keyed by the ids of modules, so it is renewed with the hooks and `_kept` keeps these modules alive.
 
         Args:
             participants: in their order.
         """
         self.close()
+        self._kept = [part for _, part in _compiled_parts(self.model)]
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
@@ -89,7 +93,7 @@ class CompiledTaps:
             traced = self._places[id(place.module)] = TracedPlace(place, self.gate, self._step_handles)
             traced.register(self._handles)
         if self._places:
-            forget_graphs()
+            forget_graphs(self._kept)
 
     def changed(self) -> bool:
         """Whether something was compiled, or is no longer, since the hooks were placed."""
@@ -121,29 +125,86 @@ class CompiledTaps:
         self.busy = False
 
 
-def forget_graphs() -> None:
-    """Let the compiler start again: it does not notice hooks on modules that had none when it traced them."""
-    import torch._dynamo
+def forget_graphs(modules: Sequence[nn.Module]) -> None:
+    """Drop the graphs in which modules were traced; those of other models stay.
 
-    torch._dynamo.reset()
+    The compiler does not notice hooks on modules that had none when it traced them. It has a public way to drop every graph
+    of the process only, which is the fallback.
+
+    Args:
+        modules: all modules inside compiled ones, themselves included.
+    """
+    if not _forget(modules):
+        torch.compiler.reset()
+
+
+def _forget(modules: Sequence[nn.Module]) -> bool:
+    """Drop the graphs of modules by torch's private list of them; say whether that worked.
+
+    Torch keeps graphs with the code that was traced, and modules of one class share them. What follows a graph break has code
+    of its own; its graphs are known by the backend, of which each call of `torch.compile` makes one.
+    """
+    try:
+        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+        from torch._dynamo.convert_frame import input_codes
+
+        traced = [(code, _debug_get_cache_entry_list(code)) for code in (seen() for seen in input_codes.seen) if code]
+        wrappers = {id(code) for module in modules if _is_wrapper(module) for code in _codes_of(module)}
+        forwards = {id(code): code for module in modules if not _is_wrapper(module) for code in _codes_of(module)}
+        backends = {id(graph.backend) for code in forwards.values() for graph in _debug_get_cache_entry_list(code)}
+        stale = [
+            code
+            for code, graphs in traced
+            if id(code) in wrappers or id(code) in forwards or any(id(graph.backend) in backends for graph in graphs)
+        ]
+        for code in stale:
+            if _debug_get_cache_entry_list(code):  # without, the code may be marked as one to skip, and stays so
+                reset_code(code)
+        return not any(map(_debug_get_cache_entry_list, [*forwards.values(), *stale]))
+    except (ImportError, AttributeError, TypeError):
+        return False
+
+
+def _codes_of(module: nn.Module) -> Iterator[CodeType]:
+    """The code of a module's forward and of its compiled methods, and of what decorators and the compiler wrapped in them."""
+    compiled = (value for value in vars(module).values() if hasattr(value, "_torchdynamo_orig_callable"))  # Lightning's steps
+    for function in (module.forward, *compiled):
+        while function is not None:
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                yield code
+            function = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "__wrapped__", None)
+
+
+def _compiled_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module inside a compiled one with the name of that one, itself included; nested ones several times."""
+    for name, module in model.named_modules():
+        if _is_compiled(module):
+            for part in module.modules():
+                yield name or "the model itself", part
 
 
 def _all_modules(model: nn.Module) -> Iterator[nn.Module]:
     """Every module once, in any order."""
-    found, left = {model}, [model]
+    found, left = {id(model)}, [model]  # by id: modules may have an equality and a hash of their own
     while left:
         module = left.pop()
         yield module
         for child in module._modules.values():
-            if child is not None and child not in found:
-                found.add(child)
+            if child is not None and id(child) not in found:
+                found.add(id(child))
                 left.append(child)
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
     return (
-        (dynamo is not None and isinstance(module, dynamo.OptimizedModule))
+        _is_wrapper(module)
         or getattr(module, "_compiled_call_impl", None) is not None
         or module.__dict__.get("_compiler_ctx") is not None  # what Lightning keeps of a compiled LightningModule
     )
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """Whether this is what `torch.compile` returned for a module."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
+    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

@@ -308,6 +308,9 @@ class Dispatcher:
             for participant in self.participants:
                 participant.renewed()
             self._hooks.forget()
+        elif self._hooks.compiled_anew():
+            self._hooks.forget()
+            self._hooks.place_inside(self.participants)  # before the first trace, even if nobody acts in this step
 
     @property
     def _actors(self) -> list[Participant]:

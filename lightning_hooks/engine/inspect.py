@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_hooks.engine.custom import resolve_hooks
 from lightning_hooks.engine.dispatcher import live_dispatchers

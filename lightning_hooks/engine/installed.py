@@ -112,6 +112,10 @@ class Installed:
         self.off()
         self._prepared = None
 
+    def compiled_anew(self) -> bool:
+        """Whether a module was compiled, or is no longer, since hooks were placed in compiled code."""
+        return self._compiled.changed()
+
     def place_inside(self, everybody: Sequence[Participant]) -> None:
         """Put hooks inside compiled code wherever anybody ever acts there."""
         self._prepared = None

@@ -19,6 +19,13 @@ def fill(folder: Path) -> None:
     ratios = [{**BASE, **RATIO, "variant": variant} for variant in ("everything", "histograms")]
     hundredth = {**BASE, **RATIO, "variant": "every100", "unwatched": 1.001, "one_step_extra_ms": 0.6}
     output.write("alternating", [*ratios, hundredth], folder)
+    output.write("control", [{**BASE, **RATIO, "variant": "idle_hooks", "median": 1.06}], folder)
+    common = [
+        {**BASE, **RATIO, "variant": "default", "overhead": 0.08},
+        {**BASE, **RATIO, "variant": "transforms", "extra_ms": 0.7, "overhead": 0.01},
+        {**BASE, "variant": "bf16", "skipped": "no bfloat16"},
+    ]
+    output.write("common", common, folder)
     output.write("compiled", [{**BASE, "variant": "compiled", "workload": "C", "skipped": "refused"}], folder)
     peers = [("lightning_hooks", 0.5), ("naive", 21.0), ("wandb.watch", 35.0)]
     output.write("peers", [{**BASE, **RATIO, "who": who, "extra_ms": extra} for who, extra in peers], folder)
@@ -35,8 +42,12 @@ def fill(folder: Path) -> None:
 def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     fill(tmp_path)
     text = render(tmp_path)
-    assert "1.100 [1.050, 1.150] | 1.110 | 0.50 | ≤ 1.12, met |" in text
-    assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | ≤ 1.003, **missed** |" in text
+    assert "1.100 [1.050, 1.150] | 1.060 | 1.110 | 0.50 | – | – | ≤ 1.13, met |" in text
+    assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | – | – | ≤ 1.005, met |" in text
+    assert "| 0.50 | 0.091 | 0.080, agrees | – |" in text
+    assert "| 0.70 | 0.091 | 0.010, **does not agree** | – |" in text
+    assert "| A | 0.20 | 0.040 | ≤ 0.02, **missed** |" in text
+    assert "not measured: no bfloat16" in text
     assert "not measured: refused" in text
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
@@ -48,7 +59,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 9
+    assert render(tmp_path).count("Not run") == 10
     assert draw(tmp_path, tmp_path / "docs") == []
 
 
@@ -63,8 +74,8 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
 
 
 def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:
-    folder, report = places("xeon")
-    assert (folder, report) == (output.RESULTS / "xeon", output.RESULTS.parent / "RESULTS-xeon.md")
+    folder, report = places("h100")
+    assert (folder, report) == (output.RESULTS / "h100", output.RESULTS.parent / "RESULTS-h100.md")
     assert places(None) == (output.RESULTS, output.RESULTS.parent / "RESULTS.md")
     fill(tmp_path)
     assert "scaling.svg" not in render(tmp_path)
@@ -72,5 +83,5 @@ def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_p
 
 
 def test_a_mean_above_the_target_is_said(tmp_path: Path) -> None:
-    output.write("alternating", [{**BASE, **RATIO, "of_means": 1.13, "variant": "everything"}], tmp_path)
-    assert "| 1.130 | 0.50 | ≤ 1.12, met; **not by the mean** |" in render(tmp_path)
+    output.write("alternating", [{**BASE, **RATIO, "of_means": 1.14, "variant": "everything"}], tmp_path)
+    assert "| 1.140 | 0.50 | – | – | ≤ 1.13, met; **not by the mean** |" in render(tmp_path)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import modes, peers
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
-from benchmarks.clock import fit
+from benchmarks.clock import fit, values_of
 from benchmarks.modes import CallbackMode, IdleHooks, everything, monitor_mode
 from benchmarks.naive import NaiveMode
 from benchmarks.scaling import memory, taps_of
@@ -42,6 +44,31 @@ def test_a_workload_is_the_same_each_time() -> None:
 def test_a_variant_runs_and_says_what_it_measured() -> None:
     row = measure(TINY, "everything", Layout((OFF, "everything"), rounds=2, length=2))
     assert row["median"] > 0 and row["low"] <= row["median"] <= row["high"]
+
+
+@pytest.mark.parametrize("name", ["default", "transforms", "bf16", "accumulation", "validation"])
+def test_what_people_run_is_measured_and_compared_with_what_the_event_file_says(name: str) -> None:
+    layout = Layout((OFF, name), rounds=2, length=2, warmup=2, lead=3)
+    row = measure(TINY, name, layout)
+    assert row["median"] > 0 and 0.0 < row["overhead"] < 1.0
+
+
+def test_an_accumulated_step_is_timed_with_all_its_batches() -> None:
+    seen = Seen()
+    layout = Layout((OFF, "seen"), rounds=2, length=2)
+    module, loader = TINY.make(4 * layout.steps)
+    clock = fit(module, loader, layout, [CallbackMode("seen", seen)], options={"accumulate_grad_batches": 4})
+    assert sorted(clock.begun) == list(range(layout.steps))
+    assert [len(block) for name in layout.modes for block in clock.blocks(name)] == [2] * 4
+    assert {batch // 4 for batch in seen.steps} >= {s for s in range(layout.steps) if layout.mode_at(s) == "seen"}
+
+
+def test_the_scalars_of_a_tag_are_read_from_event_files(tmp_path: Path) -> None:
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(3):
+            writer.add_scalar("hooks/overhead", step / 4, step)
+            writer.add_scalar("hooks/overhead_of_another", 1.0, step)
+    assert values_of("hooks/overhead", tmp_path) == {0: 0.0, 1: 0.25, 2: 0.5}
 
 
 def test_hooks_that_do_nothing_are_called_in_their_blocks_only_and_go(monkeypatch: pytest.MonkeyPatch) -> None:

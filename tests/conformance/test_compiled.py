@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
@@ -29,6 +29,7 @@ from lightning_hooks import (
     UnsupportedError,
     Watch,
     assert_no_hooks,
+    instrument,
     load_capture,
     paused,
     print_shapes,
@@ -297,7 +298,7 @@ def test_what_is_compiled_while_the_fit_starts_is_found_before_it_is_traced(
             self.net.compile(backend="aot_eager", fullgraph=True)
 
     model, forgotten = Late(), []
-    monkeypatch.setattr("lightning_hooks.engine.compiled.forget_graphs", lambda: forgotten.append(model.trainer.global_step))
+    monkeypatch.setattr("lightning_hooks.engine.compiled.forget_graphs", lambda _: forgotten.append(model.trainer.global_step))
     monitor = Note(RULES, every_n_steps=3)
     fit(tmp_path, eager, "", monitor, model=model, num_sanity_val_steps=0)
     assert "output_norm/net.blocks.0.up" in monitor.latest and forgotten == [0]
@@ -359,3 +360,153 @@ def test_a_hook_of_ours_in_code_that_somebody_else_compiles_does_not_break_the_g
     with pytest.warns(UserWarning, match=r"were not called in the first watched step: .*compiled"):
         fit(tmp_path, eager, "", monitor, model=Function())
     assert not counters["graph_break"]
+
+
+class Late(Model):
+    """Compiled by itself at the start of an epoch, or in the middle of one."""
+
+    def __init__(self, way: Callable[..., Any], epoch: int = 1, batch: int | None = None) -> None:
+        super().__init__()
+        self.way, self.when = way, (epoch, batch)
+
+    def on_train_epoch_start(self) -> None:
+        if (self.current_epoch, None) == self.when:
+            self.way(self, "aot_eager")
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (self.current_epoch, batch_idx) == self.when:
+            self.way(self, "aot_eager")
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("way", [attribute, in_place, regional])
+def test_what_is_compiled_at_the_start_of_a_later_epoch_is_watched_in_its_graphs(
+    tmp_path: Path, way: Callable[..., Any], every: int
+) -> None:
+    plain, compiled = Note(RULES, every_n_steps=every), Note(RULES, every_n_steps=every)
+    options: dict[str, Any] = {"max_epochs": 3, "num_sanity_val_steps": 0}
+    fit(tmp_path, eager, "", plain, **options)
+    counters.clear()
+    torch.manual_seed(0)
+    fit(tmp_path, eager, "", compiled, model=Late(way), **options)
+    assert len(compiled.records) == len(plain.records) == 18 // every
+    for got, expected in zip(compiled.records, plain.records, strict=True):
+        assert_close(got, expected, 1e-9)
+    assert not counters["graph_break"] and counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("way", [attribute, in_place, regional])
+def test_what_is_compiled_by_a_callback_at_the_start_of_an_epoch_is_watched(tmp_path: Path, way: Callable[..., Any]) -> None:
+    class Compile(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == 1:
+                way(pl_module, "aot_eager")
+
+    for first in (True, False):
+        monitor = Note(RULES)
+        callbacks = [Compile(), monitor] if first else [monitor, Compile()]
+        counters.clear()
+        fit(tmp_path, eager, "", *callbacks, max_epochs=2, num_sanity_val_steps=0)
+        assert len(monitor.records) == 12 and len({frozenset(record) for record in monitor.records}) == 1
+        assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("way", [attribute, in_place, regional])
+def test_what_is_compiled_in_the_middle_of_an_epoch_is_watched(tmp_path: Path, way: Callable[..., Any]) -> None:
+    monitor = Note(RULES)
+    fit(tmp_path, eager, "", monitor, model=Late(way, epoch=0, batch=2), max_epochs=2, num_sanity_val_steps=0)
+    assert len(monitor.records) == 12 and not counters["graph_break"]
+    assert monitor.records[-1].keys() == monitor.records[0].keys()
+
+
+class Other(nn.Module):
+    """A model that nobody watches, with layers of its own and a graph break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        torch._dynamo.graph_break()
+        y: Tensor = self.layer(x)
+        return y
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_graphs_of_other_models_stay(tmp_path: Path, way: Callable[..., Any]) -> None:
+    made: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        made.append(graph)
+        return graph.forward
+
+    x = torch.randn(4, 8)
+    other, stack = torch.compile(Other(), backend=backend), nn.Sequential(Other(), Other())
+    stack.compile(backend=backend)
+    function = torch.compile(lambda x: x.sin() + 1, backend=backend)
+
+    def call() -> int:
+        for each in (other, stack, function):
+            each(x)
+        return len(made)
+
+    before = call()
+    assert before == 4
+    monitor, model = Note(RULES), Model()
+    compiled = way(model, "aot_eager")
+    for callbacks in ([], [monitor, Note(RULES, prefix="again")], [], [monitor]):
+        trainer(tmp_path, *callbacks).fit(compiled, data(), data())
+        assert call() == before
+    assert len({frozenset(record) for record in monitor.records}) == 1
+
+
+class Broken(nn.Module):
+    """The graph breaks, and what follows calls a layer by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return broken_again(self.third, self.second(x))
+
+
+def broken_again(layer: nn.Module, x: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    y: Tensor = layer(x)
+    return y
+
+
+@pytest.mark.parametrize("root", [Broken, lambda: nn.Sequential(Broken(), Broken())])
+@pytest.mark.parametrize("compile_it", [lambda net: torch.compile(net, backend="aot_eager"), None])
+@pytest.mark.parametrize("who", ["itself", "another"])
+def test_hooks_are_seen_in_every_part_of_a_graph_that_was_traced_before(
+    root: Callable[[], nn.Module], compile_it: Any, who: str
+) -> None:
+    def compiled() -> Any:
+        net = root()
+        if compile_it is None:
+            net.compile(backend="aot_eager")
+        return net if compile_it is None else compile_it(net)
+
+    net, x = compiled(), torch.randn(4, 8)
+    first = net if who == "itself" else compiled()  # of the same classes: torch shares its graphs
+    first(x).sum().backward()
+    with instrument(net, watch=[Watch(modules="*", leaves=True, stats="mean")]) as watched:
+        net(x).sum().backward()
+        watched.step()
+        rows = watched.compute()
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    names = [name.replace("_orig_mod.", "") for name in layers]
+    assert all(f"{tensor}_mean/{name}" in rows for name in names for tensor in ("output", "output_grad"))
+
+
+def test_where_torch_does_not_say_which_graphs_it_keeps_all_of_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[bool] = []
+    monkeypatch.setattr("torch.compiler.reset", lambda: gone.append(True))
+    monkeypatch.delattr("torch._C._dynamo.eval_frame._debug_get_cache_entry_list")
+    with instrument(torch.compile(Net(), backend="aot_eager"), watch=[Watch(modules="*")]):
+        assert gone
