@@ -26,12 +26,12 @@ def aggregate_losses(
     """Differentiate several losses and add one combined gradient to `.grad`; replaces `sum(losses).backward()`.
 
     For a plain loop, or for a LightningModule with manual optimization, where it replaces `manual_backward`. Everything
-    that happens to gradients at the optimizer's step follows as usual: `GradientTransforms` at stage `step`, clipping,
+    that happens to gradients at the optimizer's step follows as usual: `GradientTransforms` with `when="step"`, clipping,
     statistics of `grad`. TorchJD computes the combination.
 
     Differences from `backward`, because TorchJD computes gradients with `torch.autograd.grad`:
 
-    - hooks inside the graph (a module's `output_grad`, transforms at stage `backward`) see one pass for each loss;
+    - hooks inside the graph (a module's `output_grad`, transforms with `when="backward"`) see one pass for each loss;
     - hooks after accumulation (`post_accumulate_grad`) do not run;
     - DDP does not average the gradients, so more than one process is refused;
     - the loss scaler is bypassed: with `precision="16-mixed"` gradients would be divided by a scale that was never
