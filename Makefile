@@ -3,7 +3,7 @@
 #   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
-#   make clean   remove everything that the targets created
+#   make clean   remove what the targets made
 
 PYTHON ?= python3
 WORKERS ?= 2
