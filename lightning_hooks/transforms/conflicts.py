@@ -26,7 +26,7 @@ def aggregate_losses(
     """Differentiate several losses and add one combined gradient to `.grad`; replaces `sum(losses).backward()`.
 
     For a plain loop, or for a LightningModule with manual optimization, where it replaces `manual_backward`. Everything
-    that happens to gradients at the optimizer's step follows as usual: `GradientTransforms` at stage `step`, clipping,
+    that happens to gradients at the optimizer's step follows as usual: `GradientTransforms` with `when="step"`, clipping,
     statistics of `grad`. TorchJD computes the combination.
 
     Differences from `backward`, because TorchJD computes gradients with `torch.autograd.grad`:
