@@ -229,6 +229,8 @@ class Dispatcher:
                 if opened is not None:
                     self.renewal.note(opened.key, opened.called)
             self._hooks.end_step()
+            for participant in opened.actors if opened is not None else ():
+                participant.ended()
 
     def off(self) -> None:
         """Take every hook off the model until the next step begins."""

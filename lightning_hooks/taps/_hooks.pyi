@@ -3,7 +3,15 @@ from types import CodeType
 from typing import Any
 from weakref import ReferenceType
 
-def setup(tensor: type, graph_task: Callable[[], int], floating: tuple[Any, ...], direct: bool, /) -> None: ...
+def setup(
+    tensor: type,
+    graph_task: Callable[[], int],
+    floating: tuple[Any, ...],
+    direct: bool,
+    grad_enabled: Callable[[], bool],
+    has_gradient: Callable[..., bool],
+    /,
+) -> None: ...
 def setup_calling(
     globals: dict[str, Any], tracing_state: Callable[[], Any], code: CodeType | None, give_way: Callable[..., None], /
 ) -> None: ...

@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from lightning_hooks.taps.gradients import Visitor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Line:
     """One thing that looks at, or changes, one tensor of a module.
 
@@ -20,11 +20,13 @@ class Line:
         path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
+        absent: called when a step ends in which no call of the module had a tensor at the path, with what it had, in words.
     """
 
     path: str
     visit: Visitor
     changes: bool = False
+    absent: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,26 @@ def hook_gradient(output: Tensor, node: Any, hook: Callable[..., Any]) -> None:
         output._backward_hooks = None
 
 
+def takes_gradient(key: Any, output: Tensor, node: Any) -> bool:
+    """Whether the gradient of a tensor that a module returns as it was given is to be seen for this call.
+
+    Activation checkpointing calls a module twice. A tensor that passes through both calls unchanged is the same one in the
+    graph, or belongs to a graph from outside the checkpoint, and its gradient would count twice.
+
+    Args:
+        key: who sees it; the node holds it as long as the graph lives.
+        output: the tensor.
+        node: of the graph, from which it comes.
+    """
+    if not torch.is_grad_enabled():  # the first call under a reentrant checkpoint
+        return False
+    place = (key, output.output_nr)
+    if place in node.metadata:
+        return False
+    node.metadata[place] = True
+    return True
+
+
 class LookHook(OurHook):
     """A tensor hook for one visitor that only looks.
 
@@ -70,6 +90,13 @@ class LookHook(OurHook):
         """Called by autograd; the gradient is None where a consumer's backward returned none."""
         if grad is not None and self.gate.open:
             self.see(grad)
+
+
+def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor, node: Any) -> bool:
+    """Whether a hook is to see the gradient of the result of a module, which comes from a node of the graph."""
+    if any(output is given for given in args):
+        return takes_gradient(hook, output, node)
+    return torch.is_grad_enabled()  # else it was handed through in another way
 
 
 class PlainHook(OurHook):
@@ -110,7 +137,7 @@ class PlainHook(OurHook):
         self.called.add(id(module))
         if self.see is not None and _graph_task() == -1:  # else a recomputation, see `is_recomputation`
             self.see(output)
-        if self.grad is not None:
+        if self.grad is not None and has_gradient(self.grad, args, output, node):
             hook_gradient(output, node, self.grad)
         return None
 

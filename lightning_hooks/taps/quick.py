@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightning_hooks.taps import _hooks
 from lightning_hooks.taps.calling import CALL, give_way, tracing_state
 from lightning_hooks.taps.handles import OurHook
-from lightning_hooks.taps.plain import TAKES_HOOKS, is_traced
+from lightning_hooks.taps.plain import TAKES_HOOKS, has_gradient, is_traced
 
 
 class LookHook(OurHook, _hooks.Look):
@@ -43,5 +43,7 @@ class StandIn(OurHook, _hooks.StandIn):
 
 
 _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
-_hooks.setup(Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS)
+_hooks.setup(
+    Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), TAKES_HOOKS, torch.is_grad_enabled, has_gradient
+)
 _hooks.setup_calling(vars(sys.modules[nn.Module.__module__]), tracing_state, CALL, give_way)

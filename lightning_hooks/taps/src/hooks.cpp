@@ -14,6 +14,8 @@ namespace {
 PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
+PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
+PyObject* has_gradient = nullptr;  // of plain.py, for a tensor that a module returns as it was given
 PyObject* minus_one = nullptr;
 PyObject *flag_type = nullptr, *plain_type = nullptr;
 PyObject *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
@@ -126,6 +128,19 @@ int in_backward() {
   return inside;
 }
 
+// Whether the gradient of a result is to be seen: not where the module only hands it through, and it is seen elsewhere.
+// -1 with a Python error set.
+int takes_gradient(const Plain* hook, PyObject* args, PyObject* output, PyObject* node) {
+  const Py_ssize_t given = PyTuple_Check(args) ? PyTuple_Size(args) : 0;
+  bool handed = false;
+  for (Py_ssize_t i = 0; i < given && !handed; ++i) handed = PyTuple_GetItem(args, i) == output;
+  PyObject* const answer = handed ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, node, nullptr)
+                                  : PyObject_CallNoArgs(grad_enabled);
+  const int takes = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return takes;
+}
+
 // A result that is not one tensor of numbers which lives no longer than the step.
 PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const otherwise = reinterpret_cast<Plain*>(self)->otherwise;
@@ -141,7 +156,7 @@ int is_plain(PyObject* output) {
 }
 
 // Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
-bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* node) {
+bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output, PyObject* node) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
@@ -150,7 +165,9 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* no
     const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
     if (inside < 0 || (!inside && !show(hook, output))) return false;
   }
-  return hook->grad == Py_None || hook_gradient(output, node, hook->grad);
+  if (hook->grad == Py_None) return true;
+  const int takes = takes_gradient(hook, args, output, node);
+  return takes > 0 ? hook_gradient(output, node, hook->grad) : takes == 0;
 }
 
 // Arguments: the module, its arguments, its result.
@@ -207,22 +224,24 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
   }
-  const bool done = look_at(hook, module, output, node);
+  const bool done = look_at(hook, module, args, output, node);
   Py_DECREF(node);
   if (!done) return nullptr;
   Py_RETURN_NONE;
 }
 
-// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, and whether a
-// node of the graph takes a dictionary of hooks.
+// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, whether a
+// node of the graph takes a dictionary of hooks, what tells whether autograd records, and `has_gradient` of plain.py.
 PyObject* py_setup(PyObject*, PyObject* args) {
-  PyObject *tensor, *task, *dtypes;
+  PyObject *tensor, *task, *dtypes, *enabled, *has;
   int direct;
-  if (!PyArg_ParseTuple(args, "OOOp:setup", &tensor, &task, &dtypes, &direct)) return nullptr;
-  for (PyObject* kept : {tensor, task, dtypes}) Py_INCREF(kept);
+  if (!PyArg_ParseTuple(args, "OOOpOO:setup", &tensor, &task, &dtypes, &direct, &enabled, &has)) return nullptr;
+  for (PyObject* kept : {tensor, task, dtypes, enabled, has}) Py_INCREF(kept);
   tensor_type = tensor;
   graph_task = task;
   floating = dtypes;
+  grad_enabled = enabled;
+  has_gradient = has;
   register_dict = direct ? PyUnicode_InternFromString("_register_hook_dict") : nullptr;
   Py_RETURN_NONE;
 }
