@@ -20,14 +20,17 @@ class AbsentParts:
         self._known: set[str] = set()
 
     def note(self, rule: str, module: str, has: str) -> None:
-        """Take in that the calls of a module had no tensor at the path of a rule.
+        """Take in that the calls of a module had no tensor at the path of a rule, or that one had.
 
         Args:
             rule: names the rule and its tensor.
             module: the name of the module.
-            has: what there was, in words.
+            has: what there was, in words; "" for the tensor. Then nothing is said of the other modules of the rule.
         """
-        if rule not in self._known:
+        if not has:
+            self._known.add(rule)
+            self._new.pop(rule, None)
+        elif rule not in self._known:
             self._new.setdefault(rule, {})[module] = has
 
     def warn(self) -> None:

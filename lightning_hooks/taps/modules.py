@@ -38,7 +38,9 @@ class EagerCall:
         self.step_handles = step_handles
         self.begun: list[tuple[int, list[Contribution]]] = []
         self.leaves = WeakTensorKeyDictionary()  # leaves of the graph whose gradient is seen in this step
-        self.lines: dict[Line, str | None] = {}  # what there was in place of the part of a line; None once that was found
+        self.lines: dict[
+            Line, str | None
+        ] = {}  # what there was in place of the part of a line, "" for the part; None once told
         self.pre_hook = PreHook(self)
         self.forward_hook = ForwardHook(self)
 
@@ -48,7 +50,7 @@ class EagerCall:
         self.leaves.clear()
         for line, has in self.lines.items():
             if has is not None and line.absent is not None:
-                self.lines[line] = None  # told once
+                self.lines[line] = None
                 line.absent(has)
 
     def look_for(self, line: Line, part: Any, tree: Any) -> None:
@@ -62,10 +64,10 @@ class EagerCall:
         if line.absent is None or self.lines.get(line, "") is None:
             return
         if any(True for _ in tensors_in(part)):
-            self.lines[line] = None
+            self.lines[line] = ""
         elif line not in self.lines:
             self.lines[line] = described(tree)
-            self.keep()
+        self.keep()
 
     def part(self, line: Line, tree: Any) -> Any:
         """The part of arguments or of a result that a line means."""

@@ -20,7 +20,8 @@ class Line:
         path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
-        absent: called when a step ends in which no call of the module had a tensor at the path, with what it had, in words.
+        absent: called when the first step with a call of the module ends, with what was there in words where no call had a
+            tensor at the path, and with "" where one had.
     """
 
     path: str

@@ -79,6 +79,10 @@ def test_a_part_that_some_call_of_the_step_has_is_not_missed(tmp_path: Path) -> 
     assert not said(tmp_path, StatsMonitor([Watch(modules="head", tensors="output.loss")]), accumulate_grad_batches=2)
 
 
+def test_a_part_that_another_module_of_the_rule_has_is_not_missed(tmp_path: Path) -> None:
+    assert not said(tmp_path, StatsMonitor([Watch(modules="*", tensors=["output", "output.logits"])]))
+
+
 def test_activation_transforms_say_so(tmp_path: Path) -> None:
     rules = [
         Apply(Scale(0.5), modules="head", tensor="output.logits"),
