@@ -6,9 +6,9 @@ import copy
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.changer import Changer
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.participant import ModulePart
@@ -33,6 +33,7 @@ class ActivationChanger(Changer):
         super().__init__(links, order=order, rank=rank)
         self._stages = [link.rule.stages or ("train",) for link in self.links]
         self._parts: list[_ForwardPart] = []
+        self.absent = AbsentParts()
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The links whose rule names the stage."""
@@ -51,6 +52,10 @@ class ActivationChanger(Changer):
         """Forget the calls of the last batch, which nobody will compute again."""
         for part in self._parts:
             part.calls.clear()
+
+    def ended(self) -> None:
+        """Say which parts no module had."""
+        self.absent.warn()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for each module that a link acts on in this stage."""
@@ -76,13 +81,17 @@ class _ForwardPart:
         self.random = bool(getattr(link.transform, "random", False))
         self.calls: list[_Before] = []
 
+    def absent(self, has: str) -> None:
+        """Note that the module has no such tensor."""
+        self.changer.absent.note(f"{self.link.place}: {self.link.tensor!r}", self.target.name, has)
+
     def change(self, tensor: Tensor) -> Tensor | None:
         """The activation that goes on, or None where it stays as it is."""
+        self.link.refuse_transformed(tensor, self.target.name)
         if not is_recomputation():
             result = self._first(tensor)
             if self.changer.reporting:
-                with torch.no_grad():
-                    self.link.report.take([tensor.detach()], [result.detach()])
+                self.link.report_on(tensor, result, self.target.name)
         else:
             result = self._again(tensor) if self.random or self.calls else self._run(tensor)
         return None if result is tensor else result

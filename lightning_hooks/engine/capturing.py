@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
+from lightning_hooks.stats.prepare import TRANSFORMED, first_line, inside_transform, is_plain, kind_of, with_memory
 
 Take = Callable[[str, Tensor, int, str], None]
 
@@ -46,6 +50,8 @@ class CaptureParticipant(Participant):
         self.reduce = reduce
         self.take = take
         self.now = (0, "train")
+        self._unreadable: set[str] = set()
+        self.absent = AbsentParts()
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """Every step of the schedule, in the stages."""
@@ -63,6 +69,19 @@ class CaptureParticipant(Participant):
         """The modules."""
         return self.targets
 
+    def say_unreadable(self, name: str, tensor: Tensor, error: Exception) -> None:
+        """Warn once of a module whose tensors are of a type that cannot be read."""
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            warnings.warn(
+                f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
+                stacklevel=2,
+            )
+
+    def ended(self) -> None:
+        """Say which parts no module had."""
+        self.absent.warn()
+
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
         """A part for every module."""
         at, path = parse_tensor(self.tensor)
@@ -79,7 +98,25 @@ class _Copy:
         self.owner = owner
         self.name = name
 
+    def absent(self, has: str) -> None:
+        """Note that the module has no such tensor."""
+        self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, has)
+
     def change(self, tensor: Tensor) -> None:
         """Hand the tensor on."""
-        with torch.no_grad():
-            self.owner.take(self.name, self.owner.reduce(tensor.detach()), *self.owner.now)
+        owner = self.owner
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"ActivationCapture: the {owner.tensor} of {self.name} cannot be captured: it is a {TRANSFORMED}, whose values "
+                f"are not those of the step. Leave {self.name} out of modules, or call the function without the hooks: with "
+                "lightning_hooks.paused(model)"
+            )
+        try:
+            with torch.no_grad():
+                seen = with_memory(owner.reduce(tensor.detach()))
+        except Exception as error:
+            if is_plain(tensor):
+                raise
+            owner.say_unreadable(self.name, tensor, error)
+            return
+        owner.take(self.name, seen, *owner.now)

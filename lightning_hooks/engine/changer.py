@@ -229,13 +229,14 @@ class _BackwardPart:
         scaler must see the overflow.
         """
         changer, scale = self.changer, self.changer.scale()
+        self.link.refuse_transformed(grad, self.target.name)
         if scale is None:
             seen = grad
         else:
             seen = grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
         (result,) = self.link.run([seen], [self.target.name], [self.param], changer.step, owned=False)
         if changer.reporting:
-            self.link.report.take([seen], [result])
+            self.link.report_on(seen, result, self.target.name)
         if result is seen:
             return None
         if scale is None:

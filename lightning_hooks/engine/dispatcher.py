@@ -247,6 +247,8 @@ class Dispatcher:
                 if opened is not None:
                     self.renewal.note(opened.key, opened.called)
             self._hooks.end_step()
+            for participant in opened.actors if opened is not None else ():
+                participant.ended()
 
     def pause(self, paused: bool) -> None:
         """Take the hooks off, or, when the outermost pause ends, put back those of a step that is still open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from lightning_hooks.errors import InPlaceError, TransformError
+from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
 from lightning_hooks.rules import Apply
 from lightning_hooks.select import Target
-from lightning_hooks.stats.prepare import elements
+from lightning_hooks.stats.prepare import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
@@ -51,6 +52,7 @@ class Link:
         initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
         self.context = Context(seed=self.seed, state=initial)
         self.report = Report()
+        self._unreadable: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -80,6 +82,23 @@ class Link:
         if self.when != "step":
             self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
             self.context.generators.clear()
+
+    def refuse_transformed(self, tensor: Tensor, name: str) -> None:
+        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward.
+
+        Args:
+            tensor: the gradient or activation.
+            name: of the target.
+
+        Raises:
+            UnsupportedError: it is one of those.
+        """
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"{self.place}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
+                "are not those of the training step, and state, random numbers and reports would be made of them. Leave "
+                f"{name} out of the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
+            )
 
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
         """Call the transform and check what it returns.
@@ -122,6 +141,28 @@ class Link:
                     )
         self._check(tensors, results, names)
         return list(results)
+
+    def report_on(self, before: Tensor, after: Tensor, name: str) -> None:
+        """Report on one tensor; one of a type that cannot be read is named in a warning instead.
+
+        Args:
+            before: as it came.
+            after: as it left.
+            name: of the target.
+        """
+        try:
+            with torch.no_grad():
+                self.report.take([before.detach()], [after.detach()])
+        except Exception as error:
+            if is_plain(before):
+                raise
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                warnings.warn(
+                    f"{self.place}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(before)} cannot be "
+                    f"read: {first_line(error)}",
+                    stacklevel=2,
+                )
 
     def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
         if not isinstance(results, (list, tuple)) or len(results) != len(tensors):

@@ -23,7 +23,7 @@ class Moments:
 
     def __init__(self) -> None:
         self.scale: Tensor | None = None
-        self._memos: dict[int, Memo] = {}
+        self._memos: dict[int, tuple[HasParameters, Memo]] = {}  # with the optimizer, whose id stays its own
 
     def clear(self) -> None:
         """Forget what was measured in the step that ends."""
@@ -72,8 +72,9 @@ class Moments:
 
     def _memo(self, optimizer: HasParameters, active: Sequence[Participant]) -> Memo:
         if id(optimizer) not in self._memos:
-            self._memos[id(optimizer)] = Memo(shared=len(active) > 1 and sum(p.reads for p in active) > 1)
-        return self._memos[id(optimizer)]
+            memo = Memo(shared=len(active) > 1 and sum(p.reads for p in active) > 1)
+            self._memos[id(optimizer)] = optimizer, memo
+        return self._memos[id(optimizer)][1]
 
 
 def hook_updates(optimizer: Optimizer, moment: Callable[[str, HasParameters], None], handles: Handles) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
 from lightning_hooks.engine.pairs import PairWatch
@@ -30,6 +31,7 @@ from lightning_hooks.stats.amending import rescale, withdraw
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.merged import Merged, Merging
+from lightning_hooks.stats.prepare import TRANSFORMED, inside_transform
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
 
@@ -83,6 +85,7 @@ class Observer(Participant):
         self._unmeasurable: set[str] = set()
         self._absent: set[str] = set()  # tensors of an optimizer's state that one did not have
         self.calls_checked = False
+        self.absent = AbsentParts()
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -174,6 +177,10 @@ class Observer(Participant):
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
+    def ended(self) -> None:
+        """Say which parts no module had."""
+        self.absent.warn()
+
     def all_targets(self) -> Iterable[Target[Any]]:
         """Those of its rows."""
         return (row.target for row in self.plan.rows)
@@ -195,7 +202,7 @@ class Observer(Participant):
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
         """What sees the gradients of micro-batches, where a statistic is about them."""
-        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key))
+        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key), self.say_unmeasurable)
 
     @property
     def needs_updates(self) -> bool:
@@ -330,14 +337,27 @@ class Observer(Participant):
             else:
                 self.table.add(row, look)
         except UnmeasurableError as error:
-            tap = self.plan.rows[row]
-            if tap.name not in self._unmeasurable:
-                self._unmeasurable.add(tap.name)
-                warnings.warn(f"{tap.tensor} of {tap.name} is not measured: a {error} has no readable elements", stacklevel=2)
+            self.say_unmeasurable(row, error)
         except StopIteration as error:  # would end the epoch silently
             self.fail(RuntimeError(f"a statistic of {self.plan.rows[row].name} raised StopIteration: {error}"))
         except Exception as error:
-            self.fail(error)
+            if inside_transform(look.tensor):  # of a user's statistic, say
+                self.say_unmeasurable(row, UnmeasurableError(TRANSFORMED))
+            else:
+                self.fail(error)
+
+    def say_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
+        """Warn of a tensor that cannot be read: once for each module or parameter, once in all for what a transform hides.
+
+        Args:
+            row: the index of the tap.
+            error: says what kind of tensor it is.
+        """
+        tap = self.plan.rows[row]
+        key = TRANSFORMED if str(error) == TRANSFORMED else tap.name
+        if key not in self._unmeasurable:
+            self._unmeasurable.add(key)
+            warnings.warn(f"{tap.tensor} of {tap.name} is not measured: a {error} has no readable elements", stacklevel=2)
 
     def _read(self, optimizer: HasParameters, tensor: str, memo: Memo, value_of: Any, scale: Tensor | None = None) -> None:
         read(self, self._due_rows(optimizer, tensor), tensor, memo, value_of, scale)

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from lightning_hooks.engine.plan import Plan
 from lightning_hooks.engine.rows import Row
 from lightning_hooks.engine.shards import refuse_sharded
-from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.moments import COUNT, M2, MEAN
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
-from lightning_hooks.stats.prepare import local_part
+from lightning_hooks.stats.prepare import is_plain, local_part
 from lightning_hooks.stats.table import Table
+
+Say = Callable[[int, UnmeasurableError], None]
 
 
 class PairWatch:
@@ -44,20 +46,25 @@ class PairWatch:
         self._before.update(self._now)
         self._now = {}
 
-    def param_parts(self, due: Callable[[Row], bool]) -> Iterable[tuple[nn.Parameter, _Part]]:
-        """A part for each parameter whose micro-batches are seen."""
+    def param_parts(self, due: Callable[[Row], bool], say: Say) -> Iterable[tuple[nn.Parameter, _Part]]:
+        """A part for each parameter whose micro-batches are seen.
+
+        Args:
+            due: whether a row is.
+            say: called with the index of a row and why a micro-batch of it cannot be read.
+        """
         for row in self.summed:
             if due(row):
-                yield row.target.value, _Part(self.table, row)
+                yield row.target.value, _Part(self.table, row, say)
 
     def take(self, row: int, gradient: Tensor) -> None:
         """Compare the gradient of a step with the one before, and keep a copy of it.
 
         Args:
             row: the index of the parameter's gradient.
-            gradient: of the step; a sparse one is not compared.
+            gradient: of the step; one that is sparse or of a type of its own is not compared.
         """
-        if row not in self._kept or gradient.layout is not torch.strided:
+        if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
             return
         before = self._before.get(row)
         gradient = local_part(gradient)
@@ -74,14 +81,19 @@ class _Part:
     changes = False
     last = True
 
-    def __init__(self, table: Table, row: Row) -> None:
+    def __init__(self, table: Table, row: Row, say: Say) -> None:
         self.table = table
         self.row = row
+        self.say = say
 
     def look(self, look: Measurement) -> None:
         """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
         sums = self.table.pair_sums(self.row.index)
-        new = look.moments.to(sums.device, non_blocking=True)
+        try:
+            new = look.moments.to(sums.device, non_blocking=True)
+        except UnmeasurableError as error:
+            self.say(self.row.index, error)
+            return
         if self.row.target.value.grad is None:
             sums[SMALL:] = 0.0
         sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()

@@ -111,6 +111,9 @@ class Participant:
     def batch(self) -> None:
         """Called when a batch of a step that is due begins."""
 
+    def ended(self) -> None:
+        """Called when a step in which it acted has ended."""
+
     def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
 

@@ -66,4 +66,16 @@ def _changes(parts: Iterable[Any]) -> bool:
 
 
 def _line(shared: _Shared) -> Line:
-    return Line(shared.path, Chain(shared.parts).visitor, _changes(shared.parts))
+    absent = _Absent(shared.parts) if shared.path else None
+    return Line(shared.path, Chain(shared.parts).visitor, _changes(shared.parts), absent)
+
+
+class _Absent:
+    """Tells parts that what they are to see is not there."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.parts = [part for part in parts if hasattr(part, "absent")]
+
+    def __call__(self, has: str) -> None:
+        for part in self.parts:
+            part.absent(has)

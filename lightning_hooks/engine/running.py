@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_hooks.engine.links import version_of
 from lightning_hooks.errors import HookError
 from lightning_hooks.rules import Hook
+from lightning_hooks.stats.prepare import TRANSFORMED, is_transformed
 from lightning_hooks.taps.tree import tensors_in
 
 _SAME: Final = ("shape", "dtype", "device", "layout")
@@ -60,6 +61,11 @@ class Runner:
         if self.rule.kind in _RETURNS_NOTHING:
             raise HookError(f"{self._here} returned {type(result).__name__}; what a hook of this kind returns is not used")
         if self.rule.checked and like is not None:
+            if any(map(is_transformed, tensors_in(args))):
+                raise HookError(
+                    f"{self._here} returned something in the place of a {TRANSFORMED}. Leave {self.name} out of the rule, "
+                    "or set checked=False where that is meant"
+                )
             self._check(result, like)
         return result
 

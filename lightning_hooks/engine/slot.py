@@ -37,6 +37,11 @@ class Slot:
         """A function, made anew, that merges a tensor into the row, straight where that can be."""
         return self.observer.table.writer(self.row, self.observer.detour)
 
+    def absent(self, has: str) -> None:
+        """Note that the module has no such tensor."""
+        row = self.observer.plan.rows[self.row]
+        self.observer.absent.note(f"watch: {row.tensor!r}", row.name, has)
+
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
         if self.observer.sample is not None:

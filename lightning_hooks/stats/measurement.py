@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.moments import merge, zeros_row
-from lightning_hooks.stats.prepare import elements, kind_of, local_part
+from lightning_hooks.stats.prepare import elements, is_plain, is_transformed, kind_of, local_part, plain_numbers
 
 
 class UnmeasurableError(TypeError):
@@ -76,10 +78,7 @@ class Measurement:
             if packed is not None:
                 self._moments = _unpacked(packed)
             else:
-                dense, zeros = self._elements()
-                self._moments = kernels.measure(dense)
-                if zeros:
-                    self._moments = merge(self._moments, zeros_row(zeros, dense.device))
+                self._moments = self._read(_moments_of)
         return self._moments
 
     @property
@@ -90,16 +89,27 @@ class Measurement:
             if packed is not None:
                 self._histogram = _unpacked(packed)
             else:
-                dense, zeros = self._elements()
-                self._histogram = histogram(dense)
-                self._histogram[BUCKETS // 2] += zeros
+                self._histogram = self._read(_histogram_of)
         return self._histogram
 
-    def _elements(self) -> tuple[Tensor, int]:
-        found = elements(self.tensor)
-        if found is None:
-            raise UnmeasurableError(kind_of(self.tensor))
-        return found
+    def _read(self, measure: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """What `measure` makes of the elements and the number of zeros beside them.
+
+        Raises:
+            UnmeasurableError: there are no elements, or a subclass of tensors has not what it takes to read them.
+        """
+        if is_transformed(self._seen):
+            raise UnmeasurableError(kind_of(self._seen))
+        try:
+            found = elements(self.tensor)
+            result = None if found is None else plain_numbers(measure(*found))
+        except Exception as error:
+            if is_plain(self._seen):
+                raise
+            raise UnmeasurableError(kind_of(self._seen)) from error
+        if result is None:
+            raise UnmeasurableError(kind_of(self._seen))
+        return result
 
 
 def measure_all(tensors: list[Tensor]) -> list[Measurement]:
@@ -115,7 +125,10 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
     for look in looks:
         if look._packed is not None:
             continue
-        if look.tensor.layout is torch.strided and look.tensor.is_floating_point() and not look.tensor.is_nested:
+        seen = look._seen
+        if not is_plain(local_part(seen)) or is_transformed(seen):  # alone, as it may not be measurable
+            continue
+        if seen.layout is torch.strided and seen.is_floating_point() and not seen.is_nested:
             by_device.setdefault(look.tensor.device, []).append(look)
     for group in by_device.values():
         if group[0].tensor.is_meta:
@@ -123,6 +136,17 @@ def measure_all(tensors: list[Tensor]) -> list[Measurement]:
         for look, moments in zip(group, kernels.measure_many([local_part(look.tensor) for look in group]), strict=True):
             look._moments = moments
     return looks
+
+
+def _moments_of(dense: Tensor, zeros: int) -> Tensor:
+    moments = kernels.measure(dense)
+    return merge(moments, zeros_row(zeros, dense.device)) if zeros else moments
+
+
+def _histogram_of(dense: Tensor, zeros: int) -> Tensor:
+    counts = histogram(dense)
+    counts[BUCKETS // 2] += zeros
+    return counts
 
 
 def _unpacked(numbers: bytes) -> Tensor:

@@ -3,10 +3,65 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+TRANSFORMED: Final = "tensor inside a transform of torch.func (grad, vmap, jvp, …) or a batched backward"
+"""The kind of tensors that stand for others while a function is transformed."""
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is one of torch's own types, not a subclass with gaps of its own."""
+    return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor exists only inside a transform of `torch.func` or a batched backward: it has no memory of its own."""
+    if not is_plain(tensor) or tensor.layout is not torch.strided:
+        return False
+    if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_mkldnn:
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
+def plain_numbers(tensor: Tensor) -> Tensor:
+    """A small tensor of torch's own type with the numbers that a subclass gives."""
+    if type(tensor) is Tensor:
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.data_ptr():
+            return tensor.as_subclass(Tensor)
+        device = tensor.device
+    return torch.tensor(tensor.tolist(), dtype=torch.float64, device=device)
+
+
+def with_memory(tensor: Tensor) -> Tensor:
+    """A tensor of torch's own type in place of one of a subclass that has memory; sharded and nested ones as they are.
+
+    Raises:
+        TypeError: there is no memory behind it.
+    """
+    if is_plain(tensor) or tensor.is_nested or hasattr(tensor, "to_local"):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        if not tensor.data_ptr() and tensor.numel():
+            raise TypeError("it has no memory of its own")
+        return tensor.as_subclass(Tensor)
+
+
+def inside_transform(tensor: Tensor) -> bool:
+    """As `is_transformed`, also for a tensor from outside that is seen where new tensors are such ones.
+
+    Args:
+        tensor: what is seen.
+    """
+    return is_transformed(tensor) or is_transformed(torch.empty(0))
 
 
 def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
@@ -63,6 +118,15 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def kind_of(tensor: Tensor) -> str:
     """A few words that name the kind of a tensor, for a warning."""
+    if is_transformed(tensor):
+        return TRANSFORMED
+    if not is_plain(tensor):
+        return f"tensor of type {type(tensor).__module__}.{type(tensor).__qualname__}"
     kinds = {"meta": tensor.is_meta, "quantized": tensor.is_quantized, "nested": tensor.is_nested}
     named = [name for name, is_it in kinds.items() if is_it] or [str(tensor.layout)]
     return f"{' '.join(named)} tensor of dtype {tensor.dtype}"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error of somebody else's, for a warning."""
+    return str(error).partition("\n")[0]

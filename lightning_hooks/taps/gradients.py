@@ -143,3 +143,30 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
                 todo.append(following)
         for contribution, positions in found.items():
             contribution.watch(node, positions)
+
+
+def takes_gradient(key: Any, output: Tensor) -> bool:
+    """Whether the gradient of a tensor that a module returns as it was given is to be seen for this call.
+
+    Activation checkpointing calls a module twice. A tensor that passes through both calls unchanged is the same one in the
+    graph, or belongs to a graph from outside the checkpoint, and its gradient would count twice.
+
+    Args:
+        key: who sees it; the node of the tensor holds it as long as the graph lives.
+        output: the tensor, which comes from a node of the graph.
+    """
+    if not torch.is_grad_enabled():  # the first call under a reentrant checkpoint
+        return False
+    node: Any = output.grad_fn
+    mark = (key, output.output_nr)
+    if mark in node.metadata:
+        return False
+    node.metadata[mark] = True
+    return True
+
+
+def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
+    """Whether a hook is to see the gradient of the result of a module, which comes from a node of the graph."""
+    if any(output is given for given in args):
+        return takes_gradient(hook, output)
+    return torch.is_grad_enabled()  # else it was handed through in another way

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_hooks import backends
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.gradients import GradHook, Visitor
+from lightning_hooks.taps.gradients import GradHook, Visitor, has_gradient
 from lightning_hooks.taps.handles import OurHook
 
 graph_task: Callable[[], int] = torch._C._current_graph_task_id
@@ -78,7 +78,7 @@ class PythonPlainHook(OurHook):
         self.called.add(id(module))
         if self.see is not None and graph_task() == -1:  # else a recomputation, see `is_recomputation`
             self.see(output)
-        if self.grad is not None:
+        if self.grad is not None and has_gradient(self.grad, args, output):
             output.register_hook(self.grad)
         return None
 
@@ -107,7 +107,7 @@ else:
             return self.run(module, args, output)
 
     _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
-    _compiled.setup_hooks(Tensor, graph_task, (torch.float32, *_FLOATING))
+    _compiled.setup_hooks(Tensor, graph_task, (torch.float32, *_FLOATING), torch.is_grad_enabled, has_gradient)
 
 
 def plain_hooks(module: nn.Module) -> Iterator[PlainHook]:

@@ -11,12 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lightning_hooks.taps.gate import Gate
-from lightning_hooks.taps.gradients import Contribution, GradHook, Visitor, connect, contributions, sequence_number
+from lightning_hooks.taps.gradients import (
+    Contribution,
+    GradHook,
+    Visitor,
+    connect,
+    contributions,
+    sequence_number,
+    takes_gradient,
+)
 from lightning_hooks.taps.handles import Handles, OurHook
 from lightning_hooks.taps.place import Call, Line, Place
-from lightning_hooks.taps.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+from lightning_hooks.taps.tree import Arguments, described, is_measured, map_tensors, part_of, tensors_in
 
 
 class EagerCall:
@@ -28,19 +37,56 @@ class EagerCall:
         step_handles: takes over the handles on tensors that may outlive a step.
     """
 
-    __slots__ = ("begun", "forward_hook", "gate", "place", "pre_hook", "step_handles")
+    __slots__ = ("begun", "forward_hook", "gate", "leaves", "lines", "place", "pre_hook", "step_handles")
 
     def __init__(self, place: Place, gate: Gate, step_handles: Handles) -> None:
         self.place = place
         self.gate = gate
         self.step_handles = step_handles
         self.begun: list[tuple[int, list[Contribution]]] = []
+        self.leaves = WeakTensorKeyDictionary()  # leaves of the graph whose gradient is seen in this step
+        self.lines: dict[
+            Line, str | None
+        ] = {}  # what there was in place of the part of a line, "" for the part; None once told
         self.pre_hook = PreHook(self)
         self.forward_hook = ForwardHook(self)
 
     def remove(self) -> None:
-        """Forget calls that never returned, as recomputations that stop early: they hold a graph and its tensors."""
+        """Forget the step: calls that never returned, as recomputations that stop early, hold a graph and its tensors."""
         self.begun.clear()
+        self.leaves.clear()
+        for line, has in self.lines.items():
+            if has is not None and line.absent is not None:
+                self.lines[line] = None
+                line.absent(has)
+
+    def look_for(self, line: Line, part: Any, tree: Any) -> None:
+        """Note whether a call has a tensor where a line expects one.
+
+        Args:
+            line: which.
+            part: what is there.
+            tree: of which it is a part.
+        """
+        if line.absent is None or self.lines.get(line, "") is None:
+            return
+        if any(True for _ in tensors_in(part)):
+            self.lines[line] = ""
+        elif line not in self.lines:
+            self.lines[line] = described(tree)
+        self.keep()
+
+    def part(self, line: Line, tree: Any) -> Any:
+        """The part of arguments or of a result that a line means."""
+        part = _part(tree, line.path) if isinstance(tree, Arguments) else part_of(tree, line.path)
+        if line.path:
+            self.look_for(line, part, tree)
+        return part
+
+    def keep(self) -> None:
+        """Have `remove` called when the step ends."""
+        if self not in self.step_handles:
+            self.step_handles.keep(self, key=self)
 
     @property
     def rewrites_inputs(self) -> bool:
@@ -68,19 +114,19 @@ class PreHook(OurHook):
         elif place.input_grad:
             pending = []
             for line in place.input_grad:
-                tensors = list(_measured(_part(arguments, line.path)))
-                pending.append(contributions(tensors, line.visit, call.gate))
-            if call not in call.step_handles:
-                call.step_handles.keep(call, key=call)
+                tensors = list(_measured(call.part(line, arguments)))
+                with torch._C.DisableTorchFunctionSubclass():
+                    pending.append(contributions(tensors, line.visit, call.gate))
+            call.keep()
             call.begun.append((sequence_number(), [contribution for group in pending for contribution in group]))
         for item in place.before:
             if isinstance(item, Call):
                 changed = item.visit(module, arguments.args, arguments.kwargs)
                 arguments = arguments if changed is None else Arguments(*changed)
             elif item.changes:
-                arguments = _changed(arguments, item)
+                arguments = _changed(arguments, call.part(item, arguments), item)
             elif not is_recomputation():
-                for tensor in _measured(_part(arguments, item.path)):
+                for tensor in _measured(call.part(item, arguments)):
                     item.visit(tensor)
         return None if arguments is given else (arguments.args, arguments.kwargs)
 
@@ -105,35 +151,43 @@ class ForwardHook(OurHook):
                 changed = item.visit(module, args, kwargs, output)
                 output = output if changed is None else changed
             elif item.changes:
-                output = _changed(output, item)
+                output = _changed(output, call.part(item, output), item)
             elif not is_recomputation():
-                for tensor in _measured(part_of(output, item.path)):
+                for tensor in _measured(call.part(item, output)):
                     item.visit(tensor)
         if call.begun:
             start, pending = call.begun.pop()
-            _connect_each(pending, list(tensors_in(output)), start)
-        if place.output_grad:
-            self._hook_outputs(output)
+            with torch._C.DisableTorchFunctionSubclass():
+                _connect_each(pending, list(tensors_in(output)), start)
+        if place.output_grad and torch.is_grad_enabled():  # else what is handed through belongs to a graph from outside
+            with torch._C.DisableTorchFunctionSubclass():  # hooks are no business of a subclass
+                self._hook_outputs((args, kwargs), output)
         for visit in place.node:
-            for node in dict.fromkeys(t.grad_fn for t in _measured(output) if t.grad_fn is not None):
+            with torch._C.DisableTorchFunctionSubclass():
+                nodes = dict.fromkeys(t.grad_fn for t in _measured(output) if t.grad_fn is not None)
+            for node in nodes:
                 visit(node)
         return None if output is given else output
 
-    def _hook_outputs(self, output: Any) -> None:
+    def _hook_outputs(self, given: Any, output: Any) -> None:
         call = self.call
         visitors: dict[int, tuple[Tensor, list[Visitor]]] = {}
         for line in call.place.output_grad:
             seen: set[int] = set()
-            for tensor in _measured(part_of(output, line.path)):
+            for tensor in _measured(call.part(line, output)):
                 if tensor.requires_grad and id(tensor) not in seen:
                     seen.add(id(tensor))
                     visitors.setdefault(id(tensor), (tensor, []))[1].append(line.visit)
-        for key, (tensor, visits) in visitors.items():
+        for tensor, visits in visitors.values():
             if not tensor.is_leaf:
-                tensor.register_hook(GradHook(visits, call.gate))
-            elif (id(self), key) not in call.step_handles:
+                handed = any(tensor is other for other in tensors_in(given))
+                if not handed or takes_gradient(call, tensor):
+                    tensor.register_hook(GradHook(visits, call.gate))
+            elif tensor not in call.leaves:
                 # A parameter or an input handed through may outlive the step: its hook is ours to take away again.
-                call.step_handles.keep(tensor.register_hook(GradHook(visits, call.gate)), key=(id(self), key))
+                call.leaves[tensor] = None
+                call.keep()
+                call.step_handles.keep(tensor.register_hook(GradHook(visits, call.gate)))
 
 
 def is_recomputation() -> bool:
@@ -145,10 +199,10 @@ def _part(arguments: Arguments, path: str) -> Any:
     return part_of(arguments, path) if path else (arguments.args, arguments.kwargs)
 
 
-def _changed(tree: Any, line: Line) -> Any:
+def _changed(tree: Any, part: Any, line: Line) -> Any:
     """The tree with what the visitor made of each tensor of the part; the same object where nothing changed."""
     new: dict[int, Tensor] = {}
-    for tensor in _measured(_part(tree, line.path) if isinstance(tree, Arguments) else part_of(tree, line.path)):
+    for tensor in _measured(part):
         if id(tensor) not in new:  # one tensor given twice stays one
             result = line.visit(tensor)
             if result is not None and result is not tensor:

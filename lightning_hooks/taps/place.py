@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from lightning_hooks.taps.gradients import Visitor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Line:
     """One thing that looks at, or changes, one tensor of a module.
 
@@ -20,11 +20,14 @@ class Line:
         path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
+        absent: called when the first step with a call of the module ends, with what was there in words where no call had a
+            tensor at the path, and with "" where one had.
     """
 
     path: str
     visit: Visitor
     changes: bool = False
+    absent: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

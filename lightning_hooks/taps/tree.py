@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()
+_SHOWN = 10
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
@@ -103,6 +105,36 @@ class Arguments:
     kwargs: dict[str, Any]
 
 
+def described(tree: Any) -> str:
+    """What the arguments or the result of a module consist of, in words.
+
+    Example:
+        >>> described({"loss": 1, "logits": 2})
+        "a dict with 'loss', 'logits'"
+    """
+    if isinstance(tree, Arguments):
+        named = f" and {_names(tree.kwargs)} by name" if tree.kwargs else ""
+        return f"{len(tree.args)} positional argument{'' if len(tree.args) == 1 else 's'}{named}"
+    kind = type(tree).__name__
+    kind = f"{'an' if kind[:1] in 'AEIOUaeiou' else 'a'} {kind}"
+    if isinstance(tree, Tensor):
+        return "one tensor"
+    if isinstance(tree, Mapping):
+        return f"{kind} with {_names(tree)}"
+    if dataclasses.is_dataclass(tree):
+        return f"{kind} with {_names(field.name for field in dataclasses.fields(tree))}"
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return f"{kind} with {_names(tree._fields)}"
+    if isinstance(tree, tuple | list):
+        return f"{kind} of {len(tree)}: {', '.join(type(item).__name__ for item in tree[:_SHOWN])}"
+    return "None" if tree is None else kind
+
+
+def _names(names: Iterable[Any]) -> str:
+    shown = [repr(name) for name in names]
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "") or "nothing"
+
+
 def _item(tree: Any, index: int) -> Any:
     tree = tree.args if isinstance(tree, Arguments) else tree
     try:
@@ -121,4 +153,7 @@ def _named(tree: Any, name: str) -> Any:
 
 def is_measured(tensor: Tensor) -> bool:
     """Whether a tensor of a module is looked at: floating and complex ones are, integers and booleans are not."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    if type(tensor) is Tensor or torch.compiler.is_compiling():
+        return tensor.is_floating_point() or tensor.is_complex()
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may refuse even that
+        return tensor.is_floating_point() or tensor.is_complex()

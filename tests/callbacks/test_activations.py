@@ -126,13 +126,19 @@ class Reads(Line):
         ("output[0]", 12.0),  # 10·1 + 2
         ("output[1].more", 21.0),  # 1 + 10·2
         ("input[0]", 30.0),
-        ("output[2]", 3.0),  # there is none
     ],
 )
 def test_a_part_of_a_nest_is_chosen_by_its_path(tmp_path: Path, tensor: str, moved: float) -> None:
     model = Reads()
     make(tmp_path, changing(Scale(10.0), "pair", tensor=tensor)).fit(model, loader([1.0, 0.0]))
     assert model.w == [-moved, 0.0]
+
+
+def test_a_part_that_there_is_not_is_named(tmp_path: Path) -> None:
+    model = Reads()
+    with pytest.warns(UserWarning, match=r"'output\[2\]' was not found at pair, which has a tuple of 2: Tensor, dict"):
+        make(tmp_path, changing(Scale(10.0), "pair", tensor="output[2]")).fit(model, loader([1.0, 0.0]))
+    assert model.w == [-3.0, 0.0]
 
 
 def test_noise_changes_the_activation_and_its_gradient_is_one(tmp_path: Path) -> None:

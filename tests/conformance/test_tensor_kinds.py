@@ -9,10 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.masked
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, Scale, StatsMonitor
+from lightning_hooks import (
+    ActivationCapture,
+    ActivationTransforms,
+    Apply,
+    ClipByGlobalNorm,
+    GradientTransforms,
+    Scale,
+    StatsMonitor,
+    Watch,
+)
+from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import Book, everything, loader, randn, three_runs
 
@@ -237,6 +248,135 @@ def test_a_tensor_without_readable_elements_is_named_once(tmp_path: Path) -> Non
     messages = [str(w.message) for w in seen if "is not measured" in str(w.message)]
     assert len(messages) == 1 and "output of nest" in messages[0]
     assert "output_norm/layer" in monitor.latest and "output_norm/nest" not in monitor.latest
+
+
+# -- subclasses with gaps --------------------------------------------------------------------------------------------------
+
+
+class Refusing(Tensor):
+    """Refuses every function."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"no {getattr(func, '__name__', func)}")
+
+
+class Wrapped(Tensor):
+    """Has no memory, and refuses every operation but a few."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Any:
+        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"no {func}")
+
+
+class Quiet(Tensor):
+    """A subclass that does what torch does."""
+
+
+MAKES: dict[str, Any] = {
+    "MaskedTensor": lambda x: torch.masked.masked_tensor(x.detach(), x.detach() > 0),
+    "Refusing": lambda x: x.as_subclass(Refusing),
+    "Wrapped": lambda x: Wrapped(x.detach()),
+}
+
+
+class Becomes(nn.Module):
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(x)
+
+
+class Back(nn.Module):
+    def forward(self, x: Any) -> Tensor:
+        if isinstance(x, Wrapped):
+            return x.inner
+        if isinstance(x, Refusing):
+            with torch._C.DisableTorchFunctionSubclass():
+                return x.as_subclass(Tensor)
+        return x.to_tensor(0.0) if type(x).__name__ == "MaskedTensor" else x.as_subclass(Tensor)
+
+
+class Odd(Model):
+    """A module in the middle whose output is a tensor of another type."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.odd, self.back = (
+            nn.Linear(3, 2),
+            Becomes({**MAKES, "Quiet": lambda x: x.as_subclass(Quiet)}[kind]),
+            Back(),
+        )
+        self.kind = kind
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        out = self.layer(batch)
+        back = self.back(self.odd(out))
+        return (back if back.requires_grad else out).square().sum()
+
+
+def fit_odd(tmp_path: Path, kind: str, *callbacks: Any) -> tuple[Odd, list[str]]:
+    torch.manual_seed(0)
+    model = Odd(kind)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trainer_of(tmp_path, *callbacks).fit(model, loader(*randn(3, 5, 3)))
+    return model, [str(w.message) for w in seen if "lightning_hooks" in str(w.filename) or " is not " in str(w.message)]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", MAKES)
+def test_a_subclass_that_cannot_be_read_is_named_and_training_goes_on(tmp_path: Path, kind: str, several: bool) -> None:
+    plain, _ = fit_odd(tmp_path, kind)
+    rules = [Watch(modules="*", tensors=["input", "output", "input_grad", "output_grad"], stats=["norm", "mean", "histogram"])]
+    monitor = StatsMonitor(rules)
+    others = [StatsMonitor(rules, prefix="other/")] if several else []
+    model, messages = fit_odd(tmp_path, kind, monitor, *others)
+    torch.testing.assert_close(model.layer.weight, plain.layer.weight, rtol=0, atol=0)
+    about = [m for m in messages if "is not measured" in m]
+    assert any(m.startswith("output of odd is not measured") and kind in m for m in about), messages
+    assert len(about) == len(set(about)) * (1 + several)
+    assert "output_norm/layer" in monitor.latest and "output_norm/odd" not in monitor.latest
+
+
+def test_a_subclass_that_can_be_read_is_measured(tmp_path: Path) -> None:
+    monitor = StatsMonitor([Watch(modules="*", tensors=["output", "output_grad"], stats=["norm", "histogram"])])
+    _, messages = fit_odd(tmp_path, "Quiet", monitor)
+    assert not [m for m in messages if "is not measured" in m]
+    for tensor in ("output_norm", "output_grad_norm"):
+        assert monitor.latest[f"{tensor}/odd"] == pytest.approx(monitor.latest[f"{tensor}/layer"])
+
+
+@pytest.mark.parametrize("kind", MAKES)
+def test_a_capture_names_a_subclass_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    capture = ActivationCapture("odd", every_n_steps=1, reduce="norm", folder=tmp_path / "captures")
+    _, messages = fit_odd(tmp_path, kind, capture)
+    (message,) = [m for m in messages if "is not captured" in m]
+    assert message.startswith("output of odd is not captured") and kind in message
+
+
+def test_the_report_of_a_transform_names_a_subclass_that_cannot_be_read(tmp_path: Path) -> None:
+    rules = ActivationTransforms([Apply(Same(), modules="odd")])
+    _, messages = fit_odd(tmp_path, "MaskedTensor", StatsMonitor([Watch(params="*")]), rules)
+    (message,) = [m for m in messages if "does not report" in m]
+    assert message.startswith("apply[0].transform: Same does not report on the output of odd") and "MaskedTensor" in message
+
+
+class Same(Transform):
+    """Changes nothing."""
+
+    def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+        return tensors
 
 
 # -- no gradient at all ----------------------------------------------------------------------------------------------------

@@ -155,7 +155,10 @@ def test_nested_results_parts_keywords_and_integers():
 
     model, ids = Net(), torch.tensor([1, 2])
     tensors = ("input", "input.hidden", "output", "output.logits", "output.rest[0]", "output.nothing")
-    found = norms(model, "*", lambda m: m(ids)["logits"].sum(), tensors=tensors)
+    with pytest.warns(
+        UserWarning, match="^watch: 'output.nothing' was not found at embed .nor at heads., which has one tensor: "
+    ):
+        found = norms(model, "*", lambda m: m(ids)["logits"].sum(), tensors=tensors)
     hidden = model.embed(ids)
     assert "input_norm/embed" not in found  # integers
     assert "output.nothing_norm/heads" not in found

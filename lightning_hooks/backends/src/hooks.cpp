@@ -17,6 +17,8 @@ namespace {
 PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
+PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
+PyObject* has_gradient = nullptr;  // of gradients.py, for a tensor that a module returns as it was given
 PyObject* minus_one = nullptr;
 PyObject *flag_type = nullptr;
 PyObject *dtype_name, *grad_fn, *register_hook;
@@ -88,6 +90,19 @@ int in_backward() {
   return inside;
 }
 
+// Whether the gradient of a result is to be seen: not where the module only hands it through, and it is seen elsewhere.
+// -1 with a Python error set.
+int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
+  const Py_ssize_t given = PyTuple_Check(args) ? PyTuple_Size(args) : 0;
+  bool handed = false;
+  for (Py_ssize_t i = 0; i < given && !handed; ++i) handed = PyTuple_GetItem(args, i) == output;
+  PyObject* const answer = handed ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, nullptr)
+                                  : PyObject_CallNoArgs(grad_enabled);
+  const int takes = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return takes;
+}
+
 // A result that is not one tensor of numbers which lives no longer than the step.
 PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const otherwise = reinterpret_cast<Plain*>(self)->otherwise;
@@ -102,8 +117,8 @@ int is_plain(PyObject* output) {
   return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
-// Looks at the output of a module and hooks its gradient. False with a Python error set.
-bool look_at(const Plain* hook, PyObject* module, PyObject* output) {
+// Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
+bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
@@ -112,7 +127,9 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output) {
     const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
     if (inside < 0 || (!inside && !show(hook, output))) return false;
   }
-  return hook->grad == Py_None || hook_gradient(output, hook->grad);
+  if (hook->grad == Py_None) return true;
+  const int takes = takes_gradient(hook, args, output);
+  return takes > 0 ? hook_gradient(output, hook->grad) : takes == 0;
 }
 
 // What torch calls after the module.
@@ -127,7 +144,7 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
   }
-  const bool done = look_at(hook, module, output);
+  const bool done = look_at(hook, module, args, output);
   Py_DECREF(node);
   if (!done) return nullptr;
   Py_RETURN_NONE;
@@ -172,14 +189,17 @@ PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain
 
 }  // namespace
 
-// Arguments: the type of tensors, what tells the number of the running backward, and the types of floating numbers.
+// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, what tells
+// whether autograd records, and `has_gradient` of gradients.py.
 PyObject* py_setup_hooks(PyObject*, PyObject* args) {
-  PyObject *tensor, *task, *dtypes;
-  if (!PyArg_ParseTuple(args, "OOO:setup_hooks", &tensor, &task, &dtypes)) return nullptr;
-  for (PyObject* kept : {tensor, task, dtypes}) Py_INCREF(kept);
+  PyObject *tensor, *task, *dtypes, *enabled, *has;
+  if (!PyArg_ParseTuple(args, "OOOOO:setup_hooks", &tensor, &task, &dtypes, &enabled, &has)) return nullptr;
+  for (PyObject* kept : {tensor, task, dtypes, enabled, has}) Py_INCREF(kept);
   tensor_type = tensor;
   graph_task = task;
   floating = dtypes;
+  grad_enabled = enabled;
+  has_gradient = has;
   Py_RETURN_NONE;
 }
 
