@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
+from lightning_hooks.callbacks._first import First
 from lightning_hooks.callbacks._scaled import ScalerCount
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
@@ -99,10 +100,10 @@ class HooksCallback(EveryStage):
             participant.order = (position, i)
             dispatcher.join(participant)
             self._participants.append(participant)
-        if self._wants_final and "final" not in dispatcher.extras:
+        if self._wants_final and dispatcher.final is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            dispatcher.extras.keep(WrappedHook(pl_module, name, dispatcher).install(), key="final")
+            dispatcher.final = WrappedHook(pl_module, name, dispatcher).install
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -240,6 +241,7 @@ class HooksCallback(EveryStage):
 
         dispatcher = Dispatcher(pl_module, optimizers)
         _MADE.add(dispatcher)
+        dispatcher.extras.keep(First(trainer, dispatcher).install())
         return dispatcher
 
 

@@ -1,8 +1,9 @@
-"""A bound method of the LightningModule, wrapped for the fit and put back: the last moment before the update."""
+"""A bound method of the LightningModule, wrapped for a batch and put back: the last moment before the update."""
 
 from __future__ import annotations
 
 import types
+from operator import itemgetter
 from typing import Any
 from weakref import ref
 
@@ -26,18 +27,20 @@ class WrappedHook:
         self._module = ref(module)
         self._name = name
         self._dispatcher = ref(dispatcher)
-        self._had = module.__dict__.get(name)
-        self._method = None if self._had is not None else getattr(type(module), name)
+        self._had: Any = None
+        self._method: Any = None
 
     @property
     def __code__(self) -> Any:
         """Lightning compares it to see whether a user overrode the method."""
-        return (self._had or self._method).__code__  # type: ignore[union-attr]
+        return (self._had or self._method).__code__
 
     def install(self) -> WrappedHook:
         """Put it in the method's place."""
         module = self._module()
         assert module is not None
+        self._had = module.__dict__.get(self._name)  # a user's
+        self._method = getattr(type(module), self._name)
         module.__dict__[self._name] = self
         return self
 
@@ -54,7 +57,7 @@ class WrappedHook:
         if self._had is not None:
             result = self._had(optimizer, *args, **kwargs)
         else:
-            result = self._method(self._module(), optimizer, *args, **kwargs)  # type: ignore[misc]
+            result = self._method(self._module(), optimizer, *args, **kwargs)
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             dispatcher.moment("at_final", optimizer)
@@ -64,12 +67,11 @@ class WrappedHook:
         """The plain method, bound to the copy of the module that is being made."""
         if self._had is not None:
             return self._had
-        return types.MethodType(self._method, memo.get(id(self._module()), self._module()))  # type: ignore[arg-type]
+        module: Any = self._module()
+        return types.MethodType(self._method, memo.get(id(module), module))
 
     def __reduce__(self) -> Any:
-        """The plain method, bound to the module that is being pickled."""
-        return (_bind, (self._module(), self._name))
-
-
-def _bind(module: LightningModule, name: str) -> Any:
-    return types.MethodType(getattr(type(module), name), module)
+        """The plain method, bound to the module that is being pickled; nothing of this package."""
+        if self._had is not None:
+            return itemgetter(0), ((self._had,),)
+        return getattr, (self._module(), self._name)

@@ -97,6 +97,7 @@ class StatsMonitor(HooksCallback):
         self._run_recorders: dict[str, Recorder] = {}
         self._records: dict[str, StepRecord] = {}
         self._saved: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
         self._outlet: Outlet | None = None
 
     def __repr__(self) -> str:
@@ -127,8 +128,10 @@ class StatsMonitor(HooksCallback):
         """
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         self._settle()
-        waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
-        state = self._saved if waits else self._state_of(self._recorder)  # type: ignore[arg-type]
+        if self._saved or self._recorder is None:
+            state = self._saved or self._last  # loaded, and the fit has not begun; or it is over
+        else:
+            state = self._state_of(self._recorder)
         if state:
             checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
@@ -307,8 +310,13 @@ class StatsMonitor(HooksCallback):
         try:
             super()._leave()
         finally:
-            self._settle()
-            self._pending = None
+            try:
+                self._settle()
+                if self._recorder is not None:
+                    self._last = self._state_of(self._recorder)  # for a checkpoint that is saved after the fit
+            finally:
+                self._recorder = self._pending = self._outlet = None  # they hold the model
+                self._run_recorders = {}
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -12,7 +12,7 @@ from lightning_hooks.engine.participant import ModulePart, Participant
 from lightning_hooks.engine.places import build_places
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
-from lightning_hooks.taps import Gate, Handles, OurHook, in_slot
+from lightning_hooks.taps import Gate, Handles
 
 if TYPE_CHECKING:
     from lightning_hooks.taps.traced_hooks import TracedPlace
@@ -144,6 +144,6 @@ def _is_compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
     return (
         (dynamo is not None and isinstance(module, dynamo.OptimizedModule))
-        or not isinstance(in_slot(module), (type(None), OurHook))
+        or getattr(module, "_compiled_call_impl", None) is not None
         or module.__dict__.get("_compiler_ctx") is not None  # what Lightning keeps of a compiled LightningModule
     )

@@ -89,6 +89,7 @@ class CustomParticipant(Participant):
         hooks: from `resolve_hooks`.
         optimizers: called for the optimizers, whose hooks come and go with them.
         order: place among the participants.
+        stays: whether hooks of optimizers stay from step to step, as they must where a step ends inside one of them.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class CustomParticipant(Participant):
         *,
         optimizers: Callable[[], Sequence[Optimizer]] = tuple,
         order: tuple[int, ...] = (0,),
+        stays: bool = False,
     ) -> None:
+        self._stays = stays
         self.hooks = list(hooks)
         self.order = order
         self._optimizers = optimizers
@@ -109,11 +112,11 @@ class CustomParticipant(Participant):
         finalizer.atexit = False
 
     def joined(self, gate: Gate) -> None:
-        """Register the hooks of optimizers: torch goes through them while a step ends, so they stay from step to step."""
+        """Register the hooks of optimizers that stay."""
         known = ref(self)
         self._gate = gate
         for i, hook in enumerate(self.hooks):
-            if hook.rule.kind not in OPTIMIZER_KINDS:
+            if hook.rule.kind not in OPTIMIZER_KINDS or not self._stays:
                 continue
 
             def run(*args: Any, index: int = i, runner: Runner = hook.runners[0]) -> Any:
@@ -165,6 +168,9 @@ class CustomParticipant(Participant):
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
             kind, prepend = hook.rule.kind, hook.rule.prepend
+            if kind in OPTIMIZER_KINDS and not self._stays:
+                for optimizer in self._optimizers():
+                    register_optimizer(optimizer, hook.runners[0], gate, handles, before=kind == "optimizer_step_pre")
             for target, runner in zip(hook.targets, hook.runners, strict=False):  # an optimizer's hook has no target
                 if kind in ("full_backward", "full_backward_pre"):
                     before = kind == "full_backward_pre"

@@ -16,6 +16,7 @@ from lightning_hooks.engine.open_step import OpenStep
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.renewal import Renewal
 from lightning_hooks.taps import Gate, Handles
+from lightning_hooks.taps.handles import Removable
 
 TRAIN = "train"
 _LIVE: WeakSet[Dispatcher] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
@@ -52,6 +53,15 @@ class Dispatcher:
     def extras(self) -> Handles:
         """Handles of what stays as long as this."""
         return self._hooks.extras
+
+    @property
+    def final(self) -> Callable[[], Removable] | None:
+        """Puts on what calls the moment `at_final`, where anybody needs it; its handle takes it off."""
+        return self._hooks.final
+
+    @final.setter
+    def final(self, place: Callable[[], Removable]) -> None:
+        self._hooks.final = place
 
     @property
     def step(self) -> int | None:
@@ -161,7 +171,7 @@ class Dispatcher:
 
     def _nobody_acts(self, step: int, fresh: bool) -> bool:
         """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do."""
-        if self._hooks.key != () or self.renewal.wanted:
+        if self._hooks.key is not None or self.renewal.wanted:
             return False
         if not fresh:
             return not self._open[TRAIN].active
@@ -200,7 +210,9 @@ class Dispatcher:
             for participant in opened.actors:
                 with participant.account:
                     participant.begin(step, stage, reporting)
-        if opened.key != self._hooks.key:
+        if not opened.active:
+            self._hooks.off()
+        elif opened.key != self._hooks.key:
             self._install()
         for participant in opened.actors:
             participant.batch()
@@ -209,15 +221,21 @@ class Dispatcher:
         elif stage == TRAIN:
             self.resting = opened
 
-    def suspend(self) -> None:
-        """Close the gate between two batches."""
+    def shut(self) -> None:
+        """Close the gate; the hooks stay, where the next step may begin at any moment."""
         self.gate.shut()
         self._reopen = False
 
+    def suspend(self) -> None:
+        """A batch is over: close the gate and take the hooks off, so that nothing of ours gets into a copy of the model."""
+        self.shut()
+        if self._hooks.key is not None:
+            with self.meter.common if self.stage == TRAIN else self.meter.aside:
+                self._hooks.off()
+
     def end(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
-        if self.gate.open or self._reopen:
-            self.suspend()
+        self.shut()
         self.wake()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
@@ -230,30 +248,26 @@ class Dispatcher:
                     self.renewal.note(opened.key, opened.called)
             self._hooks.end_step()
 
-    def off(self) -> None:
-        """Take every hook off the model until the next step begins."""
-        self.wake()
-        self._hooks.off()
-
     def pause(self, paused: bool) -> None:
         """Take the hooks off, or, when the outermost pause ends, put back those of a step that is still open."""
         if paused and not self._pauses:
             self._reopen = self.gate.open
             self.gate.shut()
-            self.off()
+            self.wake()
+            self._hooks.off()
             self._hooks.off_inside()
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
         self._hooks.place_inside(self.participants)
-        if self._open.get(self.stage) is not None:
+        if self._reopen and self._open.get(self.stage) is not None:  # else the batch is over
             self._install()
-            self._hooks.begin_batch(opening=self._reopen)
+            self._hooks.begin_batch()
 
     def close(self) -> None:
         """Take everything away; harmless the second time."""
         self.gate.shut()
-        self.off()
+        self.wake()
         self._hooks.forget()
         self._hooks.off_inside()
         self.extras.close()
@@ -289,6 +303,7 @@ class Dispatcher:
         return out
 
     def _renew(self) -> None:
+        self._hooks.look_again = True
         if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
             for participant in self.participants:
                 participant.renewed()
@@ -301,9 +316,7 @@ class Dispatcher:
 
     def _install(self) -> None:
         opened = self._open.get(self.stage)
-        if opened is None:
-            self._hooks.off()
-        else:
+        if opened is not None and opened.active:
             self._hooks.put(opened.active, opened.called, opened.key, self.participants, self.moment)
 
 

@@ -17,10 +17,18 @@ from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.taps import OurHook, in_slot
 
-_MODULE_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TENSOR_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_DICTS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_post_accumulate_grad_hooks",
+)
 
 
 @contextmanager
@@ -56,15 +64,24 @@ def assert_no_hooks(model: nn.Module) -> None:
     Example:
         >>> assert_no_hooks(nn.Linear(1, 1))
     """
-    left = [f"module {name or '(root)'}" for name, module in model.named_modules() if _carries(module, _MODULE_DICTS)]
-    left += [f"parameter {name}" for name, parameter in model.named_parameters() if _carries(parameter, _TENSOR_DICTS)]
+    left = [f"module {name or '(root)'}" for name, module in model.named_modules() if _carries(module)]
+    tensors = [("parameter", *named) for named in model.named_parameters()]
+    tensors += [("buffer", *named) for named in model.named_buffers()]
+    left += [f"{kind} {name}" for kind, name, tensor in tensors if _carries(tensor)]
     if left:
         raise HooksLeftError(f"hooks of lightning_hooks are left on {', '.join(left)}")
 
 
-def _carries(holder: Any, dicts: Sequence[str]) -> bool:
-    hooks = [hook for name in dicts for hook in (getattr(holder, name, None) or {}).values()]
-    return any(isinstance(hook, OurHook) for hook in (*hooks, in_slot(holder)))
+def _carries(holder: Any) -> bool:
+    """Whether a module or a tensor has anything of this package among its hooks, or in the place of a method."""
+    found = [hook for name in _DICTS for hook in (getattr(holder, name, None) or {}).values()]
+    found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
+    return any(map(_is_ours, found))
+
+
+def _is_ours(thing: Any) -> bool:
+    where = getattr(thing, "__module__", None) or type(thing).__module__
+    return isinstance(where, str) and where.partition(".")[0] == "lightning_hooks"
 
 
 def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:

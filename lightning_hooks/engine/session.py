@@ -61,7 +61,7 @@ class Instrument:
             self._changers.append(Changer(backward, order=(2,)))
             self._changers[-1].refuse_skipping(self.optimizers)
         bound = resolve_hooks(model, hook_rules)
-        self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
+        self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True) if bound else None
         self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
         self._record = StepRecord(step=-1)
         self._step = 0
@@ -121,7 +121,7 @@ class Instrument:
 
     def _end(self) -> None:
         self._stepped.clear()
-        self._dispatcher.suspend()
+        self._dispatcher.shut()
         reports = self._dispatcher.take_reports()
         if self._observer is not None and self._pending is not None and self._dispatcher.acts(self._observer):
             self._pending.end(self._step, reports)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -43,11 +44,20 @@ class Handles:
 
     def close(self) -> None:
         """Remove every handle, also when removing one of them fails."""
-        if not self._kept:  # as at the end of most steps
-            return
-        kept, self._kept = self._kept, []
+        failed: BaseException | None = None
+        again: list[Removable] = []
+        while self._kept:  # one by one: after an interruption the next call goes on
+            try:
+                self._kept[-1].remove()
+            except BaseException as error:  # an interruption too: the others must have their turn
+                failed = failed or error
+                if not isinstance(error, Exception):
+                    again.append(self._kept[-1])
+            self._kept.pop()
+        self._kept = again
         self._keys.clear()
-        for_each(_remove, kept)
+        if failed is not None:
+            raise failed
 
     def __len__(self) -> int:
         """How many handles are held."""
@@ -74,30 +84,25 @@ def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
         raise failed
 
 
-def _remove(handle: Removable) -> None:
-    handle.remove()
-
-
 class OurHook:
-    """Base of every hook object of this package: recognisable, and left behind by copies.
+    """Base of every hook object of this package.
 
-    A deep copy or a pickle of a hooked module gets an `Inert` in its place, so that it works and measures nothing. Hooks
-    of which there is one at every tap have slots: there may be thousands.
+    A copy or a pickle of a module made while it is hooked carries `nothing` of the standard library in its place: it works
+    alone, and can be read where this package is absent. Hooks of which there is one at every tap have slots: there may be
+    thousands.
     """
 
     __slots__ = ()
+    __torch_unserializable__ = True  # torch writes no hooks of tensors, and is not to warn about ours
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Inert:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         """What a deep copy of a hooked module carries instead."""
-        return Inert()
+        return nothing
 
-    def __reduce__(self) -> tuple[type[Inert], tuple[()]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """What a pickle of a hooked module carries instead."""
-        return (Inert, ())
+        return (getattr, (nullcontext, nothing.__name__))
 
 
-class Inert:
-    """A hook that does nothing: what copies of a hooked module carry in place of ours."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
+nothing: Callable[..., None] = nullcontext.__exit__
+"""Takes any arguments and does nothing, as torch calls hooks of every kind."""

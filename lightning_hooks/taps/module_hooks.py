@@ -1,21 +1,21 @@
-"""The hooks on the modules of a model for steps of one kind: made once, put on and taken off many times.
+"""The hooks on the modules of a model for steps of one kind: made once, put on and taken off at every batch.
 
 There may be thousands, so what is kept of each is little: the module and the hook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 from weakref import ReferenceType, ref
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from lightning_hooks.taps.calling import SLOT, is_free
 from lightning_hooks.taps.gate import Gate
 from lightning_hooks.taps.gradients import GradHook
-from lightning_hooks.taps.handles import Handles, for_each
-from lightning_hooks.taps.looking import LookHook, PlainHook, StandIn
+from lightning_hooks.taps.handles import Handles
+from lightning_hooks.taps.looking import LookHook, PlainHook
 from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
 from lightning_hooks.taps.place import Line, Place
 
@@ -28,91 +28,51 @@ class ModuleHooks:
     Args:
         places: where, and what.
         gate: of the model.
-        step_handles: takes over the handles on tensors that may outlive a step; closed when the step ends.
-        registered: the ids of modules whose hooks must be where torch registers them.
+        step_handles: takes over the handles on tensors that may outlive a step; closed when the batch ends.
 
     Example:
         >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()
         >>> hooks = ModuleHooks([Place(layer, after=(Line("", seen.append),))], Gate(), Handles())
-        >>> hooks.put_on(handles); len(list(plain_hooks(layer))), len(handles)
-        (1, 0)
-        >>> hooks.take_off(); hooks.take_off(); len(list(plain_hooks(layer)))
+        >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
+        (1, 1)
+        >>> handles.close(); len(layer._forward_hooks)
         0
     """
 
-    def __init__(
-        self, places: Iterable[Place], gate: Gate, step_handles: Handles, registered: Container[int] = frozenset()
-    ) -> None:
+    def __init__(self, places: Iterable[Place], gate: Gate, step_handles: Handles) -> None:
         # Known weakly: whoever cleans up after one that was lost must not keep the model alive.
-        self.modules: list[ReferenceType[nn.Module]] = []
-        self._hooks: list[_Hook] = []
-        self._registered = registered
+        self._hooks: list[tuple[ReferenceType[nn.Module], _Hook]] = []
         general = GeneralHooks(gate, step_handles)
         for place in places:
-            for hook in _hooks_of(place, gate, general):
-                self.modules.append(ref(place.module))
-                self._hooks.append(hook)
+            self._hooks += [(ref(place.module), hook) for hook in _hooks_of(place, gate, general)]
+        self._plain: list[RemovableHandle | None] = [None] * len(self._hooks)  # of those that were on before
 
     def put_on(self, handles: Handles) -> None:
         """Register them.
 
         Args:
-            handles: take over those of the hooks that `take_off` leaves on.
+            handles: take over those of the hooks.
         """
-        for module, hook in self._placed():
-            if isinstance(hook, PreHook):
-                handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for i, (known, hook) in enumerate(self._hooks):
+            module = known()
+            if module is None:
+                continue
+            if isinstance(hook, PlainHook):
+                handles.keep(self._put_on_plain(i, module, hook))
             elif isinstance(hook, ForwardHook):
                 handles.keep(module.register_forward_hook(hook, with_kwargs=True))
-            elif is_free(module) and id(module) not in self._registered:
-                module.__dict__[SLOT] = StandIn(hook, ref(module))
             else:
-                handle = module.register_forward_hook(hook)  # a handle takes more memory than the hook
-                if module._forward_hooks.get(handle.id) is not hook:
-                    handles.keep(handle)
+                handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
 
-    def take_off(self) -> None:
-        """Remove the plain ones, also when removing one of them fails; harmless where they are not there."""
-        for_each(_take_off, [(module, hook) for module, hook in self._placed() if isinstance(hook, PlainHook)])
-
-    def _placed(self) -> Iterator[tuple[nn.Module, _Hook]]:
-        for known, hook in zip(self.modules, self._hooks, strict=True):
-            module = known()
-            if module is not None:
-                yield module, hook
-
-
-def take_off_lost(modules: Iterable[ReferenceType[nn.Module]], gate: Gate) -> None:
-    """Remove the plain hooks of a gate that nobody else will.
-
-    Args:
-        modules: on which they are.
-        gate: that they ask.
-    """
-    there = [module for known in modules if (module := known()) is not None]
-    for_each(_take_off, [(module, hook) for module in there for hook in plain_hooks(module) if hook.gate is gate])
-
-
-def plain_hooks(module: nn.Module) -> Iterator[PlainHook]:
-    """The plain hooks on a module, wherever they are.
-
-    Args:
-        module: any.
-    """
-    inside = module.__dict__.get(SLOT)
-    if isinstance(inside, StandIn):
-        yield inside.hook
-    yield from (hook for hook in module._forward_hooks.values() if isinstance(hook, PlainHook))
-
-
-def _take_off(placed: tuple[nn.Module, PlainHook]) -> None:
-    module, hook = placed
-    inside = module.__dict__.get(SLOT)
-    if isinstance(inside, StandIn) and inside.hook is hook:
-        del module.__dict__[SLOT]
-    for key, other in list(module._forward_hooks.items()):  # a list: a finalizer may take off others meanwhile
-        if other is hook:
-            module._forward_hooks.pop(key, None)
+    def _put_on_plain(self, index: int, module: nn.Module, hook: PlainHook) -> RemovableHandle:
+        """Register it; again under its old handle, since to make one takes ten times as long as to use it."""
+        handle, placed = self._plain[index], module._forward_hooks
+        if handle is not None and handle.hooks_dict_ref() is placed:
+            placed[handle.id] = hook
+            return handle
+        handle = module.register_forward_hook(hook)
+        self._plain[index] = handle if placed.get(handle.id) is hook else None  # else it keeps its hooks elsewhere
+        return handle
 
 
 def _hooks_of(place: Place, gate: Gate, general: GeneralHooks) -> list[_Hook]:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.stats.scalars import NAMES
-from lightning_hooks.taps import OurHook, in_slot
+from lightning_hooks.taps import OurHook
 
 MODULE_STATS = [name for name in NAMES if name != "ratio"]
 
@@ -188,9 +188,8 @@ def ours_on(model: LightningModule) -> int:
         "_optimizer_step_pre_hooks",
         "_optimizer_step_post_hooks",
     )
-    inside = [in_slot(module) for module in model.modules()]
     hooks = [hook for holder in holders for name in names for hook in (getattr(holder, name, None) or {}).values()]
-    return sum(isinstance(hook, OurHook) for hook in (*inside, *hooks))
+    return sum(isinstance(hook, OurHook) for hook in hooks)
 
 
 def assert_clean(model: LightningModule) -> None:
@@ -199,7 +198,7 @@ def assert_clean(model: LightningModule) -> None:
     assert ours_on(model) == 0
     for module in model.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
-        assert in_slot(module) is None
+        assert "_compiled_call_impl" not in vars(module)
         assert not module._forward_hooks_with_kwargs and not module._forward_pre_hooks_with_kwargs
     assert all(not parameter._backward_hooks for parameter in model.parameters())
     for optimizer in model.made:

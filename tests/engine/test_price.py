@@ -35,7 +35,7 @@ def test_a_module_that_is_only_looked_at_has_one_hook_of_one_call():
     with instrument(model, watch=RULES):
         for module in model:
             assert len(list(plain_hooks(module))) == 1
-            assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+            assert len(module._forward_hooks) == 1 and not module._forward_pre_hooks and not module._backward_hooks
 
 
 def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():

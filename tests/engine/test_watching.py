@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks import (
     Apply,
@@ -24,7 +25,6 @@ from lightning_hooks import (
     instrument,
     paused,
 )
-from lightning_hooks.taps import ModuleHooks
 
 EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
 
@@ -380,10 +380,10 @@ def test_an_interruption_while_hooks_are_taken_off_leaves_none_of_the_others(mon
         taken.append(self)
         if len(taken) == 1:
             raise KeyboardInterrupt
-        return take_off(self)
+        return remove(self)
 
-    take_off = ModuleHooks.take_off
-    monkeypatch.setattr(ModuleHooks, "take_off", interrupted)
+    remove = RemovableHandle.remove
+    monkeypatch.setattr(RemovableHandle, "remove", interrupted)
     with pytest.raises(KeyboardInterrupt):
         watched.__exit__(None, None, None)
     assert not model[1]._forward_pre_hooks

@@ -1,16 +1,14 @@
 """Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
 
 import gc
-from weakref import ref
 
 import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, module_hooks, plain_hooks, take_off_lost
-from lightning_hooks.taps.calling import SLOT
+from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place, module_hooks
 from lightning_hooks.taps.handles import for_each
-from lightning_hooks.taps.looking import PlainHook, StandIn
+from lightning_hooks.taps.looking import PlainHook
 from lightning_hooks.taps.modules import EagerCall, ForwardHook, PreHook
 
 
@@ -37,11 +35,8 @@ def opened():
 
 
 def on(model):
-    """The kinds of hooks on each module: what torch calls in its place, then its forward hooks."""
-    inside = [[type(m.__dict__[SLOT])] if SLOT in m.__dict__ else [] for m in model]
-    return [
-        kinds + [type(hook) for hook in module._forward_hooks.values()] for kinds, module in zip(inside, model, strict=True)
-    ]
+    """The kinds of forward hooks on each module."""
+    return [[type(hook) for hook in module._forward_hooks.values()] for module in model]
 
 
 def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
@@ -57,9 +52,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
         assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
         model(torch.ones(1, 2))
         assert len(seen) == 3 * round_number
-        hooks.take_off()
-        hooks.take_off()
-        assert [len(kinds) for kinds in on(model)] == [1, 1, 2] and len(handles) == 2
+        handles.close()
         handles.close()
         assert [len(kinds) for kinds in on(model)] == [1, 1, 1] and not model[2]._forward_pre_hooks
         assert not model[2]._forward_hooks_with_kwargs and not model[2]._forward_pre_hooks_with_kwargs
@@ -73,7 +66,6 @@ def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
     hooks = ModuleHooks([Place(module, after=(Line("", seen.append),))], opened(), Handles())
     hooks.put_on(handles)
     assert len(module.inner._forward_hooks) == 1
-    hooks.take_off()
     handles.close()
     assert not module.inner._forward_hooks
 
@@ -98,7 +90,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, ch
         assert x.grad.tolist() == [50.0 if changes else 5.0]
     assert len(outputs) == 6 and grads == [[1.0]] * 6 and called == {id(module)}
     assert len(made) == 1
-    hooks.take_off()
+    handles.close()
     assert on([module]) == [[]] and not len(handles)
 
 
@@ -114,14 +106,26 @@ def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
         assert len(seen) == 2
 
 
-def test_an_error_while_they_are_taken_off_leaves_none_of_the_others():
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_while_they_are_taken_off_leaves_none_of_the_others(error):
+    class Fails:
+        tried = 0
+
+        def remove(self):
+            self.tried += 1
+            if self.tried == 1:
+                raise error("once")
+
     model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
     hooks = ModuleHooks([Place(module, after=(Line("", print),)) for module in model], opened(), Handles())
     hooks.put_on(handles)
-    model[1].__dict__.pop("_forward_hooks")
-    with pytest.raises(AttributeError, match="_forward_hooks"):
-        hooks.take_off()
-    assert on([model[0], model[2]]) == [[], []]
+    handles.keep(Fails())
+    hooks.put_on(handles)
+    with pytest.raises(error, match="once"):
+        handles.close()
+    assert on(model) == [[], [], []]
+    handles.close()  # what was interrupted is done again
+    assert not len(handles)
 
 
 def test_everything_has_its_turn_before_the_first_failure_is_raised():
@@ -137,24 +141,12 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
     assert done == [1, 2, 3, 4]
 
 
-def test_lost_hooks_are_those_of_one_gate():
-    model, gate, other = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Gate(), Gate()
-    for each in (gate, other):
-        ModuleHooks([Place(module, after=(Line("", print),)) for module in model], each, Handles()).put_on(Handles())
-    model[0].register_forward_hook(print)
-    gone = ref(nn.Linear(1, 1))
-    take_off_lost([gone, *map(ref, model)], gate)
-    assert [len(kinds) for kinds in on(model)] == [2, 1]
-    assert all(hook.gate is other for module in model for hook in plain_hooks(module))
-
-
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
     hooks = ModuleHooks([Place(module, after=(Line("", print),)) for module in model], Gate(), Handles())
     hooks.put_on(handles)
     del model[0]
     gc.collect()
-    assert [known() is None for known in hooks.modules] == [True, False]
-    hooks.take_off()
+    handles.close()
     hooks.put_on(handles)
-    assert on(model) == [[StandIn]]
+    assert on(model) == [[PlainHook]] and len(handles) == 1

@@ -18,8 +18,8 @@ PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* minus_one = nullptr;
-PyObject *flag_type = nullptr, *plain_type = nullptr;
-PyObject *dtype_name, *hooks_name, *grad_fn, *register_dict, *register_hook;
+PyObject *flag_type = nullptr;
+PyObject *dtype_name, *grad_fn, *register_hook;
 
 // What gates are made of: every hook asks whether it is open.
 struct Flag {
@@ -74,29 +74,7 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// What Tensor.register_hook does for the first hook of a tensor, without a handle: nothing takes this hook away before the
-// graph goes. The node keeps the dictionary; the tensor is given back as it was, and a later hook has a dictionary of its own.
-bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
-  PyObject* const kept = PyDict_New();
-  if (!kept) return false;
-  const bool lent = PyDict_SetItem(kept, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, kept) == 0;
-  Py_DECREF(kept);
-  if (!lent) return false;
-  PyObject* const result = PyObject_CallMethodObjArgs(node, register_dict, output, nullptr);
-  Py_XDECREF(result);
-  PyObject *type, *error, *trace;
-  PyErr_Fetch(&type, &error, &trace);  // also then the tensor is given back
-  const bool returned = PyObject_SetAttr(output, hooks_name, Py_None) == 0;
-  if (type) PyErr_Restore(type, error, trace);
-  return result && returned;
-}
-
-// The node is that of the output.
-bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
-  PyObject* const hooks = PyObject_GetAttr(output, hooks_name);
-  if (!hooks) return false;
-  Py_DECREF(hooks);
-  if (hooks == Py_None && register_dict) return hook_first(output, node, hook);
+bool hook_gradient(PyObject* output, PyObject* hook) {
   PyObject* const handle = PyObject_CallMethodObjArgs(output, register_hook, hook, nullptr);
   Py_XDECREF(handle);
   return handle != nullptr;
@@ -124,8 +102,8 @@ int is_plain(PyObject* output) {
   return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
-// Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
-bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* node) {
+// Looks at the output of a module and hooks its gradient. False with a Python error set.
+bool look_at(const Plain* hook, PyObject* module, PyObject* output) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
@@ -134,7 +112,25 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* output, PyObject* no
     const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
     if (inside < 0 || (!inside && !show(hook, output))) return false;
   }
-  return hook->grad == Py_None || hook_gradient(output, node, hook->grad);
+  return hook->grad == Py_None || hook_gradient(output, hook->grad);
+}
+
+// What torch calls after the module.
+PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
+  const Plain* const hook = reinterpret_cast<Plain*>(self);
+  if (!is_open(hook->gate)) Py_RETURN_NONE;
+  const int plain = is_plain(output);
+  if (plain < 0) return nullptr;
+  PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
+  if (plain && !node) return nullptr;
+  if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
+    Py_XDECREF(node);
+    return pass_on(self, module, args, output);
+  }
+  const bool done = look_at(hook, module, output);
+  Py_DECREF(node);
+  if (!done) return nullptr;
+  Py_RETURN_NONE;
 }
 
 // Arguments: the module, its arguments, its result.
@@ -176,38 +172,14 @@ PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain
 
 }  // namespace
 
-bool is_plain_hook(PyObject* object) { return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(plain_type)); }
-
-bool is_open_for(PyObject* hook) { return is_open(reinterpret_cast<const Plain*>(hook)->gate); }
-
-PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
-  const Plain* const hook = reinterpret_cast<Plain*>(self);
-  if (!is_open(hook->gate)) Py_RETURN_NONE;
-  const int plain = is_plain(output);
-  if (plain < 0) return nullptr;
-  PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
-  if (plain && !node) return nullptr;
-  if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
-    Py_XDECREF(node);
-    return pass_on(self, module, args, output);
-  }
-  const bool done = look_at(hook, module, output, node);
-  Py_DECREF(node);
-  if (!done) return nullptr;
-  Py_RETURN_NONE;
-}
-
-// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, and whether a
-// node of the graph takes a dictionary of hooks.
+// Arguments: the type of tensors, what tells the number of the running backward, and the types of floating numbers.
 PyObject* py_setup_hooks(PyObject*, PyObject* args) {
   PyObject *tensor, *task, *dtypes;
-  int direct;
-  if (!PyArg_ParseTuple(args, "OOOp:setup_hooks", &tensor, &task, &dtypes, &direct)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOO:setup_hooks", &tensor, &task, &dtypes)) return nullptr;
   for (PyObject* kept : {tensor, task, dtypes}) Py_INCREF(kept);
   tensor_type = tensor;
   graph_task = task;
   floating = dtypes;
-  register_dict = direct ? PyUnicode_InternFromString("_register_hook_dict") : nullptr;
   Py_RETURN_NONE;
 }
 
@@ -223,16 +195,13 @@ bool add_hooks(PyObject* module) {
     PyObject** name;
     const char* text;
   } names[] = {{&dtype_name, "dtype"},
-               {&hooks_name, "_backward_hooks"},
                {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
   flag_type = add_type(module, flag_spec);
-  plain_type = flag_type ? add_type(module, plain_spec) : nullptr;
-  if (!plain_type || !add_type(module, look_spec)) return false;
+  if (!flag_type || !add_type(module, plain_spec) || !add_type(module, look_spec)) return false;
   Py_INCREF(flag_type);  // as long as the process
-  Py_INCREF(plain_type);
   return true;
 }
 

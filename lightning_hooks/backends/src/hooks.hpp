@@ -58,17 +58,9 @@ void* slot_of(Function function) {
 }
 constexpr unsigned kHookFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
 
-// Types that hooks.cpp and calling.cpp add to the module; false with a Python error set.
+// Adds its types to the module; false with a Python error set.
 bool add_hooks(PyObject* module);
-bool add_calling(PyObject* module);
 PyObject* add_type(PyObject* module, PyType_Spec& spec);  // borrowed, the module keeps it; null with a Python error set
-
-// Of a forward hook, `Plain` in hooks.cpp.
-bool is_plain_hook(PyObject* object);
-bool is_open_for(PyObject* hook);
-PyObject* run(PyObject* hook, PyObject* module, PyObject* args, PyObject* output);  // what torch calls after the module
-
 PyObject* py_setup_hooks(PyObject*, PyObject* args);
-PyObject* py_setup_calling(PyObject*, PyObject* args);
 
 }  // namespace hooks

@@ -113,8 +113,7 @@ PyMethodDef methods[] = {
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
      "Histograms as a serialized summary."},
     {"setup_hooks", hooks::py_setup_hooks, METH_VARARGS,
-     "Tensor type, number of the running backward, floating dtypes, whether nodes take dictionaries of hooks."},
-    {"setup_calling", hooks::py_setup_calling, METH_VARARGS, "Globals of torch's modules, tracing state, code of their call, what gives way."},
+     "Tensor type, number of the running backward, floating dtypes."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -124,7 +123,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module) && hooks::add_calling(module))) {
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module))) {
     Py_DECREF(module);
     return nullptr;
   }
