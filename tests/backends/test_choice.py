@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_hooks import RuleError, UnsupportedError, backends
-from lightning_hooks.backends import choice, probes
+from lightning_hooks.backends import choice
 
 HIDDEN = """
 import sys
@@ -158,7 +158,3 @@ def test_a_kernel_that_was_built_for_other_moments_does_not_serve():
     ], err
     _, err = run(script, LIGHTNING_HOOKS_KERNEL="native")
     assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=native, but there is no compiled extension: it was built for" in err
-
-
-def test_the_probe_says_what_this_torch_offers():
-    assert (probes.exchange_table() is not None) == hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
