@@ -51,7 +51,7 @@ def taps_of(module: LightningModule) -> int:
 
 
 class Weigh(Callback):
-    """The resident memory of the process at the end of a fit's last step, hooks still in place; counts these."""
+    """The resident memory of the process at the end of a fit's last step; counts the hooks of its batch."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -62,7 +62,9 @@ class Weigh(Callback):
     ) -> None:
         if batch_idx == self.last:
             self.bytes = resident()
-            self.hooks = sum(len(list(plain_hooks(module))) for module in pl_module.modules())
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.hooks = sum(len(list(plain_hooks(module))) for module in pl_module.modules())
 
 
 class WeighMode(Mode):

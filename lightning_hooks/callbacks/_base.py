@@ -197,11 +197,13 @@ class HooksCallback(EveryStage):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the fit failed or was interrupted: leave no hook."""
         self._leave()
+        self._let_go()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called last: leave no hook, whatever was skipped."""
         self._leave()
+        self._let_go()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -222,6 +224,11 @@ class HooksCallback(EveryStage):
         for participant in participants:
             assert dispatcher is not None
             dispatcher.leave(participant)
+
+    def _let_go(self) -> None:
+        """Forget the model, which Lightning gives every callback as `log` and `log_dict` when a run begins."""
+        for name in ("log", "log_dict"):
+            vars(self).pop(name, None)
 
     def _position(self, trainer: Trainer) -> int:
         return next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)

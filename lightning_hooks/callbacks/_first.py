@@ -1,4 +1,4 @@
-"""The callback that runs before all others while a model is hooked: it takes the hooks off before anybody can copy the model."""
+"""The callback that runs before all others: it takes the hooks off before anybody can copy the model."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_hooks.engine.custom import resolve_hooks
 from lightning_hooks.engine.dispatcher import live_dispatchers
@@ -65,7 +65,7 @@ def assert_no_hooks(model: nn.Module) -> None:
         >>> assert_no_hooks(nn.Linear(1, 1))
     """
     left = [f"module {name or '(root)'}" for name, module in model.named_modules() if _carries(module)]
-    tensors = [("parameter", *named) for named in model.named_parameters()]
+    tensors: list[tuple[str, str, Tensor]] = [("parameter", *named) for named in model.named_parameters()]
     tensors += [("buffer", *named) for named in model.named_buffers()]
     left += [f"{kind} {name}" for kind, name, tensor in tensors if _carries(tensor)]
     if left:

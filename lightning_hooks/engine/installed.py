@@ -108,7 +108,7 @@ class Installed:
         return _Prepared(key, called, ModuleHooks(places, self._gate, self._step_handles))
 
     def forget(self) -> None:
-        """Take the hooks off and make them anew before they are put on again: who takes part has changed, or what rules mean."""
+        """Take the hooks off, to make them anew: who takes part has changed, or what the rules mean."""
         self.off()
         self._prepared = None
 

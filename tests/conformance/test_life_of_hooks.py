@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import pickle
 import subprocess
 import sys
 import types
@@ -430,3 +431,23 @@ def test_gradient_transforms_leave_no_hook_between_batches(tmp_path: Path) -> No
     ours = GradientTransforms([Apply(Scale(0.5), params="*", stage="backward")])
     trainer_of(tmp_path, Counts(), ours, accumulate_grad_batches=2).fit(Net(adamw), data(4))
     assert counts == [4, 0] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning", "ignore:The .grad attribute of a Tensor")
+def test_a_copy_of_a_compiled_module_can_be_used_without_us(tmp_path: Path) -> None:
+    copies: list[bytes] = []
+
+    class Copies(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            copies.append(pickle.dumps(copy.deepcopy(pl_module.body)))
+
+    model = Net(adamw, dropout=0.0)
+    model.body.compile(backend="eager")
+    monitor = StatsMonitor(Watch(modules="*", tensors=["output", "output_grad"], stats="mean"))
+    trainer_of(tmp_path, monitor, Copies()).fit(model, data(3))
+    assert len(copies) == 3 and "output_mean/body.0" in monitor.latest
+    for made in copies:
+        assert b"lightning_hooks" not in made
+        copied = pickle.loads(made)
+        assert_no_hooks(copied)
+        copied(torch.randn(2, 6)).sum().backward()

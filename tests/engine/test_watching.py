@@ -3,6 +3,8 @@
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -422,3 +424,26 @@ def test_what_costs_extra_is_measured_wherever_a_rule_asks_for_it(stat, group_by
     assert all(value == value for value in values.values())
     if stat == "abs_mean" and group_by:
         assert values["grad_abs_mean/*"] == pytest.approx(torch.cat([g.flatten() for g in gradients]).mean().item())
+
+
+def test_in_a_plain_loop_hooks_are_away_in_steps_that_nobody_watches():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = [Watch(modules="*", tensors=["output", "input_grad"], every_n_steps=2), Watch(params="*", every_n_steps=2)]
+    with instrument(model, watch=rules, optimizer=optimizer):
+        for _ in range(3):
+            assert_no_hooks(model)
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+    assert_no_hooks(model)
+
+
+def test_a_copy_of_a_watched_module_is_read_where_the_package_is_missing(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with instrument(model, watch=[Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")]):
+        torch.save(model, tmp_path / "model.pt")
+    code = "import sys; sys.modules['lightning_hooks'] = None; import torch; "
+    code += "torch.load(sys.argv[1], weights_only=False)(torch.ones(1, 2)).sum().backward()"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
