@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_hooks.backends import _native, probes
+from lightning_hooks.backends import _native
 from lightning_hooks.backends._native import (
     MOMENTS,
     Way,
@@ -49,7 +49,8 @@ __all__ = [
 
 
 def _exchange() -> object:
-    table = probes.exchange_table()
+    """The DLPack exchange table of tensors, by which memory is read without torch."""
+    table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
     return table

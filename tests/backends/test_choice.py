@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_hooks import RuleError, UnsupportedError, backends
-from lightning_hooks.backends import choice, probes
+from lightning_hooks.backends import choice
 
 HIDDEN = """
 import sys
@@ -75,7 +75,7 @@ EACH = """
 from lightning_hooks import backends
 from lightning_hooks.taps import looking
 from lightning_hooks.stats import kernels
-of_hooks = "python" if looking.PlainHook is looking.PythonPlainHook else "compiled"
+of_hooks = "python" if looking.PlainHook is looking.PythonPlainHook else "native"
 print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().serves, of_hooks)
 """
 
@@ -84,12 +84,12 @@ print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().se
 @pytest.mark.parametrize(
     ("value", "want"),
     [
-        ("", "native native native compiled"),
+        ("", "native native native native"),
         ("numpy", "numpy python numpy python"),
         ("reference", "numpy python numpy python"),
         ("hooks=python", "native python native python"),
-        ("numpy, hooks=native", "numpy native numpy compiled"),
-        ("native,events=numpy", "native native numpy compiled"),
+        ("numpy, hooks=native", "numpy native numpy native"),
+        ("native,events=numpy", "native native numpy native"),
     ],
 )
 def test_each_part_can_be_forced(value, want):
@@ -144,7 +144,7 @@ def test_a_torch_without_an_exchange_table_has_numpy_and_compiled_hooks():
     if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
         script = script.replace("torch._C.TensorBase", "torch.Tensor")
     out, err = run(script)
-    assert out.splitlines()[0] == "numpy native native compiled", err
+    assert out.splitlines()[0] == "numpy native native native", err
     assert "has no DLPack exchange table" in out
 
 
@@ -153,12 +153,8 @@ def test_a_kernel_that_was_built_for_other_moments_does_not_serve():
     script = "from lightning_hooks.backends import native; native.MOMENTS = 'count mean'\n" + EACH + "print(kernels.in_use())"
     out, err = run(script)
     assert out.splitlines() == [
-        "numpy native native compiled",
+        "numpy native native native",
         "numpy (no compiled extension: it was built for other moments: count mean)",
     ], err
     _, err = run(script, LIGHTNING_HOOKS_KERNEL="native")
     assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=native, but there is no compiled extension: it was built for" in err
-
-
-def test_the_probes_say_what_this_torch_offers():
-    assert (probes.exchange_table() is not None) == hasattr(torch.Tensor, "__dlpack_c_exchange_api__")

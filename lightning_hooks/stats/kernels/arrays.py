@@ -16,12 +16,12 @@ from torch.nn import Parameter
 
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.moments import MOMENTS, merge_groups
+from lightning_hooks.stats.moments import MOMENTS, by_chan
 from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
-_PIECE: Final = 1 << 16  # elements
+_PIECE: Final = 1 << 15  # elements
 
 
 class Way:
@@ -170,12 +170,13 @@ def _moments_of(values: Array, tiny: float) -> Array:
     with np.errstate(all="ignore"):
         mean = values.sum() / count
         deviations, magnitudes = values - mean, np.abs(values)
-        zeros, nonfinite = count - np.count_nonzero(values), count - np.count_nonzero(np.isfinite(values))
+        zeros, nonfinite = np.count_nonzero(magnitudes == 0), count - np.count_nonzero(np.isfinite(values))
         underflow = np.count_nonzero(magnitudes < tiny) - zeros
         m2, abs_sum = np.dot(deviations, deviations), magnitudes.sum()
         return np.array([count, mean, m2, abs_sum, values.min(), values.max(), zeros, nonfinite, underflow])
 
 
 def _union(rows: Sequence[Array]) -> Array:
-    union: Array = merge_groups(torch.from_numpy(np.stack(rows))).numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        union: Array = by_chan(np.stack(rows), lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.max(0), lambda x: x)
     return union
