@@ -124,6 +124,10 @@ class Transform:
     elementwise: ClassVar[bool] = False
     """Treats each element by itself, whatever the others are: of a sharded tensor it can be given the parts."""
 
+    keeps_direction: ClassVar[bool] = False
+    """Multiplies each tensor as a whole by a number that is not negative, each by another one if need be: reports then take
+    the cosine from the norms, without a copy of what is overwritten."""
+
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The tensors that take the place of `tensors`, in the same order.
 

@@ -93,6 +93,7 @@ class ClipByNorm(Transform):
         [tensor([0.6000, 0.8000]), tensor([0.5000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     max_norm: float
     norm_type: float = 2.0
 
@@ -134,6 +135,7 @@ class ClipByGlobalNorm(Transform):
         [tensor([0.6000]), tensor([0.8000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     needs_all: ClassVar[bool] = True
 
     max_norm: float

@@ -44,6 +44,7 @@ class Scale(Transform):
 
     def __post_init__(self) -> None:
         check_finite(self, "factor")
+        object.__setattr__(self, "keeps_direction", self.factor >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor times `factor`."""
@@ -145,6 +146,7 @@ class NormalizeByNorm(Transform):
             raise RuleError(f"NormalizeByNorm.per_tensor must be True or False, got {self.per_tensor!r}")
         # One tensor at a time is enough then, as backward gives them.
         object.__setattr__(self, "needs_all", not self.per_tensor)
+        object.__setattr__(self, "keeps_direction", self.scale >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor, scaled to the norm."""

@@ -5,8 +5,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_hooks import RuleError, StatsMonitor, Watch
-from lightning_hooks.engine import meter
-from lightning_hooks.engine.hook_cost import hook_cost
+from lightning_hooks.engine import overhead
+from lightning_hooks.engine.overhead import hook_cost
 from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
 
 
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(meter, "perf_counter", made)
+    monkeypatch.setattr(overhead, "perf_counter", made)
     return made
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from struct import Struct
+from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
@@ -34,10 +35,13 @@ _CHUNK: Final = 1 << 20  # elements that are converted at a time
 class Way:
     """What a detour may be made of.
 
-    `direct` says whether tensors may be written without it.
+    `direct` says whether tensors may be written without it; `calls` counts those that were, and `nanoseconds` the time that
+    this took.
     """
 
     direct: bool
+    nanoseconds: int = 0
+    calls: int = 0
 
 
 def read(tensor: Tensor, /) -> bytes | None:
@@ -87,13 +91,19 @@ def writer(table: Any, row: int, histogram_at: int | None, detour: Any, /) -> Ca
             kept[histogram_at : histogram_at + len(counts)] += counts
         return True
 
+    way = detour if isinstance(detour, Way) else None
+
     def write(tensor: Tensor) -> None:
+        begun = perf_counter_ns()
         try:
             written = detour.direct and merge(tensor)
         except Exception:  # the detour meets the same error, and knows what to do about it
             written = False
         if not written:
             detour(row, tensor)
+        elif way is not None:
+            way.nanoseconds += perf_counter_ns() - begun
+            way.calls += 1
 
     return write
 
