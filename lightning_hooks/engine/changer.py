@@ -137,7 +137,7 @@ class Changer(Participant):
         """
         if before is not None:
             with self.account.meter.common, torch.no_grad():
-                link.report.after(before, results, apart=apart)
+                link.report.after(before, results, factor=link.context.factor, apart=apart)
 
     def take_reports(self) -> dict[str, float]:
         """What each link did in the step that ends: tag to value."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from lightning_hooks.engine.transform_report import Report
+from lightning_hooks.engine.transform_report import Report, keeps_direction
 from lightning_hooks.errors import InPlaceError, TransformError
 from lightning_hooks.rules import Apply
 from lightning_hooks.select import Target
@@ -50,7 +50,7 @@ class Link:
         """Make the state of the transform."""
         initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
         self.context = Context(seed=self.seed, state=initial)
-        self.report = Report(bool(getattr(self.transform, "keeps_direction", False)))
+        self.report = Report(keeps_direction(self.transform))
 
     @property
     def name(self) -> str:
@@ -97,6 +97,7 @@ class Link:
         """
         context = self.context
         context.params, context.names, context.step, context.owned = params, names, step, owned
+        context.factor = None
         versions = [version_of(tensor) for tensor in tensors]
         try:
             # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.

@@ -37,11 +37,11 @@ class Before(NamedTuple):
     """What is kept of tensors that a transform is given: one of the two.
 
     Args:
-        read: their moments.
+        read: their `Moments`.
         tensors: themselves.
     """
 
-    read: Moments | None
+    read: Any
     tensors: Sequence[Tensor] | None
 
 
@@ -77,41 +77,33 @@ class Report:
         return Before(None, [tensor.clone() for tensor in tensors] if owned else tensors)
 
     @np.errstate(all="ignore")
-    def after(self, before: Before, results: Sequence[Tensor], *, apart: bool = False) -> None:
+    def after(
+        self, before: Before, results: Sequence[Tensor], *, factor: Tensor | float | None = None, apart: bool = False
+    ) -> None:
         """Add tensors to the step.
 
         Args:
             before: of the same tensors.
             results: as they leave.
+            factor: by which all of them were multiplied, where the transform has said so.
             apart: whether every rank has other elements; the sums of all are added up when the step ends.
         """
         self._apart = apart
         self._device = results[0].device
-        new = _read(results)
-        if before.tensors is None:
-            assert before.read is not None
-            old = before.read
-            product = (old.squares**0.5 * new.squares**0.5).sum()  # a factor that is not negative for each tensor
-            acted = _rows_differ(old.moments, new.moments).any()
+        if before.tensors is not None:
+            sums = _of_any(before.tensors, results)
+        elif factor is None:
+            sums = _of_scaled(before.read, _read(results))
         else:
-            old = _read(before.tensors)
-            differ = _rows_differ(old.moments, new.moments)
-            pairs = [_compare(*pair) for pair in zip(before.tensors, results, differ, strict=True)]
-            product, acted = sum(product for product, _ in pairs), sum(differs for _, differs in pairs)
-        sums = [old.squares.sum(), new.squares.sum(), product, acted]
+            sums = _of_factor(before.read.squares, factor)
         self._sums = sums if self._sums is None else [_plus(*pair) for pair in zip(self._sums, sums, strict=True)]
 
     def finish(self) -> dict[str, float]:
         """What happened in the step: name to value; empty where nothing passed."""
         if self._sums is None:
             return {}
-        device = next((each.device for each in self._sums if isinstance(each, Tensor)), None)
-        sums = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in self._sums])
+        before, after, product, acted = _summed_over_ranks(self._sums, self._device) if self._apart else _on_host(self._sums)
         self._sums = None
-        if self._apart:
-            sums = sums.to(self._device)
-            torch.distributed.all_reduce(sums)
-        before, after, product, acted = sums.tolist()
         self.reported_steps += 1
         self.acted_steps += bool(acted)
         out = {"norm_before": before**0.5, "norm_after": after**0.5, "acted": self.acted_steps / self.reported_steps}
@@ -140,7 +132,7 @@ def _read(tensors: Sequence[Tensor]) -> Moments:
     if not on_host:
         norms = torch._foreach_norm(list(tensors), 2, dtype=torch.float64)
         return Moments(moments, torch.where(broken, torch.stack([norm.to(squares) for norm in norms]).square(), squares))
-    for i in np.flatnonzero(broken).tolist():
+    for i in broken.nonzero()[0].tolist():
         squares[i] = tensors[i].double().square().sum()
     return Moments(moments, squares)
 
@@ -152,8 +144,27 @@ def _read_on_device(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([kernels.measure(tensor).to(device) for tensor in tensors])
 
 
+def _of_factor(squares: Any, factor: Tensor | float) -> list[Any]:
+    """The sums of a report on tensors that were multiplied by one number."""
+    by: Any = torch.as_tensor(factor).to(squares) if isinstance(squares, Tensor) else float(factor)
+    return [squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any()]
+
+
+def _of_scaled(old: Moments, new: Moments) -> list[Any]:
+    """Those on tensors each of which was multiplied by a number."""
+    product = (old.squares**0.5 * new.squares**0.5).sum()
+    return [old.squares.sum(), new.squares.sum(), product, _rows_differ(old.moments, new.moments).any()]
+
+
+def _of_any(before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Any]:
+    """Those on tensors of which nothing else is known."""
+    old, new = _read(before), _read(after)
+    pairs = [_compare(*pair) for pair in zip(before, after, _rows_differ(old.moments, new.moments), strict=True)]
+    return [old.squares.sum(), new.squares.sum(), *map(sum, zip(*pairs, strict=True))]
+
+
 def _rows_differ(old: Any, new: Any) -> Any:
-    return ~((old == new) | ((old != old) & (new != new))).all(1)  # what is not known is NaN
+    return ((old != new) & ((old == old) | (new == new))).any(1)  # what is not known is NaN
 
 
 def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Any, Any]:
@@ -169,6 +180,22 @@ def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Any, Any]:
     return product.item(), float(differ)
 
 
+def _on_host(sums: Sequence[Any]) -> list[float]:
+    """Numbers that lie beside each other on a device, fetched together."""
+    if not any(isinstance(each, Tensor) for each in sums):
+        return [float(each) for each in sums]
+    device = next(each.device for each in sums if isinstance(each, Tensor))
+    fetched: list[float] = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in sums]).tolist()
+    return fetched
+
+
+def _summed_over_ranks(sums: Sequence[Any], device: torch.device | None) -> list[float]:
+    all_of_them = torch.tensor(_on_host(sums), dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(all_of_them)
+    summed: list[float] = all_of_them.tolist()
+    return summed
+
+
 def _plus(kept: Any, number: Any) -> Any:
     return kept + (number.to(kept.device) if isinstance(kept, Tensor) and isinstance(number, Tensor) else number)
 
@@ -178,3 +205,16 @@ def _elements(tensor: Tensor) -> Tensor:
     if found is None:
         raise TransformError(f"a gradient of layout {tensor.layout} cannot be reported")
     return found[0]
+
+
+def keeps_direction(transform: Any) -> bool:
+    """Whether a transform says so; a subclass that calculates something else has to say it anew.
+
+    Args:
+        transform: any callable.
+    """
+    classes = type(transform).__mro__
+    says, calls = (
+        next((i for i, each in enumerate(classes) if name in vars(each)), None) for name in ("keeps_direction", "__call__")
+    )
+    return bool(getattr(transform, "keeps_direction", False)) and says is not None and calls is not None and says <= calls

@@ -39,6 +39,7 @@ class Scale(Transform):
     """
 
     elementwise: ClassVar[bool] = True
+    keeps_direction: ClassVar[bool] = True
 
     factor: float
 
@@ -134,6 +135,7 @@ class NormalizeByNorm(Transform):
     """
 
     needs_all: ClassVar[bool] = True
+    keeps_direction: ClassVar[bool] = True
 
     scale: float = 1.0
     eps: float = 1e-6

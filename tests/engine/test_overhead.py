@@ -1,9 +1,12 @@
 """What a step costs, from known times: no test here looks at a real clock."""
 
 import pytest
+import torch
 
 from lightning_hooks.engine.overhead import Account, Meter, Overhead, hook_cost
 from lightning_hooks.schedule import EveryN
+from lightning_hooks.stats.kernels import arrays, host
+from lightning_hooks.stats.table import Table
 
 
 class Clock:
@@ -154,3 +157,26 @@ def test_the_next_step_of_a_schedule_is_the_first_that_is_due(schedule):
 
 def test_what_torch_spends_on_a_hook_comes_from_the_clock(clock):
     assert hook_cost(clock) == 0.0
+
+
+@pytest.mark.parametrize("kernel", [arrays, host], ids=["numpy", "in use"])
+def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
+    class Kept(kernel.Way):
+        def __init__(self):
+            self.direct = True
+            self.came = []
+
+        def __call__(self, row, tensor):
+            self.came.append(row)
+
+    way, table = Kept(), Table(2)
+    writes = [kernel.writer(table, row, None, way) for row in range(2)]
+    for _ in range(3):
+        for write in writes:
+            write(torch.ones(1000))
+    assert way.calls == 6 and 0 < way.nanoseconds < 1e9
+    spent = way.nanoseconds
+    writes[0](torch.ones(3, dtype=torch.int64))  # not measured here: whoever takes it counts it
+    way.direct = False
+    writes[0](torch.ones(3))
+    assert way.calls == 6 and way.nanoseconds == spent and way.came == [0, 0]

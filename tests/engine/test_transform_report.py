@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Transform, Watch
-from lightning_hooks.engine.transform_report import Report
+from lightning_hooks.engine.transform_report import Report, keeps_direction
 from lightning_hooks.stats.prepare import elements
 from lightning_hooks.transforms import ClipByGlobalNorm, Context, NormalizeByNorm, Scale
-from tests.callbacks.models import Net, watch_fit
-from tests.transforms._catalogue import CATALOGUE
+from tests.callbacks.models import Memory, Net, data, trainer_of
+from tests.transforms._catalogue import EXAMPLES, label
 
 
 def normal(*shape, seed=0, dtype=torch.float32, size=1.0):
@@ -103,7 +103,7 @@ def test_sparse_gradients(keeps):
     assert reported([before], [fewer])["cosine"] == pytest.approx(2 / 20**0.5)
 
 
-@pytest.mark.parametrize("transform", [each for each in CATALOGUE if each.keeps_direction], ids=repr)
+@pytest.mark.parametrize("transform", [each for each in EXAMPLES if each.keeps_direction], ids=label)
 def test_what_says_that_it_keeps_the_direction_does(transform):
     given = [normal(6, 4, seed=i, size=10.0**i) for i in range(3)]
     params = [normal(6, 4, seed=10 + i) for i in range(3)]
@@ -113,14 +113,33 @@ def test_what_says_that_it_keeps_the_direction_does(transform):
         assert torch.dot(old.flatten(), new.flatten()) == pytest.approx((old.norm() * new.norm()).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("factor", [0.25, 1.0, 0.0, math.nan])
+def test_a_known_factor_gives_the_same_report(factor):
+    before = [normal(*shape, seed=i) for i, shape in enumerate(SHAPES)]
+    read, known = Report(True), Report(True)
+    for report, told in ((read, None), (known, torch.tensor(factor))):
+        report.begin()
+        report.after(report.before(before, owned=False), [tensor * factor for tensor in before], factor=told)
+    assert known.finish() == pytest.approx(read.finish(), rel=1e-6, nan_ok=True)
+
+
+def test_a_subclass_that_calculates_something_else_is_not_taken_to_keep_the_direction():
+    class Turns(ClipByGlobalNorm):
+        def __call__(self, tensors, context):
+            return [-tensor for tensor in super().__call__(tensors, context)]
+
+    class Renamed(ClipByGlobalNorm):
+        pass
+
+    assert keeps_direction(Renamed(1.0)) and not keeps_direction(Turns(1.0)) and not keeps_direction(abs)
+
+
 def test_a_negative_factor_turns_the_direction():
-    assert Scale(0.0).keeps_direction and NormalizeByNorm().keeps_direction and ClipByGlobalNorm(1.0).keeps_direction
-    assert not Scale(-1.0).keeps_direction and not NormalizeByNorm(scale=-1.0).keeps_direction
+    assert keeps_direction(Scale(0.0)) and keeps_direction(NormalizeByNorm())
+    assert not keeps_direction(Scale(-1.0)) and not keeps_direction(NormalizeByNorm(scale=-1.0))
 
 
-class Counts(Transform):
-    """Notes whether what it is given is measured beforehand."""
-
+class Doubles(Transform):
     def __call__(self, tensors, context):
         return [tensor * 2 for tensor in tensors]
 
@@ -136,6 +155,7 @@ def test_nothing_is_measured_at_steps_of_which_nobody_writes(tmp_path, monkeypat
 
     monkeypatch.setattr(Report, "before", noting)
     monitor = StatsMonitor([Watch(params="*", tensors="param", stats="mean")], every_n_steps=every)
-    change = GradientTransforms([Apply(Counts(), params="*")])
-    memory, _ = watch_fit(tmp_path, Net(), [monitor, change])  # Lightning logs every step here
-    assert len(taken) == len(memory.steps_of("transform_norm_before/0_Counts")) == 6 // every
+    change = GradientTransforms([Apply(Doubles(), params="*")])
+    memory = Memory()
+    trainer_of(tmp_path, monitor, change, logger=memory, log_every_n_steps=1).fit(Net(), data(6))
+    assert len(taken) == len(memory.steps_of("transform_norm_before/0_Doubles")) == 6 // every
