@@ -89,9 +89,9 @@ class _ForwardPart:
         """The activation that goes on, or None where it stays as it is."""
         self.link.refuse_transformed(tensor, self.target.name)
         if not is_recomputation():
+            before = self.changer.before(self.link, [tensor.detach()], self.target.name, owned=False)
             result = self._first(tensor)
-            if self.changer.reporting:
-                self.link.report_on(tensor, result, self.target.name)
+            self.changer.after(self.link, before, [result.detach()], self.target.name)
         else:
             result = self._again(tensor) if self.random or self.calls else self._run(tensor)
         return None if result is tensor else result
