@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_hooks.stats.array_view import ArrayView
 
-SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.recorder.begin_copy")
+SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.producer.begin_copy")
 
 
 class LateCopy:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_hooks._fields import check_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
-from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags
@@ -23,17 +23,18 @@ from lightning_hooks.engine.custom import CustomParticipant
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.pending import Pending
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.producer import Producer
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.resolve_rows import resolve
-from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver
+from lightning_hooks.engine.stages import RunObserver
 from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules
+from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
-from lightning_hooks.stats.record import StepRecord
 
 _SAVED_AS = "lightning_hooks.StatsMonitor"
 
@@ -57,6 +58,8 @@ class StatsMonitor(HooksCallback):
         on_error: `raise` (default), or `warn`: on an error of ours, stop watching, say so once and let training go on.
         max_overhead: the greatest share of the time of a step that watching may take, 0.05 for example; where it takes more,
             `every_n_steps` and the rules' own intervals grow for the rest of the run, with one warning. Default: no limit.
+        consumers: objects of your own that are given a view of each watched step when it ends, after the loggers; each is a
+            `StepConsumer`. Default none.
 
     Raises:
         RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
@@ -76,6 +79,7 @@ class StatsMonitor(HooksCallback):
         prefix: str = "",
         on_error: str = "raise",
         max_overhead: float | None = None,
+        consumers: Sequence[StepConsumer] | None = None,
     ) -> None:
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -92,12 +96,13 @@ class StatsMonitor(HooksCallback):
         self.on_error = on_error
         self.max_overhead = max_overhead
         self._widening = Widening(max_overhead, self.schedule)
-        self._recorder: Recorder | None = None
-        self._pending: Pending | None = None
-        self._run_recorders: dict[str, Recorder] = {}
-        self._records: dict[str, StepRecord] = {}
-        self._saved: dict[str, Any] = {}
-        self._outlet: Outlet | None = None
+        self.consumers = check_consumers(consumers)
+        self._producers: dict[str, Producer] = {}  # of each stage, during a run
+        self._publisher: Publisher | None = None
+        self._loggers: LoggerWriter | None = None
+        self._latest = Latest(prefix)
+        self._saved: dict[str, Any] = {}  # by a checkpoint, until the fit begins
+        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -110,6 +115,7 @@ class StatsMonitor(HooksCallback):
             "prefix": "",
             "on_error": "raise",
             "max_overhead": None,
+            "consumers": [],
         }
         shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
         return f"StatsMonitor({', '.join(shown)})"
@@ -117,7 +123,7 @@ class StatsMonitor(HooksCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         self._settle()
-        return {**super().__getstate__(), "_recorder": None, "_pending": None, "_run_recorders": {}, "_outlet": None}
+        return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_loggers": None}
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -127,8 +133,7 @@ class StatsMonitor(HooksCallback):
         """
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         self._settle()
-        waits = self._saved or self._recorder is None  # loaded, and the fit has not begun
-        state = self._saved if waits else self._state_of(self._recorder)  # type: ignore[arg-type]
+        state = self._saved or self._state() or self._last
         if state:
             checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
@@ -137,20 +142,22 @@ class StatsMonitor(HooksCallback):
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
-        if self._recorder is not None and self._dispatcher is not None:
+        producer = self._trained
+        if producer is not None and self._dispatcher is not None:
             self._settle()  # what has ended is not of what is loaded
-            self._recorder.load_state_dict(state)
-            self._widening.load_state_dict(self._recorder.observer, state)
+            producer.load_state_dict(state)
+            self._widening.load_state_dict(producer.observer, state)
         else:
             self._saved = state
-
-    def _state_of(self, recorder: Recorder) -> dict[str, Any]:
-        return {**recorder.state_dict(), **self._widening.state_dict(recorder.observer)}
 
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         same = [monitor for monitor in monitors if monitor.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
+
+    def _state(self) -> dict[str, Any]:
+        producer = self._trained
+        return {} if producer is None else {**producer.state_dict(), **self._widening.state_dict(producer.observer)}
 
     @property
     def latest(self) -> dict[str, float]:
@@ -159,7 +166,7 @@ class StatsMonitor(HooksCallback):
         With further `stages` also of the last run of each. Numbers that are on their way from a device are waited for.
         """
         self._settle()
-        return {tag: value for record in self._records.values() for tag, value in record.latest.items()}
+        return self._latest.values()
 
     def match(self, model: LightningModule) -> Match:
         """What the rules match in a model, without training.
@@ -187,25 +194,27 @@ class StatsMonitor(HooksCallback):
         ]
         refuse_unsupported(trainer, about)
         leads = self._refuse_same_tags(plan, trainer)
-        self._records = {}
-        self._outlet = Outlet(trainer)
-        observers: list[Participant] = []
-        self._recorder = self._pending = None
+        self._latest = Latest(self.prefix)
+        self._loggers = LoggerWriter(trainer, self.prefix, self.max_scalars, self.scalars)
+        self._publisher = Publisher([self._latest, self._loggers, *self.consumers])
+        self._producers, self._last = {}, {}
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
             self._refuse_changed_sums(plan, dispatcher)
-            self._recorder = self._recorder_of(observer, self.prefix, leads)
-            self._recorder.load_state_dict(self._saved)
-            self._pending = Pending(self._recorder, self._take)
+            producer = self._producers["train"] = Producer(observer, self._publisher, summaries=leads)
+            producer.load_state_dict(self._saved)
             self._widening.start(observer, dispatcher, self._saved)
             self._saved = {}
-            observers.append(observer)
-        self._run_recorders = {}
-        for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
+        for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in self.stages]:
             run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
-            self._run_recorders[stage] = self._recorder_of(run_observer, self.prefix + STAGE_PREFIX[stage], leads)
-            observers.append(run_observer)
-        return observers
+            self._producers[stage] = Producer(run_observer, self._publisher, summaries=leads)
+        self._publisher.start(plan)
+        return [producer.observer for producer in self._producers.values()]
+
+    @property
+    def _trained(self) -> Producer | None:
+        """What publishes the steps of training."""
+        return self._producers.get("train")
 
     def _refuse_changed_sums(self, plan: Plan, dispatcher: Dispatcher) -> None:
         """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
@@ -216,75 +225,64 @@ class StatsMonitor(HooksCallback):
                 "stage 'step' before this callback would change it; put StatsMonitor before GradientTransforms"
             )
 
-    def _recorder_of(self, observer: Observer, prefix: str, leads: bool) -> Recorder:
-        return Recorder(observer, prefix=prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads)
-
     @property
     @override
     def _wants_final(self) -> bool:
-        return self._recorder is not None and "final_grad" in self._recorder.observer.plan.tensors
+        return self._trained is not None and "final_grad" in self._trained.observer.plan.tensors
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the first batch: write the matched taps and the layout of the charts."""
-        recorder = self._recorder
-        if self._outlet is None or recorder is None or self._dispatcher is None:
+        producer = self._trained
+        if self._loggers is None or producer is None or self._dispatcher is None:
             return
-        plan = recorder.observer.plan
-        plans = {"": plan, **{STAGE_PREFIX[stage]: run.observer.plan for stage, run in self._run_recorders.items()}}
+        plans = {STAGE_PREFIX[stage]: each.observer.plan for stage, each in self._producers.items()}
         there = self._dispatcher.participants
         links = [link for p in there for link in getattr(p, "links", ())]
         hooks = [hook for p in there if isinstance(p, CustomParticipant) for hook in p.hooks]
-        markdown = Match([*plan_report(plan), *links_report(links), *hooks_report(hooks)]).markdown()
-        charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
+        markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
+        charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
         try:
-            self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
-            if self._pending is not None:  # metrics are read before they begin anew
-                self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
+            self._loggers.write_start(markdown, charts, current_step(trainer), transforms=bool(links))
         except Exception as error:
-            recorder.observer.fail(error)
+            producer.observer.fail(error)
 
     @property
     @override
     def _waits(self) -> bool:
-        return self._pending is not None and self._pending.waits
+        return self._trained is not None and self._trained.waits
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
-        recorder, dispatcher, pending = self._recorder, self._dispatcher, self._pending
-        if recorder is None or pending is None or dispatcher is None or self._outlet is None:
+        producer, dispatcher = self._trained, self._dispatcher
+        if producer is None or dispatcher is None:
             return
-        observer = recorder.observer
+        observer = producer.observer
         acts = not observer.gone and dispatcher.acts(observer)
-        if not acts and not pending.waits:
+        if not acts and not producer.waits:
             return
         with observer.account:
             try:
                 if not acts:
-                    pending.heed()
+                    producer.heed()
                 else:
                     reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
-                    pending.end(step, reports, dispatcher.moments.scale)
+                    producer.end(step, reports, dispatcher.moments.scale)
                     if not observer.calls_checked:
                         observer.warn_uncalled(dispatcher.called)
                 self._widening.say(observer)
             except Exception as error:
                 observer.fail(error)
 
-    def _take(self, *records: StepRecord) -> None:
-        self._records["train"] = records[-1]
-        if self._outlet is not None:
-            self._outlet.write(*records)
-
     def _settle(self) -> None:
-        """Write the steps that have ended and are not written: their numbers were on their way, or waited for the next ones."""
-        if self._pending is not None and self._recorder is not None and self._pending.waits:
-            observer = self._recorder.observer
-            with observer.account:
+        """Publish the steps that have ended and whose numbers were on their way from a device."""
+        producer = self._trained
+        if producer is not None and producer.waits:
+            with producer.observer.account:
                 try:
-                    self._pending.settle()
+                    producer.settle()
                 except Exception as error:
-                    observer.fail(error)
+                    producer.observer.fail(error)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -303,12 +301,18 @@ class StatsMonitor(HooksCallback):
         super()._start_run(trainer, pl_module, stage)
 
     @override
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         try:
             super()._leave()
         finally:
-            self._settle()
-            self._pending = None
+            publisher, self._publisher = self._publisher, None
+            try:
+                self._settle()
+            finally:
+                self._last = self._state() or self._last
+                self._producers, self._loggers = {}, None
+                if publisher is not None:
+                    publisher.close(error)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -317,21 +321,20 @@ class StatsMonitor(HooksCallback):
             self._settle()
         except Exception as error:  # a device that failed; the exception of the fit says more
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
-        super().on_exception(trainer, pl_module, exception)
+        self._leave(exception)
 
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
-        recorder = self._run_recorders.get(stage)
-        if recorder is None or self._outlet is None or recorder.observer.gone:
+        producer = self._producers.get(stage)
+        if producer is None or producer.observer.gone:
             return
-        observer = recorder.observer
+        observer = producer.observer
         assert isinstance(observer, RunObserver)
         try:
             try:
-                record = self._records[stage] = recorder.record(current_step(trainer), {})
+                producer.end(current_step(trainer), {})
             finally:
                 observer.start_anew()
-            self._outlet.write(record)
         except Exception as error:
             observer.fail(error)
 

@@ -19,10 +19,10 @@ from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Plan
-from lightning_hooks.engine.rows import Due
 from lightning_hooks.engine.slot import Detour, Slot
 from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target

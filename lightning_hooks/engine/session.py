@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from time import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -18,16 +19,19 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.pending import Pending
-from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.producer import Producer
 from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.reading import as_rules
+from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.taps import OurHook
+
+_BEFORE: Final = StepView(step=-1)
 
 
 class Instrument:
@@ -40,6 +44,7 @@ class Instrument:
         apply: Any,
         hooks: Any,
         optimizer: Optimizer | Iterable[Optimizer] | None,
+        consumers: Sequence[StepConsumer] = (),
     ) -> None:
         self.model = model
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
@@ -62,8 +67,9 @@ class Instrument:
             self._changers[-1].refuse_skipping(self.optimizers)
         bound = resolve_hooks(model, hook_rules)
         self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,)) if bound else None
-        self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
-        self._record = StepRecord(step=-1)
+        self._latest = Latest()
+        self._publisher = Publisher([self._latest, *check_consumers(consumers)])
+        self._producer = Producer(self._observer, self._publisher) if self._observer else None
         self._step = 0
         self._stepped: set[int] = set()
 
@@ -73,6 +79,7 @@ class Instrument:
         participants = [participant for participant in every if participant is not None]
         extras = self._dispatcher.extras
         try:
+            self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
                 extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
             for participant in participants:
@@ -90,8 +97,11 @@ class Instrument:
         self._dispatcher.close()
         for participant in list(self._dispatcher.participants):
             self._dispatcher.leave(participant)
-        if self._pending is not None and kind is None:
-            self._pending.settle()
+        try:
+            if self._producer is not None and kind is None:
+                self._producer.settle()
+        finally:
+            self._publisher.close(error)
 
     def step(self) -> None:
         """End the step; without an optimizer this is how the instrument knows.
@@ -107,14 +117,14 @@ class Instrument:
 
     def compute(self) -> dict[str, float]:
         """Tag to value of the last ended step; empty before the first."""
-        return self.record.latest
+        self._settle()
+        return self._latest.values()
 
     @property
-    def record(self) -> StepRecord:
+    def record(self) -> StepView:
         """The whole last ended step, histograms too; where its numbers are on their way from a device, that is waited for."""
-        if self._pending is not None:
-            self._pending.settle()
-        return self._record
+        self._settle()
+        return self._latest.views.get("train", _BEFORE)
 
     def _begin(self) -> None:
         self._dispatcher.begin(self._step, reporting=self._observer is None)
@@ -123,21 +133,22 @@ class Instrument:
         self._stepped.clear()
         self._dispatcher.suspend()
         reports = self._dispatcher.take_reports()
-        if self._observer is not None and self._pending is not None and self._dispatcher.acts(self._observer):
-            self._pending.end(self._step, reports)
+        if self._observer is not None and self._producer is not None and self._dispatcher.acts(self._observer):
+            self._producer.end(self._step, reports)
             if not self._observer.calls_checked:
                 self._observer.warn_uncalled(self._dispatcher.called)
         else:
-            if self._pending is not None:
-                self._pending.heed()
+            if self._producer is not None:
+                self._producer.heed()
             if reports:
-                self._record = StepRecord(step=self._step, summaries=reports)
+                self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
         self._dispatcher.end()
         self._step += 1
         self._begin()
 
-    def _take(self, *records: StepRecord) -> None:
-        self._record = records[-1]
+    def _settle(self) -> None:
+        if self._producer is not None:
+            self._producer.settle()
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
@@ -215,6 +226,7 @@ def instrument(
     apply: Sequence[Apply | Mapping[str, Any]] = (),
     hooks: Sequence[Hook | Mapping[str, Any]] = (),
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    consumers: Sequence[StepConsumer] = (),
 ) -> Instrument:
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
 
@@ -228,6 +240,7 @@ def instrument(
         apply: which gradients to change, or with `tensor="output"` or `"input"` which activations.
         hooks: hooks of your own.
         optimizer: one, several, or none.
+        consumers: of your own, which are given a view of each step when it ends.
 
     Raises:
         RuleError: a rule that cannot be meant, before anything is hooked.
@@ -241,4 +254,4 @@ def instrument(
         >>> watched.compute()["output_mean/0"] == model[0].bias.item()
         True
     """
-    return Instrument(model, watch, apply, hooks, optimizer)
+    return Instrument(model, watch, apply, hooks, optimizer, consumers)
