@@ -53,9 +53,9 @@ class LoggerWriter(StepConsumer):
 
     def consume(self, view: StepView) -> None:
         """Write a step to every logger, also where an earlier one fails."""
-        entry = self._layout(view).fill(view)
-        if not self._writes:
+        if not (self._writes and self._loggers):
             return
+        entry = self._layout(view).fill(view)
 
         def write(logger: Any) -> None:
             writer = self._writer(logger)
