@@ -82,6 +82,7 @@ class Observer(Participant):
         self._snapshots = Snapshots()
         self._unmeasurable: set[str] = set()
         self.calls_checked = False
+        self.ran: list[int] | None = []  # rows of modules as they are measured, until the first step has ended
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -119,9 +120,19 @@ class Observer(Participant):
             sample = self.expense.begin(self.schedules, self.account.meter.clock)
             if sample is not None:
                 self._time_with(sample)
+        self.follow()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
+
+    def follow(self) -> None:
+        """Note in the first step in which order rows of modules are measured: not straight from the memory of tensors then."""
+        if self.ran is None:
+            return
+        if self.ran:
+            self.plan.index.ran_in(self.ran)
+            self.ran = None
+        self.detour.direct = self.ran is None and self.sample is None and not self.failed
 
     def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""

@@ -81,6 +81,7 @@ class Producer:
             Exception: the first error of a consumer.
         """
         observer = self.observer
+        observer.follow()
         merging = observer.exchange()
         ended = _Ended(step, reports, observer.schedules, merging, None if scale is None else begin_copy(scale), time())
         try:

@@ -39,6 +39,8 @@ class Slot:
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
+        if self.observer.ran is not None:
+            self.observer.ran.append(self.row)
         if self.observer.sample is not None:
             self.observer.timed(self.look, look)
             return
@@ -71,14 +73,19 @@ class Measuring(Way):
 class Detour(Measuring):
     """The way of tensors that are not written straight into the table of an observer.
 
-    `direct` says whether they may be: not where that is timed, nor after a failure.
+    `direct` says whether they may be: not where that is timed, not in the first step, nor after a failure.
     """
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Merge a tensor into a row; time it where the step is one that is timed."""
         observer = self.observer
-        if observer.sample is not None and not observer.failed:
-            write = observer.table.writer(row, Measuring(observer))  # made anew: few steps are timed
-            observer.timed(write, tensor)
+        if observer.ran is not None:
+            observer.ran.append(row)
+        if (observer.sample is not None or observer.ran is not None) and not observer.failed:
+            write = observer.table.writer(row, Measuring(observer))  # made anew: few steps are such
+            if observer.sample is None:
+                write(tensor)
+            else:
+                observer.timed(write, tensor)
         else:
             super().__call__(row, tensor)

@@ -45,6 +45,7 @@ class RunObserver(Observer):
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Go on filling the table: the run is the step."""
+        self.follow()
 
     def start_anew(self) -> None:
         """Empty the table for the next run."""

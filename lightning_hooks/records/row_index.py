@@ -59,8 +59,9 @@ class RowIndex:
         tensors: tensor of each row: `grad`, `output[0]` …
         module_types: class name of the module of each row, or of the one that holds the parameter; empty for a group.
         members: of each group (by its index) the indices of the rows that it merges.
-        order: the indices of the rows of modules in the order in which these ran first in the first watched step; before it has
-            ended, and for modules that were not called in it, in the order of their definition.
+        order: the indices of the rows of modules in the order in which they were first measured in the first watched step:
+            `input` and `output` as modules ran, gradients as they came back. Rows that were not measured in it follow in the
+            order of their definition.
     """
 
     names: tuple[str, ...]
@@ -110,7 +111,7 @@ class RowIndex:
         """Take the order of execution, once: rows that are not in it follow in the order of their definition.
 
         Args:
-            rows: of modules, in the order in which these were called first.
+            rows: of modules, in the order in which they were measured; one may be there several times.
         """
         self.order = tuple(dict.fromkeys((*rows, *self.order)))
 

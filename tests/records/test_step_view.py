@@ -127,6 +127,32 @@ def test_the_row_index_says_what_rows_are_and_stays_the_same():
     assert rows.order == (0, 1, 2)
 
 
+class Crossed(nn.Module):
+    """Runs its parts in another order than that of their definition, the last of them never."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.idle = (nn.Linear(2, 2) for _ in range(4))
+
+    def forward(self, x):
+        return self.b(self.a(self.c(x)))
+
+
+def test_the_row_index_knows_the_order_of_execution_from_the_first_step_on():
+    model, keeps, orders = Crossed(), Keeps(), []
+    rules = [Watch(modules="*", tensors=["output", "output_grad"], stats="mean")]
+    with instrument(model, watch=rules, consumers=[keeps]) as watched, pytest.warns(UserWarning, match="were not called"):
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            watched.step()
+            rows = keeps.views[-1].rows
+            orders.append([f"{rows.tensors[i]} {rows.names[i]}" for i in rows.order])
+    ran = [*(f"output {name}" for name in "cab"), *(f"output_grad {name}" for name in "bac")]
+    assert orders[0] == orders[1] == [*ran, "output idle", "output_grad idle"]
+    for view in keeps.views:
+        assert view.stat("output", "count").values.tolist() == [2, 2, 2, 0]
+
+
 def arrays_of(view):
     return [view.moments, view.histograms, view.pairs, view.noise, view.rows.of("grad")[0]]
 
