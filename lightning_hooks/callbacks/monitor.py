@@ -261,28 +261,22 @@ class StatsMonitor(HooksCallback):
         acts = not observer.gone and dispatcher.acts(observer)
         if not acts and not producer.waits:
             return
-        with observer.account:
-            try:
-                if not acts:
-                    producer.heed()
-                else:
-                    reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
-                    producer.end(step, reports, dispatcher.moments.scale)
-                    if not observer.calls_checked:
-                        observer.warn_uncalled(dispatcher.called)
-                self._widening.say(observer)
-            except Exception as error:
-                observer.fail(error)
+        with producer.guard():
+            if not acts:
+                producer.heed()
+            else:
+                reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
+                producer.end(step, reports, dispatcher.moments.scale)
+                if not observer.calls_checked:
+                    observer.warn_uncalled(dispatcher.called)
+            self._widening.say(observer)
 
     def _settle(self) -> None:
         """Publish the steps that have ended and whose numbers were on their way from a device."""
         producer = self._trained
         if producer is not None and producer.waits:
-            with producer.observer.account:
-                try:
-                    producer.settle()
-                except Exception as error:
-                    producer.observer.fail(error)
+            with producer.guard():
+                producer.settle()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

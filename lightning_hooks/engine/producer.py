@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from time import time
 from typing import Any, NamedTuple
 
@@ -62,6 +63,15 @@ class Producer:
         self._totals = _Totals(plan) if summaries else None
         self._noisy = plan.index.rows_with("noise_scale".__eq__)
         self._noise = NoiseAverage(len(plan.rows) if len(self._noisy) else 0)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around what a callback does at the end of a step: its time is the monitor's, an error goes through `on_error`."""
+        with self.observer.account:
+            try:
+                yield
+            except Exception as error:
+                self.observer.fail(error)
 
     @property
     def waits(self) -> bool:
