@@ -16,25 +16,25 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
 from benchmarks.repeat import repeat
-from lightning_hooks.stats.record import Columns, RolledUp, Series, StepRecord
+from lightning_hooks.records.layout import Head, LogEntry
 from lightning_hooks.tensorboard import RunWriter
 
 VALUES = 1000
 _BURST = 20  # steps between two flushes
 
 
-def records() -> dict[str, Callable[[int], StepRecord]]:
+def records() -> dict[str, Callable[[int], LogEntry]]:
     """The same thousand values as scalars, as a table, and as both, which is how a monitor writes a small model."""
     names = tuple(f"net.layers.{i}.weight" for i in range(VALUES))
     values = np.random.default_rng(0).normal(size=VALUES)
     measured = np.ones(VALUES, dtype=np.bool_)
-    series = Columns.of([Series("grad", "norm", names, values, measured)])  # as a monitor makes it: the same heads every step
+    heads = (Head("grad", "norm", names, slice(0, VALUES)),)  # as a monitor makes them: the same at every step
     tags = tuple(f"grad_norm/{name}" for name in names)
-    none = RolledUp.of({})
+    none: tuple[tuple[str, ...], Any] = ((), np.empty(0))
     return {
-        "scalars": lambda step: StepRecord(step, rolled_up=RolledUp(tags, values)),
-        "table": lambda step: StepRecord(step, series=series, rolled_up=none),
-        "both": lambda step: StepRecord(step, series=series),
+        "scalars": lambda step: LogEntry(step, merged=(tags, values)),
+        "table": lambda step: LogEntry(step, heads=heads, values=values, measured=measured, merged=none),
+        "both": lambda step: LogEntry(step, heads=heads, values=values, measured=measured),
     }
 
 
@@ -86,7 +86,7 @@ def measure(form: str, write: Callable[[SummaryWriter], Callable[[int], object]]
 def rows_of(seconds: float) -> list[dict[str, Any]]:
     """The table: our three forms, and `add_scalar`."""
 
-    def ours(record: Callable[[int], StepRecord]) -> Callable[[SummaryWriter], Callable[[int], object]]:
+    def ours(record: Callable[[int], LogEntry]) -> Callable[[SummaryWriter], Callable[[int], object]]:
         def make(writer: SummaryWriter) -> Callable[[int], object]:
             run = RunWriter(writer)
             return lambda step: run.write(record(step))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from lightning_hooks.hook_point import HookPoint
+    from lightning_hooks.records import StepConsumer, StepView
     from lightning_hooks.rules import Apply, Hook, Watch
     from lightning_hooks.tensorboard import Run, read_run
     from lightning_hooks.transforms import (
@@ -106,6 +107,10 @@ _ROOMS = {
         "UnsupportedError",
     ),
     "hook_point": ("HookPoint",),
+    "records": (
+        "StepConsumer",
+        "StepView",
+    ),
     "rules": (
         "Apply",
         "Hook",
@@ -208,6 +213,8 @@ __all__ = [
     "Sign",
     "SkipStep",
     "StatsMonitor",
+    "StepConsumer",
+    "StepView",
     "TopK",
     "Transform",
     "TransformError",

@@ -113,7 +113,8 @@ def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
     """What each monitor would write in a fit; the first of those with one prefix writes the global numbers."""
     from lightning_hooks.callbacks._tags import tags_of
     from lightning_hooks.engine.resolve_rows import resolve
-    from lightning_hooks.engine.stages import STAGE_PREFIX, forward_plan
+    from lightning_hooks.engine.stages import forward_plan
+    from lightning_hooks.records.step_view import STAGE_PREFIX
 
     led: set[tuple[str, str]] = set()
     every = []
@@ -124,7 +125,7 @@ def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
         tags: set[str] = set()
         for stage in monitor.stages:
             seen = plan if stage == "train" else forward_plan(plan)
-            tags |= tags_of(seen, monitor.prefix + STAGE_PREFIX.get(stage, ""), (monitor.prefix, stage) not in led)
+            tags |= tags_of(seen, monitor.prefix + STAGE_PREFIX[stage], (monitor.prefix, stage) not in led)
             led.add((monitor.prefix, stage))
         every.append(tags)
     return every

@@ -39,23 +39,23 @@ _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
 
 @dataclass(frozen=True)
 class Watch:
-    """Which tensors to look at, and what to compute of them.
+    """Which tensors to watch, and which statistics to compute.
 
     Args:
-        modules: patterns of module names; or
+        modules: patterns of module names. Give exactly one of `modules` and `params`.
         params: patterns of parameter names.
-        types: only modules (or parameters of modules) of these classes, by class name, import path or class; default all.
-        leaves: only modules without children, default False.
+        types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
+        leaves: only modules without children; default False.
         tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`);
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
             `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
         stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,
-            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` of an `update`. A callable's tag has its `__name__`, an
-            object's that of its class; different ones of one name become `name`, `name_2`, … in the order of the rules.
-        group_by: merge the rows of the rule exactly: a number, by blocks of that depth of the module tree; or patterns, each
-            a group of its own, or a mapping of names to patterns, where the first that matches counts and a target that none
-            matches keeps its own row. Default no groups.
-        every_n_steps: a schedule of the rule's own; default that of the monitor.
+            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`. A callable is named by its `__name__`, an
+            object by its class; different statistics of the same name become `name`, `name_2`, … in the order of the rules.
+        group_by: merge rows of the rule exactly. A number merges by blocks of that depth of the module tree. A list of
+            patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
+            target without a match keeps its own row. Default: no groups.
+        every_n_steps: the schedule of this rule; default: that of the monitor.
         strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
             or a warning.
 
@@ -108,15 +108,15 @@ class Apply:
 
     Args:
         transform: a transform, a list of them, or mappings with `class_path` and `init_args`.
-        params: patterns of parameter names; or
-        modules: patterns of module names, for what flows through the module.
-        types: only modules (or parameters of modules) of these classes; default all.
-        tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations, also one part:
-            `output[0]`). Default `output_grad`, in `ActivationTransforms` `output`.
-        when: with `params`: `step` (default, on the gradient of the optimizer step) or `backward` (on each gradient as
-            backward makes it). Rules on modules act in backward, on activations in forward.
-        stages: when activations change: any of `train`, `validate`, `test`, `predict`. Default `train`, as for dropout.
-        strict: whether a rule that matches nothing is an error (default) or a warning.
+        params: patterns of parameter names. Give exactly one of `params` and `modules`.
+        modules: patterns of module names, to change activations or gradients of activations.
+        types: only modules (or parameters of modules) of these classes; default: all.
+        tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations; also one part:
+            `output[0]`). Default: `output_grad`; in `ActivationTransforms`, `output`.
+        when: with `params`: `step` (default: the gradient of the optimizer step) or `backward` (each gradient as backward
+            computes it). Rules on gradients of modules act in backward, rules on activations in forward.
+        stages: the stages in which activations change: any of `train`, `validate`, `test`, `predict`; default `train`.
+        strict: whether a rule without a match is an error (default) or a warning.
 
     Raises:
         RuleError: an invalid value.
@@ -179,15 +179,15 @@ class Apply:
             raise RuleError(f"when={self.when!r} goes with gradients; a rule on activations acts in forward (omit when)")
 
     def acts_on(self, default: str = "output_grad") -> str:
-        """The tensor that it changes: of a parameter `grad`, of a module what `tensor` says.
+        """The tensor that the rule changes: `grad` of a parameter, or `tensor` of a module.
 
         Args:
-            default: of a rule on modules that does not say.
+            default: the tensor of a rule on modules without `tensor`.
         """
         return "grad" if self.params is not None else self.tensor or default
 
     def acts_at(self, default: str = "output_grad") -> str:
-        """When it acts: `step`, `backward`, or `forward` for activations."""
+        """When the rule acts: `step`, `backward`, or `forward` for activations."""
         if self.params is not None:
             return self.when or "step"
         return "forward" if parse_tensor(self.acts_on(default))[0] in FORWARD_TENSORS else "backward"
@@ -199,28 +199,28 @@ class Apply:
 
 @dataclass(frozen=True)
 class Hook:
-    """A hook of the user's own at every matched place.
+    """A custom hook on every matched module, parameter or optimizer.
 
     Args:
-        call: a callable with torch's own signature for the kind, its import path, or a mapping with `class_path` and
+        call: a callable with torch's signature for the kind, its import path, or a mapping with `class_path` and
             `init_args`; for `saved_tensors` a pair of these, to pack and to unpack.
-        kind: which hook of torch it is: `forward_pre`, `forward`, `full_backward_pre`, `full_backward`, `output_grad` (on
+        kind: the kind of torch hook: `forward_pre`, `forward`, `full_backward_pre`, `full_backward`, `output_grad` (on
             every output tensor), `input_grad` (the module's own contribution), `node_pre` and `node` (on the output's
             `grad_fn`), `saved_tensors` (around the forward), with `params` `param_grad` and `post_accumulate_grad`, with
             neither `optimizer_step_pre` and `optimizer_step_post`.
-        modules: patterns of module names; or
+        modules: patterns of module names.
         params: patterns of parameter names.
-        types: only modules (or parameters of modules) of these classes; default all.
-        leaves: only modules without children, default False.
-        named: whether the dotted name of the place comes as the first argument, default False.
-        with_kwargs: with `forward_pre` and `forward`: whether keyword arguments come after the positional ones, default False.
-        prepend: whether it goes before the hooks that are there already, default False.
-        every_n_steps: a schedule, as for a `Watch`; in other stages than `train` it counts batches. Default every one.
-        once: whether it runs at most once at each place, default False.
+        types: only modules (or parameters of modules) of these classes; default: all.
+        leaves: only modules without children; default False.
+        named: whether the dotted name of the target is passed as the first argument; default False.
+        with_kwargs: with `forward_pre` and `forward`: whether keyword arguments follow the positional ones; default False.
+        prepend: whether the hook runs before hooks that are already registered; default False.
+        every_n_steps: a schedule, as for `Watch`; in stages other than `train` it counts batches. Default: every one.
+        once: whether the hook runs at most once per target; default False.
         stages: any of `train`, `validate`, `test`, `predict`; default `train`.
-        checked: whether what it returns must have the shape, dtype, device and layout of what it was given, and what it was
-            given must not be changed in place; default True.
-        strict: whether a rule that matches nothing is an error (default) or a warning.
+        checked: whether to check that the result has the shape, dtype, device and layout of the argument it replaces, and
+            that no argument is changed in place; default True.
+        strict: whether a rule without a match is an error (default) or a warning.
 
     Raises:
         RuleError: an invalid value.

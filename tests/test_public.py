@@ -24,7 +24,7 @@ def test_the_list_of_public_names_is_sorted_and_each_can_be_had():
         _ = lightning_hooks.Nothing
 
 
-@pytest.mark.parametrize("room", ["callbacks", "engine", "taps", "tensorboard", "transforms"])
+@pytest.mark.parametrize("room", ["callbacks", "engine", "records", "taps", "tensorboard", "transforms"])
 def test_every_room_lists_what_a_user_may_touch(room):
     module = importlib.import_module(f"lightning_hooks.{room}")
     assert list(module.__all__) == sorted(module.__all__)

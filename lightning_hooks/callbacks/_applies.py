@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import time
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
-from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import is_log_step
 from lightning_hooks.engine.changer import Changer
@@ -22,8 +23,9 @@ from lightning_hooks.engine.report import Match, links_report
 from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
-from lightning_hooks.stats.record import StepRecord
 
 
 class AppliesRules(HooksCallback):
@@ -48,7 +50,7 @@ class AppliesRules(HooksCallback):
             self._refuse(rule, f"apply[{i}]")
         self._saved: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
-        self._outlet: Outlet | None = None
+        self._publisher: Publisher | None = None
 
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
@@ -63,7 +65,7 @@ class AppliesRules(HooksCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_outlet": None}
+        return {**super().__getstate__(), "_publisher": None}
 
     @property
     def changer(self) -> Changer | None:
@@ -104,7 +106,7 @@ class AppliesRules(HooksCallback):
         if self._saved is not None:
             changer.load_state_dict(self._saved)
             self._saved = None
-        self._outlet = Outlet(trainer)
+        self._publisher = Publisher([LoggerWriter(trainer)])
         return [changer]
 
     @property
@@ -115,13 +117,13 @@ class AppliesRules(HooksCallback):
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
         dispatcher = self._dispatcher
-        if dispatcher is None or self._outlet is None or not is_log_step(trainer, step):
+        if dispatcher is None or self._publisher is None or not is_log_step(trainer, step):
             return
         if any(isinstance(participant, Observer) and participant.stage == "train" for participant in dispatcher.participants):
             return  # it writes the reports into its own event
         reports = dispatcher.take_reports()
         if reports:
-            self._outlet.write(StepRecord(step=step, summaries=reports))
+            self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
 
     @override
     def _leave(self) -> None:

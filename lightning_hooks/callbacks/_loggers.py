@@ -1,71 +1,82 @@
-"""Where a step goes: one event to each TensorBoard, one dictionary to every other logger."""
+"""The consumer that writes steps to the loggers: one event to each TensorBoard, one dictionary to every other logger."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from lightning_hooks.engine.plan import Plan
 from lightning_hooks.errors import HooksError
-from lightning_hooks.stats.record import StepRecord
+from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.row_index import Due, RowIndex
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.select import select
 from lightning_hooks.taps import for_each
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 
-def _log(logger: Any, record: StepRecord) -> None:
-    logger.log_metrics(record.scalars, step=record.step)
-
-
-class Outlet:
+class LoggerWriter(StepConsumer):
     """The loggers of a trainer, from the process that writes.
 
     Args:
         trainer: whose loggers.
+        prefix: put before every tag.
+        max_scalars: how many scalars are written before rows are merged along the module tree.
+        scalars: patterns of names whose scalars stay in full all the same.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, prefix: str = "", max_scalars: int = 500, scalars: Sequence[str] = ()) -> None:
         self._writes = trainer.is_global_zero
         self._loggers = list(trainer.loggers)
-        self._writers: dict[int, RunWriter] = {}
+        self._writers: list[RunWriter] = []
+        self._prefix = prefix
+        self._max_scalars = max_scalars
+        self._patterns = list(scalars)
+        self._pinned: set[str] = set()
+        self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
+        self._warned: set[str] = set()
 
-    @property
-    def only_tensorboard(self) -> bool:
-        """Whether there is no logger but TensorBoards; other ones may want to hear of a step before the next begins."""
-        return not self._writes or all(self._writer(logger) is not None for logger in self._loggers)
+    def start(self, plan: Plan) -> None:
+        """Find the rows whose scalars stay in full.
 
-    def write_start(
-        self, markdown: str, charts: Sequence[tuple[str, str]], prefix: str, step: int, *, transforms: bool = False
-    ) -> None:
+        Raises:
+            NoMatchError: a pattern of `scalars` names no row.
+        """
+        if self._patterns:
+            targets = list({row.name: row.target for row in plan.rows}.values())
+            self._pinned = {target.name for target in select(targets, self._patterns, where="scalars")}
+
+    def consume(self, view: StepView) -> None:
+        """Write a step to every logger, also where an earlier one fails."""
+        if not (self._writes and self._loggers):
+            return
+        entry = self._layout(view).fill(view)
+
+        def write(logger: Any) -> None:
+            writer = self._writer(logger)
+            if writer is not None:
+                writer.write(entry)
+            else:
+                logger.log_metrics(entry.scalars, step=entry.step)
+
+        for_each(write, self._loggers)
+
+    def write_start(self, markdown: str, charts: Sequence[tuple[str, str]], step: int, *, transforms: bool = False) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
             markdown: the matched taps.
             charts: tensor and statistic of each, as they will be logged.
-            prefix: of its tags.
             step: of the coming batch.
             transforms: whether there are transforms that report.
         """
-        if not self._writes:
-            return
-        for logger in self._loggers:
-            writer = self._writer(logger)
-            if writer is not None:
-                writer.write_start(markdown, charts, step, prefix, transforms=transforms)
-
-    def write(self, *records: StepRecord) -> None:
-        """Write steps to every logger."""
-        if not self._writes:
-            return
-        for logger in self._loggers:
-            writer = self._writer(logger)
-            if writer is not None:
-                writer.write(*records)
-            else:
-                for_each(partial(_log, logger), records)
+        for writer in self._boards():
+            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms)
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
@@ -75,18 +86,36 @@ class Outlet:
             folder: what goes before the names.
             step: the x-axis of `self.log`.
         """
-        if not self._writes:
-            return
-        for writer in [writer for writer in map(self._writer, self._loggers) if writer is not None]:
+        for writer in self._boards():
             for name, (tensor, samples) in tensors.items():
                 try:
                     writer.write_tensor(f"{folder}/{name}", tensor, step, samples)
                 except (OSError, HooksError) as error:
                     warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=2)
 
+    def _boards(self) -> list[RunWriter]:
+        every = map(self._writer, self._loggers if self._writes else ())
+        return [writer for writer in every if writer is not None]
+
     def _writer(self, logger: Any) -> RunWriter | None:
         experiment = getattr(logger, "experiment", None)  # a Logger need not have one
-        known = self._writers.get(id(experiment))  # it holds the experiment, so its id stays its own
+        known = next((writer for writer in self._writers if writer.writes_to(experiment)), None)
         if known is None and is_tensorboard(experiment):
-            known = self._writers[id(experiment)] = RunWriter(experiment)
+            known = RunWriter(experiment)
+            self._writers.append(known)
         return known
+
+    def _layout(self, view: StepView) -> Layout:
+        key = view.rows, view.stage, view.due
+        if key not in self._layouts:
+            layout = Layout(view.rows, view.due, view.stage, self._prefix, self._max_scalars, self._pinned)
+            self._layouts[key] = layout
+            if layout.depth is not None and view.stage not in self._warned:
+                self._warned.add(view.stage)
+                level = f"level {layout.depth} of the module tree" if layout.depth else "one row for all"
+                warnings.warn(
+                    f"{layout.scalars} scalars are more than max_scalars={self._max_scalars}: they are merged "
+                    f"exactly at {level}; the table has them all, scalars= keeps chosen names in full",
+                    stacklevel=2,
+                )
+        return self._layouts[key]

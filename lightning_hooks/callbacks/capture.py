@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_hooks._fields import as_stages, check_flag
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
-from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
@@ -107,7 +107,7 @@ class ActivationCapture(HooksCallback):
         self.strict = strict
         CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._writer: CaptureWriter | None = None
-        self._outlet: Outlet | None = None
+        self._loggers: LoggerWriter | None = None
         self._step = 0
         self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
         self._last: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
@@ -134,7 +134,7 @@ class ActivationCapture(HooksCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_writer": None, "_outlet": None, "_last": {}}
+        return {**super().__getstate__(), "_writer": None, "_loggers": None, "_last": {}}
 
     def match(self, model: LightningModule) -> Match:
         """The dry run: what the patterns match in a model.
@@ -171,7 +171,7 @@ class ActivationCapture(HooksCallback):
                 if other._writer.folder == folder:
                     raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
         self._writer = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
-        self._outlet = Outlet(trainer)
+        self._loggers = LoggerWriter(trainer)
         self._last = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
@@ -225,8 +225,8 @@ class ActivationCapture(HooksCallback):
 
     def _show(self, stage: str) -> None:
         last = self._last.pop(stage, None)
-        if self._outlet is not None and last:
-            self._outlet.write_capture(last, f"captures_{stage}", self._step)
+        if self._loggers is not None and last:
+            self._loggers.write_capture(last, f"captures_{stage}", self._step)
 
     @override
     def _leave(self) -> None:

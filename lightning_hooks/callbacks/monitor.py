@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_hooks._fields import as_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
-from lightning_hooks.callbacks._loggers import Outlet
+from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._options import check_options
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags, tags_of
@@ -23,17 +23,18 @@ from lightning_hooks.engine.custom import CustomParticipant
 from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.pending import Pending
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.producer import Producer
 from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.resolve_rows import DEFAULT_WATCH, resolve
-from lightning_hooks.engine.stages import STAGE_PREFIX, RunObserver, forward_plan
+from lightning_hooks.engine.stages import RunObserver, forward_plan
 from lightning_hooks.errors import RuleError
 from lightning_hooks.reading import as_rules
+from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN, every_n
-from lightning_hooks.stats.record import StepRecord
 
 _SAVED_AS = "lightning_hooks.StatsMonitor"
 
@@ -45,21 +46,23 @@ class StatsMonitor(HooksCallback):
     parameter, with the default statistics, at every step.
 
     Args:
-        watch: rules, or mappings that hold a rule's fields; default as above.
-        every_n_steps: every how many steps, counted as Lightning counts ((step + 1) % n == 0); or a list of steps; or a
-            mapping with `first`, `every`, `last`. A rule's own value goes before it. Default 1.
-        stages: any of `train`, `validate`, `test`, `predict`; default `train`. Outside training what flows forward (`input`,
-            `output`) is watched in every batch and merged exactly into one row a run, with tags `val_…`, `test_…`,
-            `predict_…`; the sanity check before training is left out.
-        scalars: patterns of names whose scalars stay in full when the others are merged; default none.
-        max_scalars: how many scalars are written before rows are merged along the module tree; default 500.
-        prefix: put before every tag; default none.
-        on_error: `raise` (default), or `warn`: on an error of ours, stop watching, say so once and let training go on.
-        max_overhead: the greatest share of the time of a step that watching may take, 0.05 for example; where it takes more,
-            `every_n_steps` and the rules' own intervals grow for the rest of the run, with one warning. Default: no limit.
+        watch: rules, or mappings with the fields of a rule; default as above.
+        every_n_steps: the interval in steps, counted as in Lightning ((step + 1) % n == 0); or a list of steps; or a mapping
+            with `first`, `every`, `last`. A rule's own value overrides it. Default 1.
+        stages: any of `train`, `validate`, `test`, `predict`; default `train`. Outside training `input` and `output`
+            are watched in every batch and merged exactly into one row per run, with tags `val_…`, `test_…`, `predict_…`;
+            the sanity check before training is skipped.
+        scalars: patterns of names that keep their own scalars when others are merged; default: none.
+        max_scalars: the maximum number of scalars; above it, rows are merged along the module tree; default 500.
+        prefix: the prefix of every tag; default: none.
+        on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
+        max_overhead: the maximum share of the step time that watching may take, for example 0.05. Above it, `every_n_steps`
+            and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
+        consumers: your own `StepConsumer` objects. Each gets a view of every watched step when the step ends, after the
+            loggers. Default: none.
 
     Raises:
-        RuleError: a value that cannot be meant; at fit start also a rule that matches nothing.
+        RuleError: an invalid value; at fit start also a rule that matches nothing.
 
     Example:
         >>> StatsMonitor(watch=[Watch(params="*.weight", tensors="grad", stats="norm")], every_n_steps=10)
@@ -76,6 +79,7 @@ class StatsMonitor(HooksCallback):
         prefix: str = "",
         on_error: str = "raise",
         max_overhead: float | None = None,
+        consumers: Sequence[StepConsumer] | None = None,
     ) -> None:
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -91,13 +95,13 @@ class StatsMonitor(HooksCallback):
         self.on_error = on_error
         self.max_overhead = max_overhead
         self._widening = Widening(max_overhead, self.schedule)
-        self._recorder: Recorder | None = None
-        self._pending: Pending | None = None
-        self._run_recorders: dict[str, Recorder] = {}
-        self._records: dict[str, StepRecord] = {}
-        self._saved: dict[str, Any] = {}
-        self._last: dict[str, Any] = {}
-        self._outlet: Outlet | None = None
+        self.consumers = check_consumers(consumers)
+        self._producers: dict[str, Producer] = {}  # of each stage, during a run
+        self._publisher: Publisher | None = None
+        self._loggers: LoggerWriter | None = None
+        self._latest = Latest(prefix)
+        self._saved: dict[str, Any] = {}  # by a checkpoint, until the fit begins
+        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -110,6 +114,7 @@ class StatsMonitor(HooksCallback):
             "prefix": "",
             "on_error": "raise",
             "max_overhead": None,
+            "consumers": [],
         }
         shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
         return f"StatsMonitor({', '.join(shown)})"
@@ -117,7 +122,7 @@ class StatsMonitor(HooksCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         self._settle()
-        return {**super().__getstate__(), "_recorder": None, "_pending": None, "_run_recorders": {}, "_outlet": None}
+        return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_loggers": None}
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -127,10 +132,7 @@ class StatsMonitor(HooksCallback):
         """
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         self._settle()
-        if self._saved or self._recorder is None:
-            state = self._saved or self._last  # loaded, and the fit has not begun; or it is over
-        else:
-            state = self._state_of(self._recorder)
+        state = self._saved or self._state() or self._last
         if state:
             checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
 
@@ -139,38 +141,40 @@ class StatsMonitor(HooksCallback):
         """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
-        if self._recorder is not None and self._dispatcher is not None:
+        producer = self._trained
+        if producer is not None and self._dispatcher is not None:
             self._settle()  # what has ended is not of what is loaded
-            self._recorder.load_state_dict(state)
-            self._widening.load_state_dict(self._recorder.observer, state)
+            producer.load_state_dict(state)
+            self._widening.load_state_dict(producer.observer, state)
         else:
             self._saved = state
-
-    def _state_of(self, recorder: Recorder) -> dict[str, Any]:
-        return {**recorder.state_dict(), **self._widening.state_dict(recorder.observer)}
 
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         same = [monitor for monitor in monitors if monitor.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
 
+    def _state(self) -> dict[str, Any]:
+        producer = self._trained
+        return {} if producer is None else {**producer.state_dict(), **self._widening.state_dict(producer.observer)}
+
     @property
     def latest(self) -> dict[str, float]:
-        """Tag to value of the last logged step, every measured row whatever `max_scalars` says; empty before the first.
+        """The statistics of the last logged step by tag: all measured rows, whatever `max_scalars` is; empty before the first.
 
-        With further `stages` also of the last run of each. Numbers that are on their way from a device are waited for.
+        With other `stages`, also those of the last run of each. On CUDA it waits for the copy of the last step.
         """
         self._settle()
-        return {tag: value for record in self._records.values() for tag, value in record.latest.items()}
+        return self._latest.values()
 
     def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without training.
+        """The dry run: what the rules match in a model.
 
         Args:
-            model: the root.
+            model: the root module.
 
         Raises:
-            RuleError: where a fit would.
+            RuleError: the errors that a fit would raise.
         """
         return Match(plan_report(self._plan(model)))
 
@@ -181,8 +185,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
-        self._records = {}
-        self._recorder, self._pending, self._run_recorders = None, None, {}
+        self._latest, self._producers = Latest(self.prefix), {}
         plan = self._plan(pl_module)
         if not plan.rows:
             return []
@@ -192,27 +195,31 @@ class StatsMonitor(HooksCallback):
             for i, known in enumerate(plan.rules)
         ]
         refuse_unsupported(trainer, about)
-        self._outlet = Outlet(trainer)
-        observers: list[Participant] = []
+        self._loggers = LoggerWriter(trainer, self.prefix, self.max_scalars, self.scalars)
+        self._publisher = Publisher([self._latest, self._loggers, *self.consumers])
+        self._last = {}
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
             self._refuse_changed_sums(plan, dispatcher)
-            self._recorder = self._recorder_of(observer, "train", trainer)
-            self._recorder.load_state_dict(self._saved)
-            self._pending = Pending(self._recorder, self._take)
+            producer = self._producers["train"] = self._producer(observer, "train", trainer)
+            producer.load_state_dict(self._saved)
             self._widening.start(observer, dispatcher, self._saved)
             self._saved = {}
-            observers.append(observer)
-        for stage in [stage for stage in STAGE_PREFIX if stage in self.stages]:
+        for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in self.stages]:
             if not forward_plan(plan).rows and any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
                 warnings.warn(f"stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
                 continue
             run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
-            self._run_recorders[stage] = self._recorder_of(run_observer, stage, trainer)
-            observers.append(run_observer)
+            self._producers[stage] = self._producer(run_observer, stage, trainer)
         for other in self._others(trainer):
             refuse_common_tags(self._tags, other._tags)
-        return observers
+        self._publisher.start(plan)
+        return [producer.observer for producer in self._producers.values()]
+
+    @property
+    def _trained(self) -> Producer | None:
+        """What publishes the steps of training."""
+        return self._producers.get("train")
 
     @property
     @override
@@ -228,16 +235,19 @@ class StatsMonitor(HooksCallback):
                 "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
             )
 
-    def _recorder_of(self, observer: Observer, stage: str, trainer: Trainer) -> Recorder:
-        prefix = self.prefix + STAGE_PREFIX.get(stage, "")
+    def _producer(self, observer: Observer, stage: str, trainer: Trainer) -> Producer:
+        assert self._publisher is not None
         leads = not any(other.prefix == self.prefix and stage in other.stages for other in self._others(trainer))
-        return Recorder(observer, prefix=prefix, max_scalars=self.max_scalars, scalars=self.scalars, summaries=leads)
+        return Producer(observer, self._publisher, summaries=leads)
 
     @property
     def _tags(self) -> set[str]:
         """All that it may write in the run."""
-        recorders = [self._recorder, *self._run_recorders.values()]
-        return {tag for r in recorders if r is not None for tag in tags_of(r.observer.plan, r.prefix, r.summaries)}
+        return {
+            tag
+            for stage, producer in self._producers.items()
+            for tag in tags_of(producer.observer.plan, self.prefix + STAGE_PREFIX[stage], producer.has_summaries)
+        }
 
     def _others(self, trainer: Trainer) -> list[StatsMonitor]:
         """The monitors that were attached before this one."""
@@ -247,69 +257,55 @@ class StatsMonitor(HooksCallback):
     @property
     @override
     def _wants_final(self) -> bool:
-        return self._recorder is not None and "final_grad" in self._recorder.observer.plan.tensors
+        return self._trained is not None and "final_grad" in self._trained.observer.plan.tensors
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the first batch: write the matched taps and the layout of the charts."""
-        recorder = self._recorder
-        if self._outlet is None or recorder is None or self._dispatcher is None:
+        producer = self._trained
+        if self._loggers is None or producer is None or self._dispatcher is None:
             return
-        plan = recorder.observer.plan
-        plans = {"": plan, **{STAGE_PREFIX[stage]: run.observer.plan for stage, run in self._run_recorders.items()}}
+        plans = {STAGE_PREFIX[stage]: each.observer.plan for stage, each in self._producers.items()}
         there = self._dispatcher.participants
         links = [link for p in there for link in getattr(p, "links", ())]
         hooks = [hook for p in there if isinstance(p, CustomParticipant) for hook in p.hooks]
-        markdown = Match([*plan_report(plan), *links_report(links), *hooks_report(hooks)]).markdown()
-        charts = [(prefix + tensor, stat) for prefix, each in plans.items() for tensor, stat in each.charts]
+        markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
+        charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
         try:
-            self._outlet.write_start(markdown, charts, self.prefix, current_step(trainer), transforms=bool(links))
-            if self._pending is not None:  # metrics are read before they begin anew
-                self._pending.together = self._outlet.only_tensorboard and not recorder.observer.table.users.have_metrics
+            self._loggers.write_start(markdown, charts, current_step(trainer), transforms=bool(links))
         except Exception as error:
-            recorder.observer.fail(error)
+            producer.observer.fail(error)
 
     @property
     @override
     def _waits(self) -> bool:
-        return self._pending is not None and self._pending.waits
+        return self._trained is not None and self._trained.waits
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
-        recorder, dispatcher, pending = self._recorder, self._dispatcher, self._pending
-        if recorder is None or pending is None or dispatcher is None or self._outlet is None:
+        producer, dispatcher = self._trained, self._dispatcher
+        if producer is None or dispatcher is None:
             return
-        observer = recorder.observer
+        observer = producer.observer
         acts = not observer.gone and dispatcher.acts(observer)
-        if not acts and not pending.waits:
+        if not acts and not producer.waits:
             return
-        with observer.account:
-            try:
-                if not acts:
-                    pending.heed()
-                else:
-                    reports = {**dispatcher.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                    pending.end(step, reports, dispatcher.moments.scale)
-                    if not observer.calls_checked:
-                        observer.warn_uncalled(dispatcher.called)
-                self._widening.say(observer)
-            except Exception as error:
-                observer.fail(error)
-
-    def _take(self, *records: StepRecord) -> None:
-        self._records["train"] = records[-1]
-        if self._outlet is not None:
-            self._outlet.write(*records)
+        with producer.guard():
+            if not acts:
+                producer.heed()
+            else:
+                reports = {**dispatcher.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
+                producer.end(step, reports, dispatcher.moments.scale)
+                if not observer.calls_checked:
+                    observer.warn_uncalled(dispatcher.called)
+            self._widening.say(observer)
 
     def _settle(self) -> None:
-        """Write the steps that have ended and are not written: their numbers were on their way, or waited for the next ones."""
-        if self._pending is not None and self._recorder is not None and self._pending.waits:
-            observer = self._recorder.observer
-            with observer.account:
-                try:
-                    self._pending.settle()
-                except Exception as error:
-                    observer.fail(error)
+        """Publish the steps that have ended and whose numbers were on their way from a device."""
+        producer = self._trained
+        if producer is not None and producer.waits:
+            with producer.guard():
+                producer.settle()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -328,17 +324,18 @@ class StatsMonitor(HooksCallback):
         super()._start_run(trainer, pl_module, stage)
 
     @override
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         try:
             super()._leave()
         finally:
+            publisher, self._publisher = self._publisher, None
             try:
                 self._settle()
-                if self._recorder is not None:
-                    self._last = self._state_of(self._recorder)  # for a checkpoint that is saved after the fit
             finally:
-                self._recorder = self._pending = self._outlet = None  # they hold the model
-                self._run_recorders = {}
+                self._last = self._state() or self._last
+                self._producers, self._loggers = {}, None
+                if publisher is not None:
+                    publisher.close(error)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -347,21 +344,20 @@ class StatsMonitor(HooksCallback):
             self._settle()
         except Exception as error:  # a device that failed; the exception of the fit says more
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
-        super().on_exception(trainer, pl_module, exception)
+        self._leave(exception)
 
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
-        recorder = self._run_recorders.get(stage)
-        if recorder is None or self._outlet is None or recorder.observer.gone:
+        producer = self._producers.get(stage)
+        if producer is None or producer.observer.gone:
             return
-        observer = recorder.observer
+        observer = producer.observer
         assert isinstance(observer, RunObserver)
         try:
             try:
-                record = self._records[stage] = recorder.record(current_step(trainer), {})
+                producer.end(current_step(trainer), {})
             finally:
                 observer.start_anew()
-            self._outlet.write(record)
         except Exception as error:
             observer.fail(error)
 

@@ -8,10 +8,10 @@ from typing import cast
 from lightning_hooks.engine.plan import Matched
 from lightning_hooks.engine.rows import Group, Row
 from lightning_hooks.errors import RuleError
+from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import select
 from lightning_hooks.stats.custom import UserStatistic
-from lightning_hooks.stats.rollup import block_of
 
 
 def add_groups(

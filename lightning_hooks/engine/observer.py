@@ -20,10 +20,10 @@ from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
 from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, Participant
 from lightning_hooks.engine.plan import FLOWING, Plan
-from lightning_hooks.engine.rows import Due
 from lightning_hooks.engine.slot import Detour, Slot
 from lightning_hooks.engine.snapshots import Snapshots
 from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
@@ -85,6 +85,7 @@ class Observer(Participant):
         self._absent: set[str] = set()  # tensors of an optimizer's state that one did not have
         self.calls_checked = False
         self.absent = AbsentParts()
+        self.ran: list[int] | None = []  # rows of modules as they are measured, until the first step has ended
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -120,9 +121,19 @@ class Observer(Participant):
         self.schedules = self._due_at(step)
         if self.overhead is not None:
             self.overhead.begin()
+        self.follow()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
+
+    def follow(self) -> None:
+        """Note in the first step in which order rows of modules are measured: not straight from the memory of tensors then."""
+        if self.ran is None:
+            return
+        if self.ran:
+            self.plan.index.ran_in(self.ran)
+            self.ran = None
+        self.detour.direct = self.ran is None and not self.failed
 
     def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""

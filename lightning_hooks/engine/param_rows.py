@@ -11,7 +11,8 @@ from torch import nn
 
 from lightning_hooks.engine.participant import HasParameters
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.engine.rows import Due, Row
+from lightning_hooks.engine.rows import Row
+from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.stats.table import Places, Table
 

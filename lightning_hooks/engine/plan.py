@@ -9,6 +9,7 @@ from functools import cached_property
 
 from lightning_hooks.engine.rows import Asked, Group, Rows
 from lightning_hooks.engine.shards import is_sharded
+from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import PARAM_TENSORS, Watch
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.custom import UserStatistic
@@ -51,6 +52,11 @@ class Plan:
     schedules: tuple[EveryN, ...]
     groups: list[Group] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> RowIndex:
+        """What step views say of its rows; one object for as long as the plan is."""
+        return RowIndex(self)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from torch import nn
 
 from lightning_hooks.engine.groups import add_groups
 from lightning_hooks.engine.plan import Matched, Plan
-from lightning_hooks.engine.rows import Requests, Row, Rows
+from lightning_hooks.engine.rows import Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.records.row_index import Requests
 from lightning_hooks.rules import Watch
 from lightning_hooks.schedule import EveryN, every_n
 from lightning_hooks.select import Target, named_modules, named_parameters, select

@@ -5,20 +5,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.records.row_index import Requests, requested
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import Target
 from lightning_hooks.stats.custom import UserStatistic
 
-Due = frozenset[EveryN]
-"""The schedules that are due at a step."""
-Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 _NO_USERS: Mapping[str, UserStatistic] = {}
 
 
@@ -64,12 +61,7 @@ class Asked:
 
     def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
         """The statistics that are written when these schedules are due."""
-        return _asked(self.requests, schedules)
-
-
-@lru_cache(maxsize=1024)
-def _asked(requests: Requests, schedules: frozenset[EveryN]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in schedules for stat in stats))
+        return requested(self.requests, schedules)
 
 
 @dataclass(slots=True)

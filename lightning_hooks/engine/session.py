@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from time import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -18,37 +19,40 @@ from lightning_hooks.engine.dispatcher import Dispatcher
 from lightning_hooks.engine.links import Link
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.pending import Pending
-from lightning_hooks.engine.recorder import Recorder
+from lightning_hooks.engine.producer import Producer
 from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.reading import as_rules
+from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.schedule import EveryN
-from lightning_hooks.stats.record import StepRecord
 from lightning_hooks.taps import OurHook
+
+_BEFORE: Final = StepView(step=-1)
 
 
 class Instrument:
-    """A model under watch in a plain PyTorch loop; made by `instrument`, used as a context manager.
+    """Context manager that watches and changes a model in a plain PyTorch loop; made by `instrument`.
 
-    Hooks are on the model from `__enter__` to `__exit__`.
+    The hooks are removed on exit.
 
     Args:
         model: the root module.
-        watch: `Watch` rules, or mappings that hold a rule's fields.
+        watch: `Watch` rules, or mappings with the fields of a rule.
         apply: `Apply` rules, or mappings.
         hooks: `Hook` rules, or mappings.
-        optimizer: one, several, or none.
+        optimizer: one, several or none.
 
     Attributes:
         model: the root module.
-        optimizers: those whose steps end a step; empty where `step()` does.
+        optimizers: the optimizers whose steps end a step; empty if `step()` ends it.
         record: the last ended step, with histograms.
 
     Raises:
-        RuleError: an invalid rule, before anything is hooked.
+        RuleError: an invalid rule, before any hook is registered.
 
     Example:
         >>> from lightning_hooks import Watch
@@ -73,6 +77,7 @@ class Instrument:
         apply: Sequence[Apply | Mapping[str, Any]] = (),
         hooks: Sequence[Hook | Mapping[str, Any]] = (),
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        consumers: Sequence[StepConsumer] = (),
     ) -> None:
         self.model = model
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
@@ -96,17 +101,19 @@ class Instrument:
             self._changers[-1].refuse_skipping(self.optimizers)
         bound = [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]
         self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True) if bound else None
-        self._pending = Pending(Recorder(self._observer), self._take) if self._observer else None
-        self._record = StepRecord(step=-1)
+        self._latest = Latest()
+        self._publisher = Publisher([self._latest, *check_consumers(consumers)])
+        self._producer = Producer(self._observer, self._publisher) if self._observer else None
         self._step = 0
         self._stepped: set[int] = set()
 
     def __enter__(self) -> Instrument:
-        """Put the hooks on, all or none."""
+        """Register the hooks, all or none."""
         every: list[Participant | None] = [self._observer, *self._changers, self._custom]
         participants = [participant for participant in every if participant is not None]
         extras = self._dispatcher.extras
         try:
+            self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
                 extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
             for participant in participants:
@@ -120,18 +127,21 @@ class Instrument:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Take every hook off."""
+        """Remove all hooks."""
         self._dispatcher.close()
         for participant in list(self._dispatcher.participants):
             self._dispatcher.leave(participant)
-        if self._pending is not None and kind is None:
-            self._pending.settle()
+        try:
+            if self._producer is not None and kind is None:
+                self._producer.settle()
+        finally:
+            self._publisher.close(error)
 
     def step(self) -> None:
-        """End the step; without an optimizer this is how the instrument knows.
+        """End the step, in a loop without an optimizer.
 
         Raises:
-            RuleError: there is an optimizer, whose own step ends it.
+            RuleError: an optimizer was given; its step ends the step.
         """
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
@@ -140,15 +150,15 @@ class Instrument:
         self._end()
 
     def compute(self) -> dict[str, float]:
-        """Tag to value of the last ended step; empty before the first."""
-        return self.record.latest
+        """The statistics of the last ended step, by tag; empty before the first."""
+        self._settle()
+        return self._latest.values()
 
     @property
-    def record(self) -> StepRecord:
+    def record(self) -> StepView:
         """The whole last ended step, histograms too; where its numbers are on their way from a device, that is waited for."""
-        if self._pending is not None:
-            self._pending.settle()
-        return self._record
+        self._settle()
+        return self._latest.views.get("train", _BEFORE)
 
     def _begin(self) -> None:
         self._dispatcher.begin(self._step, reporting=self._observer is None)
@@ -157,21 +167,22 @@ class Instrument:
         self._stepped.clear()
         self._dispatcher.shut()
         reports = self._dispatcher.take_reports()
-        if self._observer is not None and self._pending is not None and self._dispatcher.acts(self._observer):
-            self._pending.end(self._step, reports)
+        if self._observer is not None and self._producer is not None and self._dispatcher.acts(self._observer):
+            self._producer.end(self._step, reports)
             if not self._observer.calls_checked:
                 self._observer.warn_uncalled(self._dispatcher.called)
         else:
-            if self._pending is not None:
-                self._pending.heed()
+            if self._producer is not None:
+                self._producer.heed()
             if reports:
-                self._record = StepRecord(step=self._step, summaries=reports)
+                self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
         self._dispatcher.end()
         self._step += 1
         self._begin()
 
-    def _take(self, *records: StepRecord) -> None:
-        self._record = records[-1]
+    def _settle(self) -> None:
+        if self._producer is not None:
+            self._producer.settle()
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
@@ -249,22 +260,24 @@ def instrument(
     apply: Sequence[Apply | Mapping[str, Any]] = (),
     hooks: Sequence[Hook | Mapping[str, Any]] = (),
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    consumers: Sequence[StepConsumer] = (),
 ) -> Instrument:
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
 
-    With an optimizer a step ends when the optimizer has stepped, gradient accumulation included (with several, when each
-    has). Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad` and `update` are
-    refused.
+    With an optimizer, a step ends when the optimizer has stepped, including gradient accumulation; with several, when each
+    has. Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad`, `update` and
+    `state` are refused.
 
     Args:
         model: the root module.
-        watch: what to look at.
-        apply: which gradients to change, or with `tensor="output"` or `"input"` which activations.
-        hooks: hooks of your own.
+        watch: the tensors to watch.
+        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations.
+        hooks: custom hooks.
         optimizer: one, several, or none.
+        consumers: of your own, which are given a view of each step when it ends.
 
     Raises:
-        RuleError: an invalid rule, before anything is hooked.
+        RuleError: an invalid rule, before any hook is registered.
 
     Example:
         >>> from lightning_hooks import Watch
@@ -275,4 +288,4 @@ def instrument(
         >>> watched.compute()["output_mean/0"] == model[0].bias.item()
         True
     """
-    return Instrument(model, watch, apply, hooks, optimizer)
+    return Instrument(model, watch, apply, hooks, optimizer, consumers)

@@ -50,8 +50,9 @@ class Slot:
 class Detour(Way):
     """The way of tensors that are not written straight into the table of an observer.
 
-    `direct` says whether they may be: not after a failure. What either way costs is counted: `calls` of all hooks, and the
-    time, in `nanoseconds` where tensors are written straight and in the observer's account where they come here.
+    `direct` says whether they may be: not in the first step, nor after a failure. What either way costs is counted: `calls` of
+    all hooks, and the time, in `nanoseconds` where tensors are written straight and in the observer's account where they come
+    here.
 
     Args:
         observer: whose table.
@@ -70,6 +71,8 @@ class Detour(Way):
         observer = self._observer()
         assert observer is not None, "hooks are gone before their observer"
         self.calls += 1
+        if observer.ran is not None:
+            observer.ran.append(row)
         with observer.account:
             observer.take(row, look, last=False)
 

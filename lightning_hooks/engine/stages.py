@@ -9,12 +9,12 @@ import torch
 
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.plan import Plan
-from lightning_hooks.engine.rows import Due, Group, Row, Rows
+from lightning_hooks.engine.rows import Group, Row, Rows
 from lightning_hooks.errors import RuleError
+from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import FORWARD_TENSORS
 from lightning_hooks.schedule import EveryN
 
-STAGE_PREFIX: Final = {"validate": "val_", "test": "test_", "predict": "predict_"}
 _ALWAYS: Final[Due] = frozenset({EveryN()})
 
 
@@ -45,6 +45,7 @@ class RunObserver(Observer):
 
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Go on filling the table: the run is the step."""
+        self.follow()
 
     def start_anew(self) -> None:
         """Empty the table for the next run."""

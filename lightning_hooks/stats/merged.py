@@ -53,14 +53,7 @@ class Merging:
     def merged(self) -> Merged:
         """It, once it is here."""
         if self._merged is None:
-            self._merge(self._copy.wait())
-        assert self._merged is not None
+            state = self._copy.wait()
+            stop, factor = self._votes or (bool(state[STOP]), int(state[FACTOR]))
+            self._merged = Merged(state, stop, factor)
         return self._merged
-
-    def keep(self) -> None:
-        """Have a state that no write into the table changes."""
-        self._merge(self._copy.wait().copy())
-
-    def _merge(self, state: NDArray[np.float64]) -> None:
-        stop, factor = self._votes or (bool(state[STOP]), int(state[FACTOR]))
-        self._merged = Merged(state, stop, factor)

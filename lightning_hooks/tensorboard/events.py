@@ -8,7 +8,7 @@ at the start of every file: after a resume with other rows no row gets another's
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,11 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks.tensorboard import histograms
-from lightning_hooks.tensorboard._record import Columns, Record, Series
 from lightning_hooks.tensorboard.template import Template
+
+if TYPE_CHECKING:
+    from lightning_hooks.records.layout import LogEntry
+    from lightning_hooks.records.step_view import Series
 
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
@@ -37,91 +40,70 @@ class EventBuilder:
     """
 
     def __init__(self) -> None:
-        self._hashes: dict[int, tuple[tuple[str, ...], str]] = {}
+        self._hashes: dict[tuple[str, ...], str] = {}
         self._explained: set[str] = set()
-        # Of a kind: the template, once there is one, and what the kind holds the identity of.
-        self._templates: dict[tuple[Any, ...], tuple[Template | None, Any]] = {}
-        self._first: dict[tuple[str, ...], tuple[str, ...]] = {}  # of equal tags of merged rows those that came first
-        self._tags: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # the last ones, and their first
+        self._templates: dict[tuple[Any, ...], Template | None] = {}  # by kind; None where there was one event of it
 
     def row_list(self, names: tuple[str, ...]) -> str:
-        """The hash of a list of rows, computed once for each object."""
-        known = self._hashes.get(id(names))
-        if known is None:
-            digest = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
-            known = self._hashes[id(names)] = (names, digest)  # holding the tuple keeps its id taken
-        return known[1]
+        """The hash of a list of rows."""
+        if names not in self._hashes:
+            self._hashes[names] = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
+        return self._hashes[names]
 
-    def serialized(self, record: Record) -> bytes:
+    def serialized(self, entry: LogEntry) -> bytes:
         """Everything of one step as bytes: the first of a kind is built as a message, from the second on a template is filled.
 
         Most fits have one event that is alone of its kind, the first, whose template would only take memory.
 
         Args:
-            record: what the step logs.
+            entry: what the step logs.
         """
-        columns, merged = record.columns, record.merged
-        tags = None if merged is None else self._same(merged.tags)
-        key = self._kind(record, columns, tags)
-        if key not in self._templates:
+        # Equal for steps whose events differ in their numbers only.
+        rows = entry.measured.tobytes() if entry.merged is None else _Tags(entry.merged[0])
+        kind = entry.prefix, _Tags(entry.heads), rows, tuple(entry.summaries)
+        if kind not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
-                self._first.clear()
-            summary: bytes = self.summary(record).SerializeToString()
-            self._templates[key] = None, (columns.heads, tags)
+            self._templates[kind] = None
+            summary: bytes = self.summary(entry).SerializeToString()
             return summary
-        template, held = self._templates[key]
+        template = self._templates[kind]
         if template is None:
-            template = self._template(record, columns)
-            self._templates[key] = template, held
-        numbers = np.array([*record.summaries.values()], dtype=np.float64)
-        if merged is not None:
-            numbers = np.concatenate([merged.numbers, numbers])
-        filled = template.fill(columns.values, numbers)
-        if record.histograms:
-            drawn = record.drawn
-            filled += histograms.serialized(drawn.tags, drawn.counts, record.bucket_limits)
+            template = self._templates[kind] = self._template(entry)
+        numbers = np.array([*entry.summaries.values()], dtype=np.float64)
+        if entry.merged is not None:
+            numbers = np.concatenate([entry.merged[1], numbers])
+        filled = template.fill(entry.values, numbers)
+        if len(entry.drawn_tags):
+            filled += histograms.serialized(entry.drawn_tags, entry.drawn, entry.bucket_limits)
         return filled
 
-    def _same(self, tags: tuple[str, ...]) -> tuple[str, ...]:
-        """One object for equal tags: to hash a thousand of them would take as long as to write their numbers."""
-        last, first = self._tags
-        if tags is not last:
-            first = self._first.setdefault(tags, tags)
-            self._tags = tags, first
-        return first
-
-    def _kind(self, record: Record, columns: Columns, tags: tuple[str, ...] | None) -> tuple[Any, ...]:
-        """Equal for steps whose events differ in their numbers only."""
-        rows: Any = columns.measured.tobytes() if tags is None else id(tags)
-        return record.prefix, id(columns.heads), rows, tuple(record.summaries)
-
-    def _template(self, record: Record, columns: Columns) -> Template:
-        vectors = [(self._vector_tag(record, series), len(series.names)) for series in record.series]
-        there = columns.measured.copy()
-        for head in columns.heads:
-            if head.stat == "count" or record.rolled_up is not None:
+    def _template(self, entry: LogEntry) -> Template:
+        vectors = [(self._vector_tag(entry, series), len(series.names)) for series in entry.series]
+        there = entry.measured.copy()
+        for head in entry.heads:
+            if head.stat == "count" or entry.merged is not None:
                 there[head.place] = False
-        return Template(vectors, list(record.scalars), np.flatnonzero(there).tolist())
+        return Template(vectors, list(entry.scalars), np.flatnonzero(there).tolist())
 
-    def _vector_tag(self, record: Record, series: Series) -> str:
-        return f"{TABLE}/{record.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
+    def _vector_tag(self, entry: LogEntry, series: Series) -> str:
+        return f"{TABLE}/{entry.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
 
-    def summary(self, record: Record) -> Summary:
-        """Everything of one step.
+    def summary(self, entry: LogEntry) -> Summary:
+        """Everything of one step as a message.
 
         Args:
-            record: what the step logs.
+            entry: what the step logs.
         """
         out = Summary()
-        for series in record.series:
+        for series in entry.series:
             digest = self.row_list(series.names)
             self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", series.names)
-            self._add_vector(out, self._vector_tag(record, series), series.values)
-        for tag, value in record.scalars.items():
+            self._add_vector(out, self._vector_tag(entry, series), series.values)
+        for tag, value in entry.scalars.items():
             out.value.add(tag=tag, simple_value=value)
-        for tag, counts in record.histograms:
-            out.value.add(tag=tag, histo=histogram_proto(counts, record.bucket_limits))
+        for tag, counts in zip(entry.drawn_tags, entry.drawn, strict=True):
+            out.value.add(tag=tag, histo=histogram_proto(counts, entry.bucket_limits))
         return out
 
     def _add_rows(self, out: Summary, tag: str, names: tuple[str, ...]) -> None:
@@ -143,6 +125,24 @@ class EventBuilder:
         self._explained.add(tag)
         plugin = SummaryMetadata.PluginData(plugin_name=PLUGIN)
         return SummaryMetadata(plugin_data=plugin, data_class=DATA_CLASS_TENSOR)
+
+
+class _Tags:
+    """A tuple as a part of a key: equal if it is the same object, or equals; its hash looks at its length only.
+
+    To hash a thousand tags at every step would take as long as to write their numbers.
+    """
+
+    __slots__ = ("_tags",)
+
+    def __init__(self, tags: tuple[Any, ...]) -> None:
+        self._tags = tags
+
+    def __hash__(self) -> int:
+        return len(self._tags)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tags) and (self._tags is other._tags or self._tags == other._tags)
 
 
 def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) -> Any:

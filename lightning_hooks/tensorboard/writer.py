@@ -15,7 +15,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from lightning_hooks.tensorboard._record import Record
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
@@ -26,6 +25,8 @@ from lightning_hooks.tensorboard.template import event_bytes
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.tensorboard import SummaryWriter
+
+    from lightning_hooks.records.layout import LogEntry
 
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
@@ -67,20 +68,18 @@ class RunWriter:
         summary.MergeFrom(layout_summary(pairs, prefix, transforms=transforms))
         self._add(summary, step)
 
-    def write(self, *records: Record) -> None:
-        """Write steps, each as one event.
+    def writes_to(self, experiment: Any) -> bool:
+        """Whether this is of that `SummaryWriter`."""
+        return self._writer is experiment
+
+    def write(self, entry: LogEntry) -> None:
+        """Write a step as one event, which is in the file when this returns.
 
         Args:
-            records: what they log.
+            entry: what the step logs.
         """
         self._current()
-        events: list[bytes] = []
-        try:
-            for record in records:
-                summary = self._builder.serialized(record)
-                events.append(event_bytes(record.wall_time or time.time(), record.step, summary))
-        finally:  # the file explains rows once, with the first event that has them
-            self._append(*events)
+        self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.
@@ -114,5 +113,5 @@ class RunWriter:
         self._current().add_event(Event(summary=summary), step)
 
 
-def _unopened(*events: bytes) -> None:
+def _unopened(event: bytes) -> None:
     raise AssertionError("no file is open")

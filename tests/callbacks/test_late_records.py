@@ -16,7 +16,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import StatsMonitor, Watch, instrument
-from lightning_hooks.engine import pending
+from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.producer import Producer
+from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.records import Publisher, StepView
+from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.moments import MOMENTS, merge
 from tests import late_copies
@@ -228,52 +232,49 @@ def test_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- votes -----------------------------------------------------------------------------------------------------------------
 
 
-class Scripted:
-    """Plays a recorder with its observer: notes what is asked of it, and in which order."""
+class Scripted(Producer):
+    """A producer of steps that come late: notes what it does, and in which order."""
 
-    def __init__(self) -> None:
-        self.observer = self
+    def __init__(self, full: bool = False) -> None:
         self.calls: list[str] = []
+        model = nn.Sequential(nn.Linear(2, 2))
+        observer = Observer(resolve(model, OUTPUT_OF_0, EveryN()))
+        observer.heed = lambda merged: self.calls.append("heed")  # type: ignore[method-assign]
+        super().__init__(observer, Publisher([self]))  # type: ignore[list-item]
+        self._full = full
 
-    def end(self, step: int, reports: Any, scale: Any) -> Any:
-        self.calls.append(f"exchange {step}")
-        ended = type("Ended", (), {"step": step, "here": False, "merged": type("Merged", (), {"stop": False, "step": step})})
-        return ended()
+    def end(self, step: int, *args: Any) -> None:
+        self.calls.append(f"end {step}")
+        super().end(step, {})
 
-    def heed(self, merged: Any) -> None:
-        self.calls.append(f"heed {merged.step}")
-
-    def read(self, ended: Any) -> Any:
-        self.calls.append(f"record {ended.step}")
-        return ended.step
+    def consume(self, view: StepView) -> None:
+        self.calls.append(f"publish {view.step}")
+        if self._full:
+            raise OSError(f"no space for {view.step}")
 
 
-def test_who_asks_early_gets_the_record_and_the_votes_wait_for_the_end_of_a_step() -> None:
-    script = Scripted()
-    steps = pending.Pending(script, script.calls.append)  # type: ignore[arg-type]
-    steps.end(0, {})
+OUTPUT_OF_0 = [Watch(modules="0", tensors="output", stats="mean")]
+
+
+def test_who_asks_early_gets_the_view_and_the_votes_wait_for_the_end_of_a_step(late: list[str]) -> None:
+    steps = Scripted()
+    steps.end(0)
     steps.settle()
     steps.settle()
-    assert script.calls == ["exchange 0", "record 0", 0]
-    steps.end(1, {})
-    assert script.calls[3:] == ["exchange 1", "heed 0"]
+    assert steps.calls == ["end 0", "publish 0"]
+    steps.end(1)
+    assert steps.calls[2:] == ["end 1", "heed"]
     steps.heed()
-    assert script.calls[5:] == ["heed 1", "record 1", 1] and not steps.waits
+    assert steps.calls[4:] == ["heed", "publish 1"] and not steps.waits
 
 
-def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away() -> None:
-    script = Scripted()
-
-    def full(record: Any) -> None:
-        raise OSError(f"no space for {record}")
-
-    steps = pending.Pending(script, full)  # type: ignore[arg-type]
-    steps.end(0, {})
+def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away(late: list[str]) -> None:
+    steps = Scripted(full=True)
+    steps.end(0)
     for step in (1, 2):
         with pytest.raises(OSError, match=f"no space for {step - 1}"):
-            steps.end(step, {})
-    asked = [call for call in script.calls if "record" not in call]
-    assert asked == ["exchange 0", "exchange 1", "heed 0", "exchange 2", "heed 1"]
+            steps.end(step)
+    assert [call for call in steps.calls if "publish" not in call] == ["end 0", "end 1", "heed", "end 2", "heed"]
 
 
 def _timeless(numbers: dict[str, float]) -> dict[str, str]:

@@ -137,9 +137,7 @@ def test_module_numbers_over_micro_batches_equal_one_big_computation(tmp_path: P
 
 
 def counts_of(monitor: StatsMonitor, tensor: str, name: str) -> float:
-    record = monitor._records["train"]
-    assert record is not None
-    (series,) = [s for s in record.series if (s.tensor, s.stat) == (tensor, "count")]
+    series = monitor._latest.views["train"].stat(tensor, "count")
     return float(series.values[series.names.index(name)])
 
 
@@ -151,9 +149,9 @@ class Count(Callback):
         self.counts: dict[int, float] = {}
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        self.what[0]._settle()  # steps that follow one another quickly are recorded together
-        if self.what[0]._records:
-            self.counts[self.what[0]._records["train"].step] = counts_of(*self.what)
+        view = self.what[0]._latest.views.get("train")
+        if view is not None:
+            self.counts[view.step] = counts_of(*self.what)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks.records.layout import Layout
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.scalars import NAMES
 from lightning_hooks.transforms import Context, Transform
@@ -283,12 +284,12 @@ class Book(Callback):
         self.histograms: dict[int, dict[str, Any]] = {}
 
     def on_train_batch_end(self, *args: Any) -> None:
-        self.monitor._settle()  # steps that follow one another quickly are recorded together
-        record = self.monitor._records.get("train")
-        if record is not None and record.step not in self.rows:
+        view = self.monitor._latest.views.get("train")
+        if view is not None and view.step not in self.rows:
+            entry = Layout(view.rows, view.due).fill(view)
             # How long something took is all that differs between two runs that do the same.
-            self.rows[record.step] = {tag: value for tag, value in record.latest.items() if tag != "hooks/overhead"}
-            self.histograms[record.step] = dict(record.histograms)
+            self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "hooks/overhead"}
+            self.histograms[view.step] = dict(zip(entry.drawn_tags, entry.drawn, strict=True))
 
     def values(self, tag: str) -> list[float]:
         return [rows[tag] for rows in self.rows.values() if tag in rows]

@@ -15,7 +15,17 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
-from lightning_hooks import AddNoise, Apply, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import (
+    AddNoise,
+    Apply,
+    GradientTransforms,
+    Scale,
+    StatsMonitor,
+    StepConsumer,
+    StepView,
+    Watch,
+    assert_no_hooks,
+)
 from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, weights_of
@@ -193,6 +203,24 @@ def files(root: Path) -> dict[str, Any]:
     fit(root, net(), mine(3), monitor, logger=TensorBoardLogger(root, name="run", version=0))
     dist.barrier()
     return {"files": sorted(path.name for path in root.rglob("events*")), "latest": monitor.latest["hooks/grad_norm"]}
+
+
+class Keeps(StepConsumer):
+    """Keeps a digest of every view."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Any]] = []
+
+    def consume(self, view: StepView) -> None:
+        digest = hashlib.sha256(view.moments.tobytes() + view.histograms.tobytes()).hexdigest()
+        summaries = {tag: value for tag, value in view.summaries.items() if tag != "hooks/overhead"}
+        self.seen.append([view.step, digest, summaries, view.ranks])
+
+
+def consumers(root: Path) -> dict[str, Any]:
+    keeps = Keeps()
+    fit(root, net(), mine(3), StatsMonitor(everything(), consumers=[keeps]))
+    return {"seen": keeps.seen}
 
 
 def own_hooks(root: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
-    *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks"),
+    *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
 ]
 
 
@@ -94,6 +94,11 @@ def test_rules_at_the_step_are_given_the_average_of_what_rules_in_backward_are_g
 def test_rank_0_alone_writes_event_files(ranks: Any) -> None:
     one, other = ranks["files"]
     assert len(one["files"]) == 1 and one == {**other, "files": one["files"]}
+
+
+def test_consumers_are_given_the_same_views_on_every_rank(ranks: Any) -> None:
+    one, other = ranks["consumers"]
+    assert one == other and [(step, many) for step, _, _, many in one["seen"]] == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_pairs_of_gradients_are_those_of_all_micro_batches_of_all_ranks(ranks: Any) -> None:

@@ -5,10 +5,10 @@ from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.layout import Layout
 from lightning_hooks.engine.observer import Observer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.records.layout import Layout
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import plain_hooks
@@ -170,16 +170,18 @@ def test_observers_are_not_asked_again_before_a_schedule_is_due(tmp_path, monkey
     assert {step for step in asked if step % 20 > 2} == {19, 39, 59} and len(asked) <= 5 * 3
 
 
-def test_a_layout_is_prepared_once(monkeypatch):
+def test_the_row_index_is_made_once_and_a_layout_once_for_each_set_of_schedules(monkeypatch):
     made = []
     init = Layout.__init__
     monkeypatch.setattr(Layout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
     model = net()
     with instrument(model, watch=RULES) as watched:
         run(model, watched, 5)
-        heads = watched.record.columns.heads
+        rows = watched.record.rows
+        watched.compute()
         run(model, watched, 1)
-        assert watched.record.columns.heads is heads
+        assert watched.record.rows is rows
+        watched.compute()
     assert len(made) == 1
 
 

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch
-from lightning_hooks.engine.layout import Layout
 from lightning_hooks.engine.resolve_rows import resolve
 from lightning_hooks.engine.rows import Row, Rows
+from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.schedule import EveryN
 from lightning_hooks.select import named_parameters
 from lightning_hooks.stats.kernels.reference import measure
@@ -59,12 +60,12 @@ RULES = [
 def filled(due, absent=(), max_scalars=1000, pinned=()):
     """A plan, its layout, and rows of moments with what follows from them."""
     plan = resolve(net(), RULES, EveryN())
-    layout = Layout(plan, due, max_scalars, set(pinned), ("grad", "param", "update"))
+    layout = Layout(plan.index, due, max_scalars=max_scalars, pinned=pinned)
     torch.manual_seed(0)
     rows = torch.stack([neutral(1)[0] if i in absent else measure(torch.randn(5 + i) + i) for i in range(len(plan.rows))])
     groups = [merge_groups(rows[list(group.members)]) for group in plan.groups]
     moments = torch.stack([*rows, *groups]).numpy()
-    return plan, layout, moments, layout.fill(moments)
+    return plan, layout, moments, layout.fill(StepView(0, rows=plan.index, moments=moments, due=due))
 
 
 SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1, 2], [2], [1, 2, 3])]
@@ -75,14 +76,13 @@ SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1
 def test_columns_are_what_rows_and_groups_ask_for(due, absent):
     plan, layout, moments, step = filled(due, absent)
     every = [*plan.rows, *plan.groups]
-    columns = step.columns()
     wanted: dict[tuple[str, str], list[int]] = {}
     for row in every:
         for stat in row.asked(due):
             wanted.setdefault((row.tensor, stat), []).append(row.index)
     counted = list(dict.fromkeys((row.tensor, "count") for row in every if row.asked(due)))
-    assert [(series.tensor, series.stat) for series in columns] == [*wanted, *counted]
-    for series, (column, rows) in zip(columns, zip(layout.columns, wanted.values(), strict=True), strict=False):
+    assert [(series.tensor, series.stat) for series in step.series] == [*wanted, *counted]
+    for series, (column, rows) in zip(step.series, zip(layout.columns, wanted.values(), strict=True), strict=False):
         assert column.rows.tolist() == rows and series.names == tuple(every[i].name for i in rows)
         if series.stat != "ratio":
             there = moments[rows, 0] > 0
@@ -96,7 +96,7 @@ def test_merged_rows_are_those_of_their_block(absent, pinned):
     due = SCHEDULES[-1]
     plan, layout, moments, step = filled(due, absent, max_scalars=40, pinned=pinned)
     assert layout.depth is not None
-    merged = dict(step.merged(step.columns()))
+    merged = dict(zip(step.merged[0], step.merged[1].tolist(), strict=True))
     expected: dict[str, float] = {}
     blocks: dict[tuple[str, str], list[Row]] = {}
     for row in plan.rows:

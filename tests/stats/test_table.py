@@ -157,16 +157,6 @@ def test_a_measurement_gives_the_same_numbers_however_it_is_asked():
     assert torch.equal(measure_all([tensor])[0].moments, plain.moments)
 
 
-def test_a_state_that_is_kept_is_not_written_any_more():
-    table = Table(1)
-    table.add(0, Measurement(torch.tensor([1.0, 3.0])))
-    merging = table.merging()
-    merging.keep()
-    table.clear()
-    table.add(0, Measurement(torch.tensor([7.0])))
-    assert merging.merged.state[:2].tolist() == [2.0, 2.0]
-
-
 def test_a_cleared_table_is_a_blank_one():
     table = Table(1000, histogram_rows=(3,))
     table.add(3, Measurement(torch.ones(5)))

@@ -1,23 +1,41 @@
-"""Records as a monitor makes them, small enough to check by eye."""
+"""Log entries as a monitor makes them, small enough to check by eye."""
 
 import numpy as np
 
-from lightning_hooks.stats.record import Series, StepRecord
+from lightning_hooks.records.layout import Head, LogEntry
 
 NAMES = ("encoder.0.weight", "encoder.0.bias", "head")
+_HEADS: dict[tuple[str, ...], tuple[Head, ...]] = {}
 
 
-def record(step: int, names: tuple[str, ...] = NAMES, prefix: str = "", histograms: bool = False) -> StepRecord:
+def heads_of(names: tuple[str, ...]) -> tuple[Head, ...]:
+    """A norm and a count; the same object for the same names, as a layout has it."""
+    n = len(names)
+    made = Head("grad", "norm", names, slice(0, n)), Head("grad", "count", names, slice(n, 2 * n))
+    return _HEADS.setdefault(names, made)
+
+
+def record(
+    step: int,
+    names: tuple[str, ...] = NAMES,
+    prefix: str = "",
+    histograms: bool = False,
+    merged: dict[str, float] | None = None,
+) -> LogEntry:
     values = np.arange(len(names), dtype=np.float64) + step / 8
     values[-1] = np.nan
     counts = np.array([4.0] * (len(names) - 1) + [0.0])
     measured = counts > 0
-    drawn = np.zeros(509)
-    drawn[[100, 254, 300]] = [3.0, 5.0, 2.0]
-    return StepRecord(
+    drawn = np.zeros((1, 509))
+    drawn[0, [100, 254, 300]] = [3.0, 5.0, 2.0]
+    return LogEntry(
         step=step,
         prefix=prefix,
-        series=[Series("grad", "norm", names, values, measured), Series("grad", "count", names, counts, measured)],
+        heads=heads_of(names),
+        values=np.concatenate([values, counts]),
+        measured=np.concatenate([measured, measured]),
         summaries={"hooks/grad_norm": float(step)},
-        histograms=[(f"{prefix}grad_histogram/{names[0]}", drawn)] if histograms else [],
+        merged=None if merged is None else (tuple(merged), np.array([*merged.values()])),
+        drawn_tags=[f"{prefix}grad_histogram/{names[0]}"] if histograms else [],
+        drawn=drawn[: int(histograms)],
     )

@@ -1,16 +1,18 @@
-"""Events reach the logger's file: at once where nothing stands before them, else through its queue; the file stays readable."""
+"""Events are in the logger's file when the call returns, in order, and the file stays readable."""
 
 import errno
-import gc
-import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.tensorboard import appending
@@ -27,73 +29,91 @@ def steps_in(folder):
     return [each.step for each in LegacyEventFileLoader(str(path)).Load() if each.HasField("summary")]
 
 
-class Run:
-    """An event file with an appender, and what went through the queue."""
-
-    def __init__(self, folder, monkeypatch):
-        self.folder = folder
-        self.writer = SummaryWriter(folder)
-        self.file_writer = self.writer._get_file_writer()
-        self.queue = self.file_writer.event_writer._async_writer
-        self.writer.flush()
-        self.queued = []
-        put = self.queue.write
-        monkeypatch.setattr(self.queue, "write", lambda data: self.queued.append(data) or put(data))
-        self.append = appender(self.file_writer)
-
-
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    made = Run(tmp_path, monkeypatch)
+def run(tmp_path):
+    made = SimpleNamespace(folder=tmp_path, writer=SummaryWriter(tmp_path))
+    made.file_writer = made.writer._get_file_writer()
+    made.append = appender(made.file_writer)
     yield made
-    if not made.queue._closed:
+    if not made.file_writer.event_writer._async_writer._closed:
         made.writer.close()
+
+
+class Limited:
+    """The disk is full: so many bytes of a write go through."""
+
+    def __init__(self, monkeypatch, room):
+        append = LocalFileSystem.append
+
+        def limited(fs, filename, content, binary_mode=False):
+            if self.room is None:
+                return append(fs, filename, content, binary_mode)
+            append(fs, filename, content[: self.room], binary_mode)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.room = room
+        monkeypatch.setattr(LocalFileSystem, "append", limited)
 
 
 def test_an_event_is_in_the_file_when_the_call_returns(run):
     for step in range(5):
         run.append(event(step))
         assert steps_in(run.folder) == list(range(step + 1))
-    assert not run.queued
 
 
-def test_one_write_for_an_event(run, monkeypatch):
-    written, write = [], os.write
-    monkeypatch.setattr(os, "write", lambda file, data: written.append(len(data)) or write(file, data))
+def test_the_public_way_writes_the_same_records_at_once(tmp_path):
+    class Public:
+        """A file writer whose file is not found."""
+
+        def __init__(self, writer):
+            self.add_event, self.flush = writer.add_event, writer.flush
+
+    for name in ("public", "direct"):
+        writer = SummaryWriter(tmp_path / name)
+        file_writer = writer._get_file_writer()
+        append = appender(Public(file_writer) if name == "public" else file_writer)
+        for step in range(3):
+            append(event(step, size=100 * step))
+            assert steps_in(tmp_path / name) == list(range(step + 1))
+        (path,) = (tmp_path / name).glob("*tfevents*")
+        writer.close()
+        loaded = [*LegacyEventFileLoader(str(path)).Load()][1:]
+        assert loaded == [Event.FromString(event(step, size=100 * step)) for step in range(3)]
+
+
+def test_nothing_of_the_logger_is_patched(run):
+    parts = (run.file_writer, run.file_writer.event_writer, run.file_writer.event_writer._async_writer)
+    parts += (parts[-1]._writer, run.file_writer.event_writer._general_file_writer)
+    before = [dict(vars(part)) for part in parts]
     run.append(event(0))
-    assert written == [len(event(0)) + 16]
+    assert [dict(vars(part)) for part in parts] == before
 
 
-def test_one_write_for_events_that_come_together(run, monkeypatch):
-    written, write = [], os.write
-    monkeypatch.setattr(os, "write", lambda file, data: written.append(len(data)) or write(file, data))
-    run.append(event(0), event(1, size=99), event(2))
-    assert len(written) == 1 and not run.queued
-    assert steps_in(run.folder) == [0, 1, 2]
-
-
-def test_events_that_come_together_are_taken_back_together(run, monkeypatch):
-    run.append(event(0))
-    write, together = os.write, len(event(1)) + 16 + 7  # the first of them, and a little of the second
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:together]))
-    run.append(event(1), event(2), event(3))
-    monkeypatch.setattr(os, "write", write)
-    run.writer.flush()
-    assert len(run.queued) == 3 and steps_in(run.folder) == [0, 1, 2, 3]
-
-
-def test_events_wait_for_those_of_the_logger(run):
-    with run.queue._byte_queue.mutex:  # the thread cannot take anything
-        held = run.queue._byte_queue.unfinished_tasks
-        run.queue._byte_queue.unfinished_tasks += 1
-        assert not run.append._is_idle()
-        run.queue._byte_queue.unfinished_tasks = held
-    assert run.append._is_idle()
+def test_events_follow_those_that_the_logger_was_given_before(run):
     for step in range(20):
         run.writer.add_scalar("loss", 1.0, 2 * step)
         run.append(event(2 * step + 1))
     run.writer.close()
     assert steps_in(run.folder) == list(range(40))
+
+
+def test_what_other_threads_log_meanwhile_stays_whole(run):
+    def log(number):
+        for step in range(200):
+            run.writer.add_scalar(f"thread {number}", 1.0, 10_000 * number + step)
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for step in range(200):
+        run.append(event(step, size=20_000))
+    for thread in threads:
+        thread.join()
+    run.writer.close()
+    steps = steps_in(run.folder)
+    for number in range(3):  # each thread's own in its order
+        mine = [step - 10_000 * number for step in steps if step // 10_000 == number]
+        assert mine == list(range(200))
 
 
 def test_the_first_event_of_a_file_follows_its_header(tmp_path):
@@ -107,88 +127,51 @@ def test_the_first_event_of_a_file_follows_its_header(tmp_path):
     assert next(iter(LegacyEventFileLoader(str(path)).Load())).file_version
 
 
-def test_half_a_record_on_a_full_disk_is_taken_back(run, monkeypatch):
+@pytest.mark.parametrize("room", [0, 7, 25])
+def test_on_a_full_disk_half_a_record_is_taken_back_and_the_logger_goes_on(run, monkeypatch, room):
     run.append(event(0))
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
-    run.append(event(1))
-    monkeypatch.setattr(os, "write", write)
-    run.writer.flush()
-    assert len(run.queued) == 1
-    run.append(event(2))
-    assert steps_in(run.folder) == [0, 1, 2]
+    disk = Limited(monkeypatch, room)
+    with pytest.raises(OSError, match="No space left on device"):
+        run.append(event(1))
+    disk.room = None  # somebody has made room
+    run.writer.add_scalar("loss", 1.0, 2)
+    run.append(event(3))
+    assert steps_in(run.folder) == [0, 2, 3]
 
 
-def test_an_error_of_the_disk_is_left_to_the_logger(run, monkeypatch):
-    def full(file, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    run.append(event(0))
-    assert len(run.queued) == 1
-    (path,) = run.folder.glob("*tfevents*")
-    run.writer.flush()
-    path.unlink()
-    run.append(event(1))
-    assert len(run.queued) == 2
+def test_an_error_of_the_loggers_own_thread_is_raised(run, monkeypatch):
+    thread = run.file_writer.event_writer._async_writer._worker
+    monkeypatch.setattr(thread, "exception", OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space left on device"):
+        run.append(event(0))
+    monkeypatch.undo()
 
 
-def test_a_slow_disk_is_left_to_the_thread(run, monkeypatch):
-    monkeypatch.setattr(appending, "_SLOW", -1.0)
-    for step in range(5):
-        run.append(event(step))
-        run.writer.flush()
-    assert len(run.queued) == 5 - appending._SLOW_WRITES
-    assert steps_in(run.folder) == list(range(5))
-
-
-def test_the_file_stays_open_and_is_closed_with_the_appender(run, monkeypatch):
-    opened, closed = [], []
-    monkeypatch.setattr(os, "open", lambda *args, open=os.open: opened.append(open(*args)) or opened[-1])
-    monkeypatch.setattr(os, "close", lambda file, close=os.close: closed.append(file) or close(file))
-    for step in range(5):
-        run.append(event(step))
-    assert len(opened) == 1 and not closed
-    run.append = None
-    gc.collect()
-    assert closed == opened
-
-
-def test_a_file_that_was_deleted_is_not_written_any_more(run):
+def test_a_file_that_was_deleted_is_begun_anew_as_the_logger_does(run):
     run.append(event(0))
     (path,) = run.folder.glob("*tfevents*")
     path.unlink()
     run.append(event(1))
-    assert len(run.queued) == 1
+    run.writer.add_scalar("loss", 1.0, 2)
+    run.writer.flush()
+    assert steps_in(run.folder) == [1, 2]
 
 
 def test_after_closing_the_logger_says_what_it_always_says(run):
-    run.writer.flush()
     run.file_writer.close()
     with pytest.raises(OSError, match="closed"):
         run.append(event(0))
 
 
-def test_without_the_private_queue_events_go_the_public_way():
-    class Public:
-        def __init__(self):
-            self.events = []
-
-        def add_event(self, event, step=None, walltime=None):
-            self.events.append(event)
-
-    public = Public()
-    appender(public)(event_bytes(1.0, 7, b""))
-    assert [each.step for each in public.events] == [7]
-
-
-def test_another_kind_of_file_is_written_by_the_thread(tmp_path, monkeypatch):
-    run = Run(tmp_path, monkeypatch)
+def test_another_kind_of_file_is_written_the_public_way(tmp_path, monkeypatch):
+    writer = SummaryWriter(tmp_path)
+    added, add = [], writer._get_file_writer().add_event
+    monkeypatch.setattr(writer._get_file_writer(), "add_event", lambda each, *rest: added.append(each.step) or add(each, *rest))
     monkeypatch.setattr(appending, "LocalFileSystem", int)
-    append = appender(run.file_writer)
+    append = appender(writer._get_file_writer())
     append(event(0))
-    run.writer.close()
-    assert len(run.queued) == 1 and steps_in(tmp_path) == [0]
+    assert added == [0] and steps_in(tmp_path) == [0]
+    writer.close()
 
 
 KILLED = """

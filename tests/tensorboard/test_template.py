@@ -10,9 +10,9 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from lightning_hooks import backends
+from lightning_hooks.records.layout import LogEntry
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.record import Columns, RolledUp, StepRecord
 from lightning_hooks.tensorboard import checksum, events, histograms
 from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
 from lightning_hooks.tensorboard.template import event_bytes, varint
@@ -21,19 +21,9 @@ from .records import record
 
 
 def steady(steps, **options):
-    """Records as a monitor makes them: with the same heads at every step."""
-    first = Columns.of(record(0, **options).series)
+    """In full and rolled up by turns."""
     for step in range(steps):
-        one = record(step, **options)
-        columns = Columns.of(one.series)
-        yield StepRecord(
-            step=step,
-            prefix=one.prefix,
-            series=Columns(first.heads, columns.values, columns.measured),
-            summaries=one.summaries,
-            rolled_up={"grad_norm/all": step / 3} if step % 2 else None,
-            histograms=one.histograms,
-        )
+        yield record(step, merged={"grad_norm/all": step / 3} if step % 2 else None, **options)
 
 
 @pytest.mark.parametrize("histograms", [False, True])
@@ -58,7 +48,7 @@ def test_templates_do_not_pile_up_where_what_is_measured_changes(monkeypatch):
     monkeypatch.setattr(events, "_TEMPLATES", 2)
     builder = EventBuilder()
     for step in steady(8):
-        step.series.measured[0] = step.step % 3 == 0
+        step.measured[0] = step.step % 3 == 0
         builder.serialized(step)
     assert len(builder._templates) <= 2
 
@@ -70,11 +60,11 @@ def test_merged_rows_share_a_template_by_what_their_tags_say(monkeypatch):
     monkeypatch.setattr(EventBuilder, "summary", lambda self, step: built.append(step.step) or whole(self, step))
     for number in range(24):  # tags made anew at every step, as where not every row has elements
         tags = tuple(f"grad_norm/{number % 2}.{row}" for row in range(3))
-        step = StepRecord(number, rolled_up=RolledUp(tags, np.arange(3.0) + number))
+        step = LogEntry(number, merged=(tags, np.arange(3.0) + number))
         assert builder.serialized(step) == whole(plain, step).SerializeToString()
     assert built == [0, 1]
     for number in range(24, 48):  # and now at every step others, so that what is kept is thrown away again and again
-        step = StepRecord(number, rolled_up=RolledUp((f"grad_norm/{number // 2 * 2 % 16}",), np.array([float(number)])))
+        step = LogEntry(number, merged=((f"grad_norm/{number // 2 * 2 % 16}",), np.array([float(number)])))
         assert builder.serialized(step) == whole(plain, step).SerializeToString()
     assert len(builder._templates) <= 3
 
@@ -107,7 +97,7 @@ def test_events_and_records_are_the_same_compiled_or_not(size, monkeypatch):
 def test_values_beyond_float32_are_infinite_in_a_template_too():
     builder = EventBuilder()
     for step in steady(4):
-        step.series.values[0] = 1e300
+        step.values[0] = 1e300
         found = Summary.FromString(builder.serialized(step)).value
         vector = next(value for value in found if value.tag.startswith("table/grad/norm"))
         assert np.frombuffer(vector.tensor.tensor_content, dtype="<f4")[0] == np.inf
@@ -116,7 +106,7 @@ def test_values_beyond_float32_are_infinite_in_a_template_too():
 def test_a_histogram_without_counts_is_still_written():
     builder = EventBuilder()
     for step in steady(4, histograms=True):
-        step.histograms[0][1][:] = 0.0
+        step.drawn[0] = 0.0
         found = Summary.FromString(builder.serialized(step)).value
         assert [value.histo.num for value in found if value.HasField("histo")] == [0.0]
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.stats.rollup import Labels, RollUp, block_of
+from lightning_hooks.records.roll_up import Labels, RollUp, block_of
 
 names = st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(".".join)
 stats = st.sampled_from([("norm",), ("norm", "std"), ("p99",)])

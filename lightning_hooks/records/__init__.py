@@ -1,0 +1,7 @@
+"""What a step says once it has ended, and who reads it. Knows statistics, but neither the engine nor Lightning."""
+
+from lightning_hooks.records.consumer import Publisher, StepConsumer
+from lightning_hooks.records.row_index import RowIndex
+from lightning_hooks.records.step_view import Series, StepView
+
+__all__ = ["Publisher", "RowIndex", "Series", "StepConsumer", "StepView"]

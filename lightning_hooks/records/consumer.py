@@ -1,0 +1,127 @@
+"""Consumer: whoever reads step views. A publisher gives each view to all of them, in order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.records.step_view import StepView
+
+if TYPE_CHECKING:
+    from lightning_hooks.engine.plan import Plan
+
+_METHODS = ("start", "consume", "close")
+
+
+@runtime_checkable
+class StepConsumer(Protocol):
+    """Reads the steps of a monitor. Inherit from it to need `consume` only, or have the three methods.
+
+    All are called on every rank, by the thread that trains. What they take is a part of the training step.
+
+    Example:
+        >>> class LargestGradient(StepConsumer):
+        ...     def consume(self, view):
+        ...         norms = view.stat("grad", "norm")
+        ...         print(view.step, norms.names[norms.values.argmax()])
+    """
+
+    def start(self, plan: Plan) -> None:
+        """Called before the first step, when the rules are resolved.
+
+        Args:
+            plan: of the monitor.
+        """
+        return None
+
+    def consume(self, view: StepView) -> None:
+        """Called when a watched step, or a run of another stage, has ended; where the model is on a GPU one step later.
+
+        Args:
+            view: of the step; it may be kept.
+        """
+        raise NotImplementedError
+
+    def close(self, error: BaseException | None) -> None:
+        """Called once, after the last step.
+
+        Args:
+            error: the exception that ended the run; None where it ended as it should.
+        """
+        return None
+
+
+def check_consumers(consumers: Any) -> list[StepConsumer]:
+    """The consumers of an argument.
+
+    Args:
+        consumers: a sequence of them, or None.
+
+    Raises:
+        RuleError: one of them is none.
+    """
+    if consumers is None:
+        return []
+    if not isinstance(consumers, Sequence) or isinstance(consumers, str):
+        raise RuleError(f"consumers must be a list, got {consumers!r}")
+    for i, consumer in enumerate(consumers):
+        if isinstance(consumer, type):
+            raise RuleError(f"consumers[{i}] is the class {consumer.__name__}; give an object of it")
+        missing = [name for name in _METHODS if not callable(getattr(consumer, name, None))]
+        if missing:
+            raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
+    return list(consumers)
+
+
+class Publisher:
+    """Gives step views to consumers.
+
+    Args:
+        consumers: in the order in which they are called. None of them knows another.
+    """
+
+    def __init__(self, consumers: Iterable[StepConsumer]) -> None:
+        self._consumers = list(consumers)
+
+    def start(self, plan: Plan) -> None:
+        """Tell every consumer what is watched.
+
+        Args:
+            plan: of the monitor.
+        """
+        for consumer in self._consumers:
+            consumer.start(plan)
+
+    def publish(self, view: StepView) -> None:
+        """Give a view to every consumer, also where an earlier one fails.
+
+        Args:
+            view: of the step that has ended.
+
+        Raises:
+            Exception: the first that a consumer raised, when all have the view.
+        """
+        failures: list[Exception] = []
+        for consumer in self._consumers:
+            try:
+                consumer.consume(view)
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def close(self, error: BaseException | None) -> None:
+        """Close every consumer, once; one that fails is named in a warning.
+
+        Args:
+            error: that ended the run, or None.
+        """
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
+            try:
+                consumer.close(error)
+            except Exception as failure:
+                shown = f"{type(failure).__name__}: {failure}"
+                warnings.warn(f"{type(consumer).__name__} failed when it was closed: {shown}", stacklevel=2)

@@ -1,0 +1,128 @@
+"""Row index: what each row of a step view is of, fixed for as long as the plan is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.schedule import EveryN
+
+if TYPE_CHECKING:
+    from lightning_hooks.engine.plan import Plan
+
+Indices = NDArray[np.intp]
+Due = frozenset[EveryN]
+"""The schedules that are due at a step."""
+Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
+"""Statistics that rules ask for, each with its schedule."""
+
+
+@lru_cache(maxsize=1024)
+def requested(requests: Requests, due: Due) -> tuple[str, ...]:
+    """The statistics that are written when these schedules are due, each once.
+
+    Args:
+        requests: of a row.
+        due: the schedules.
+    """
+    return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in due for stat in stats))
+
+
+class Alike(NamedTuple):
+    """Rows of one tensor of which the same is asked.
+
+    Args:
+        tensor: `grad`, `output[0]` …
+        requests: the statistics with their schedules.
+        rows: their indices.
+    """
+
+    tensor: str
+    requests: Requests
+    rows: Indices
+
+
+class RowIndex:
+    """What the rows of a step view are: those of the table first, then one for each group.
+
+    It holds names and numbers only, no module and no parameter, so a view may be kept after the fit.
+
+    Args:
+        plan: the rules resolved against a model; None for no rows.
+
+    Attributes:
+        names: dotted name of each row.
+        tensors: tensor of each row: `grad`, `output[0]` …
+        module_types: class name of the module of each row, or of the one that holds the parameter; empty for a group.
+        members: of each group (by its index) the indices of the rows that it merges.
+        order: the indices of the rows of modules in the order in which they were first measured in the first watched step:
+            `input` and `output` as modules ran, gradients as they came back. Rows that were not measured in it follow in the
+            order of their definition.
+    """
+
+    names: tuple[str, ...]
+    tensors: tuple[str, ...]
+    module_types: tuple[str, ...]
+    members: Mapping[int, tuple[int, ...]]
+    order: tuple[int, ...]
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        rows, groups = ([], []) if plan is None else (plan.rows, plan.groups)
+        self.names = (*(row.name for row in rows), *(group.name for group in groups))
+        self.tensors = (*(row.tensor for row in rows), *(group.tensor for group in groups))
+        self.module_types = (*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups))
+        self.members = {group.index: group.members for group in groups}
+        self.order = tuple(row.index for row in rows if row.target.owner is row.target.value)
+        self.alike: tuple[Alike, ...] = ()
+        self.groups: tuple[Alike, ...] = ()
+        self.param_row_of: Mapping[int, int] = {}
+        self.histogram_slots: Mapping[int, int] = {}
+        self.pair_rows: tuple[int, ...] = ()
+        self.magnitudes = False
+        if plan is not None:
+            self.alike = tuple(Alike(first.tensor, first.requests, indices) for first, indices in plan.rows.alike())
+            self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
+            self.param_row_of = dict(plan.param_row_of)
+            self.histogram_slots = {row: slot for slot, row in enumerate(plan.histogram_rows)}
+            self.pair_rows = plan.pair_rows
+            self.magnitudes = plan.needs_magnitudes
+        self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of(self, tensor: str) -> tuple[Indices, tuple[str, ...]]:
+        """The indices and the names of all rows and groups of a tensor; the same objects at every call.
+
+        Args:
+            tensor: as a rule wrote it.
+        """
+        if tensor not in self._of:
+            indices = np.flatnonzero(np.array([each == tensor for each in self.tensors], dtype=np.bool_))
+            indices.flags.writeable = False
+            self._of[tensor] = indices, tuple(map(self.names.__getitem__, indices.tolist()))
+        return self._of[tensor]
+
+    def ran_in(self, rows: list[int]) -> None:
+        """Take the order of execution, once: rows that are not in it follow in the order of their definition.
+
+        Args:
+            rows: of modules, in the order in which they were measured; one may be there several times.
+        """
+        self.order = tuple(dict.fromkeys((*rows, *self.order)))
+
+    def rows_with(self, wanted: Callable[[str], bool]) -> Indices:
+        """The rows, without groups, of which a statistic is asked, or of whose group it is.
+
+        Args:
+            wanted: whether a statistic is meant.
+        """
+        found: set[int] = set()
+        for alike in (*self.alike, *self.groups):
+            if any(wanted(stat) for _, stats in alike.requests for stat in stats):
+                found.update(i for row in alike.rows.tolist() for i in self.members.get(row, (row,)))
+        return np.array(sorted(found), dtype=np.intp)

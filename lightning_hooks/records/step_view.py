@@ -1,0 +1,201 @@
+"""Step view: an owned, read-only snapshot of a finished step; every statistic is a pure function of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.records.row_index import Due, Indices, RowIndex
+from lightning_hooks.stats.histogram import BUCKETS, quantile
+from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
+from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine
+from lightning_hooks.stats.scalars import MAGNITUDE_STATS, STATISTICS, compute, quantile_of, ratio
+
+Array = NDArray[np.float64]
+STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}
+"""What goes before the tags of each stage, after the monitor's own prefix."""
+NOTHING: Final = RowIndex()
+
+
+class Series(NamedTuple):
+    """One statistic of one tensor for all its rows.
+
+    Args:
+        tensor: `grad`, `output[0]` …
+        stat: `norm`, `p99`, or `count`.
+        names: dotted names of the rows; the same object at every step with the same rows.
+        values: float64 [rows]; NaN where nothing was measured.
+        measured: bool [rows].
+    """
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    values: Array
+    measured: NDArray[np.bool_]
+
+
+def squares(moments: Array) -> Array:
+    """The sum of squares of every row.
+
+    Args:
+        moments: float64 [rows, 9].
+    """
+    with np.errstate(invalid="ignore"):
+        square: Array = moments[:, M2] + moments[:, COUNT] * np.square(moments[:, MEAN])
+        return square
+
+
+def _none(*shape: int) -> Array:
+    array = np.empty(shape)
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class StepView:
+    """A step of training, or a whole run of another stage, as it ended.
+
+    Its arrays are its own and read-only: nothing in it changes when the next step is measured, so it may be kept. It is the
+    same on every rank, except for reports of transforms that each rank makes of its own gradients.
+
+    Args:
+        step: the x-axis of `self.log`.
+        stage: `train`, `validate`, `test` or `predict`.
+        wall_time: when the step ended, in seconds since 1970.
+        rows: what each row is; the same object as long as the monitor's plan is.
+        moments: float64 [rows, 9], merged over calls, micro-batches and ranks, without the loss scale; a count of 0 where
+            nothing was measured. The columns are those of `lightning_hooks.stats.moments`.
+        summaries: the global numbers and the reports of transforms, tag to value.
+        due: the schedules that were due.
+        histograms: counts of the log2 buckets, float64 [rows that keep them, buckets]; see `histogram`.
+        pairs: sums over pairs of gradients, float64 [rows, 5]; empty where no rule asks for a statistic of pairs.
+        noise: averages behind the noise scale, float64 [rows, 2]; empty as `pairs`.
+        users: values of your own statistics by (row, name).
+        ranks: how many were merged.
+
+    Example:
+        >>> StepView(3, summaries={"hooks/grad_norm": 2.0}).summaries["hooks/grad_norm"]
+        2.0
+    """
+
+    step: int
+    stage: str = "train"
+    wall_time: float = 0.0
+    rows: RowIndex = NOTHING
+    moments: Array = field(default_factory=lambda: _none(0, MOMENTS), repr=False)
+    summaries: Mapping[str, float] = field(default_factory=dict)
+    due: Due = frozenset()
+    histograms: Array = field(default_factory=lambda: _none(0, BUCKETS), repr=False)
+    pairs: Array = field(default_factory=lambda: _none(0, 0), repr=False)
+    noise: Array = field(default_factory=lambda: _none(0, 2), repr=False)
+    users: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
+    ranks: int = 1
+
+    def stat(self, tensor: str, stat: str) -> Series:
+        """Any statistic of all rows of a tensor, whether a rule asked for it or not.
+
+        Args:
+            tensor: as a rule wrote it: `grad`, `output[0]`.
+            stat: a statistic, `count`, or the name of one of your own.
+
+        Raises:
+            RuleError: no row is of this tensor, or what the statistic is made of was not measured.
+        """
+        indices, names = self.rows.of(tensor)
+        if not names:
+            raise RuleError(f"stat: no row is of {tensor!r}; there is {', '.join(dict.fromkeys(self.rows.tensors)) or 'none'}")
+        values = self.values(stat, indices)
+        measured = self.moments[indices, COUNT] > 0
+        if stat in PAIR_STATS:
+            measured &= ~np.isnan(values)
+        return Series(tensor, stat, names, values, measured)
+
+    def values(self, stat: str, rows: Indices) -> Array:
+        """A statistic of some rows; NaN where nothing was measured.
+
+        Args:
+            stat: as in `stat`.
+            rows: their indices.
+
+        Raises:
+            RuleError: what the statistic is made of was not measured.
+        """
+        if stat == "count":
+            counts: Array = self.moments[rows, COUNT]
+            return counts
+        if stat in STATISTICS:
+            if stat in MAGNITUDE_STATS and not self.rows.magnitudes:
+                raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
+            return compute(stat, self.moments[rows])
+        if stat == "ratio":
+            return ratio(self.moments[rows], self.moments[[self._param_row(row) for row in rows.tolist()]])
+        if stat in PAIR_STATS:
+            return self._of_pairs(stat, rows)
+        q = quantile_of(stat)
+        if q is not None:
+            return quantile(self.histogram(rows), q, self.moments[rows, MIN], self.moments[rows, MAX])
+        if not any(name == stat for _, name in self.users) and not self._is_asked(stat):
+            raise RuleError(f"stat: {stat!r} is no statistic of the moments, and no rule asks for it")
+        return np.array([self.users.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
+
+    def histogram(self, rows: Indices) -> Array:
+        """The counts of log2 buckets [rows, buckets] of some rows; their edges are `stats.histogram.bucket_edges()`.
+
+        Args:
+            rows: their indices.
+
+        Raises:
+            RuleError: one of them keeps none.
+        """
+        slots, members = self.rows.histogram_slots, self.rows.members
+        try:
+            if not members:
+                kept: Array = self.histograms[[slots[row] for row in rows.tolist()]]
+                return kept
+            parts = [[slots[each] for each in members.get(row, (row,))] for row in rows.tolist()]
+        except KeyError as error:
+            row = int(error.args[0])
+            raise RuleError(
+                f"stat: {self.rows.tensors[row]} of {self.rows.names[row]} keeps no histogram; ask for 'histogram' or a "
+                "quantile of it in a rule"
+            ) from None
+        return np.stack([self.histograms[each].sum(0) for each in parts])
+
+    def _param_row(self, row: int) -> int:
+        found = self.rows.param_row_of.get(row)
+        if found is None and self.rows.tensors[row] == "update":
+            indices, names = self.rows.of("param")
+            if self.rows.names[row] in names:
+                found = int(indices[names.index(self.rows.names[row])])
+        if found is None:
+            raise RuleError(
+                f"stat: 'ratio' is of an update and its parameter; {self.rows.tensors[row]} of {self.rows.names[row]} has none"
+            )
+        return found
+
+    def _of_pairs(self, stat: str, rows: Indices) -> Array:
+        kept = {*self.rows.pair_rows, *(i for i, each in self.rows.members.items() if {*each} & {*self.rows.pair_rows})}
+        missing = next((row for row in rows.tolist() if row not in kept), None)
+        if missing is not None:
+            raise RuleError(
+                f"stat: {self.rows.tensors[missing]} of {self.rows.names[missing]} keeps no pairs of gradients; ask for "
+                f"{stat!r} of it in a rule"
+            )
+        if stat == "cosine":
+            return cosine(self.pairs[rows])
+        if stat == "micro_cosine":
+            # The squared norm of the sum over all micro-batches; what the step has is averaged over ranks.
+            return micro_cosine(self.pairs[rows], squares(self.moments[rows]) * float(self.ranks) ** 2)
+        average = NoiseAverage(0)
+        average.values = self.noise
+        members = self.rows.members
+        return np.array([average.scale(np.array(members.get(row, (row,)))) for row in rows.tolist()])
+
+    def _is_asked(self, stat: str) -> bool:
+        return any(stat in stats for each in (*self.rows.alike, *self.rows.groups) for _, stats in each.requests)

@@ -1,0 +1,64 @@
+import pytest
+
+from lightning_hooks import RuleError, StepConsumer, StepView
+from lightning_hooks.records import Publisher
+from lightning_hooks.records.consumer import check_consumers
+
+
+class Notes(StepConsumer):
+    def __init__(self, log, name, fails=()):
+        self.log, self.name, self.fails = log, name, fails
+
+    def consume(self, view):
+        self.log.append((self.name, view.step))
+        if view.step in self.fails:
+            raise OSError(f"{self.name} at {view.step}")
+
+    def close(self, error):
+        self.log.append((self.name, error))
+        if "close" in self.fails:
+            raise ValueError("too late")
+
+
+def test_every_consumer_gets_every_view_in_order_also_where_an_earlier_one_fails():
+    log = []
+    publisher = Publisher([Notes(log, "a", [1]), Notes(log, "b", [1]), Notes(log, "c")])
+    publisher.publish(StepView(0))
+    with pytest.raises(OSError, match="a at 1"):
+        publisher.publish(StepView(1))
+    publisher.publish(StepView(2))
+    assert log == [(name, step) for step in range(3) for name in "abc"]
+
+
+def test_all_are_closed_once_and_a_failure_there_is_a_warning():
+    log = []
+    publisher = Publisher([Notes(log, "a", ["close"]), Notes(log, "b")])
+    with pytest.warns(UserWarning, match="^Notes failed when it was closed: ValueError: too late$"):
+        publisher.close(None)
+    publisher.close(None)
+    assert log == [("a", None), ("b", None)]
+
+
+def test_what_is_no_consumer_is_refused():
+    class Half:
+        def consume(self, view): ...
+
+    for wrong, says in [
+        ([Half()], r"consumers\[0\] needs the methods start, consume and close; .* has no start"),
+        ([Notes([], "a"), print], r"consumers\[1\] needs the methods"),
+        ([Notes], r"consumers\[0\] is the class Notes; give an object of it"),
+        (Notes([], "a"), "consumers must be a list"),
+        ("abc", "consumers must be a list"),
+    ]:
+        with pytest.raises(RuleError, match=says):
+            check_consumers(wrong)
+    assert check_consumers(None) == []
+
+
+def test_three_methods_are_enough():
+    class Own:
+        def start(self, plan): ...
+        def consume(self, view): ...
+        def close(self, error): ...
+
+    assert isinstance(Own(), StepConsumer) and len(check_consumers([Own()])) == 1
