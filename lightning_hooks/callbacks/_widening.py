@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.expense import Expense
-from lightning_hooks.engine.hook_cost import hook_cost
 from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.overhead import Overhead, hook_cost
 from lightning_hooks.schedule import EveryN
 
 
@@ -35,7 +34,7 @@ class Widening:
             dispatcher: of the model.
             state: of a checkpoint.
         """
-        observer.expense = Expense(self.limit, hook_cost(dispatcher.meter.clock))
+        observer.overhead = Overhead(self.limit, hook_cost(dispatcher.meter.clock))
         self._factor, self._said = 1, False
         self.load_state_dict(observer, state)
 

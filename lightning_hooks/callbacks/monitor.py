@@ -266,7 +266,7 @@ class StatsMonitor(HooksCallback):
                 if not acts:
                     pending.heed()
                 else:
-                    reports = {**dispatcher.take_reports(), **(observer.expense.report() if observer.expense else {})}
+                    reports = {**dispatcher.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
                     pending.end(step, reports, dispatcher.moments.scale)
                     if not observer.calls_checked:
                         observer.warn_uncalled(dispatcher.called)

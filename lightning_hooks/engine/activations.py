@@ -6,7 +6,6 @@ import copy
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.changer import Changer
@@ -79,10 +78,9 @@ class _ForwardPart:
     def change(self, tensor: Tensor) -> Tensor | None:
         """The activation that goes on, or None where it stays as it is."""
         if not is_recomputation():
+            before = self.changer.before(self.link, [tensor.detach()], owned=False)
             result = self._first(tensor)
-            if self.changer.reporting:
-                with torch.no_grad():
-                    self.link.report.take([tensor.detach()], [result.detach()])
+            self.changer.after(self.link, before, [result.detach()])
         else:
             result = self._again(tensor) if self.random or self.calls else self._run(tensor)
         return None if result is tensor else result

@@ -15,6 +15,7 @@ from lightning_hooks.engine.participant import HasParameters, Memo, ModulePart, 
 from lightning_hooks.engine.resuming import compare
 from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import is_sharded, params_for, parts_of, put_back, refuse_sharded, takes_parts, wholes_of
+from lightning_hooks.engine.transform_report import Before
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.select import Target
 
@@ -112,6 +113,32 @@ class Changer(Participant):
         torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
         return bool(asked)
 
+    def before(self, link: Link, tensors: Sequence[Tensor], *, owned: bool) -> Before | None:
+        """Where links report, what is kept of tensors that a link is given next.
+
+        Args:
+            link: which.
+            tensors: as they come.
+            owned: whether it may overwrite them.
+        """
+        if not self.reporting:
+            return None
+        with self.account.meter.common, torch.no_grad():  # transforms are what was asked for; their reports are overhead
+            return link.report.before(tensors, owned=owned)
+
+    def after(self, link: Link, before: Before | None, results: Sequence[Tensor], *, apart: bool = False) -> None:
+        """Report what a link has made of tensors.
+
+        Args:
+            link: which.
+            before: of the same tensors.
+            results: as they leave.
+            apart: whether every rank has other elements.
+        """
+        if before is not None:
+            with self.account.meter.common, torch.no_grad():
+                link.report.after(before, results, factor=link.context.factor, apart=apart)
+
     def take_reports(self) -> dict[str, float]:
         """What each link did in the step that ends: tag to value."""
         out = {}
@@ -178,10 +205,9 @@ class Changer(Participant):
         if any(map(is_sharded, grads)):
             self._change_sharded(link, targets, grads, names)
             return
-        before = [grad.clone() for grad in grads] if self.reporting else []
+        before = self.before(link, grads, owned=True)
         results = link.run(grads, names, [target.value for target in targets], self.step, owned=True)
-        if self.reporting:
-            link.report.take(before, results)
+        self.after(link, before, results)
         for grad, result in zip(grads, results, strict=True):
             if result is not grad:
                 grad.copy_(result)  # in place: the reducer of DDP may hold views of these gradients
@@ -190,15 +216,14 @@ class Changer(Participant):
         alone = takes_parts(link.transform)
         seen = parts_of(grads) if alone else wholes_of(grads)
         params = params_for(link.transform, [target.value.detach() for target in targets], f"{link.place} ({link.name})")
-        before = [tensor.clone() for tensor in seen] if self.reporting else []
+        before = self.before(link, seen, owned=True)
         results = link.run(seen, names, params, self.step, owned=True)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if is_sharded(grad) and not alone:
                 put_back(grad, result)
             elif result is not tensor:
                 tensor.copy_(result)
-        if self.reporting:
-            link.report.take(before, results, apart=alone)
+        self.after(link, before, results, apart=alone)
 
     def refuse_sharded(self) -> None:
         """Refuse rules on sharded parameters in backward.
@@ -233,9 +258,9 @@ class _BackwardPart:
             seen = grad
         else:
             seen = grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
+        before = changer.before(self.link, [seen], owned=False)
         (result,) = self.link.run([seen], [self.target.name], [self.param], changer.step, owned=False)
-        if changer.reporting:
-            self.link.report.take([seen], [result])
+        changer.after(self.link, before, [result])
         if result is seen:
             return None
         if scale is None:

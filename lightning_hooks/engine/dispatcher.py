@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.installed import Installed
-from lightning_hooks.engine.meter import Account, Meter
 from lightning_hooks.engine.moments import Moments
 from lightning_hooks.engine.open_step import OpenStep
+from lightning_hooks.engine.overhead import Account, Meter
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.renewal import Renewal
 from lightning_hooks.taps import Gate, Handles
@@ -206,7 +206,9 @@ class Dispatcher:
             self._open[stage] = opened
             if stage == TRAIN:
                 self.moments.clear()
-            reporting = stage == TRAIN and (reporting or opened.reports)
+            # Where a monitor takes part the reports are in its event, and nowhere else.
+            reporting = opened.reports or (reporting and not any(participant.reports for participant in self.participants))
+            reporting = reporting and stage == TRAIN
             for participant in opened.actors:
                 with participant.account:
                     participant.begin(step, stage, reporting)

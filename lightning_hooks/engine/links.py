@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from lightning_hooks.engine.transform_report import Report, keeps_direction
 from lightning_hooks.errors import InPlaceError, TransformError
 from lightning_hooks.rules import Apply
 from lightning_hooks.select import Target
-from lightning_hooks.stats.prepare import elements
 from lightning_hooks.transforms import Context, Transform
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
@@ -50,7 +50,7 @@ class Link:
         """Make the state of the transform."""
         initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
         self.context = Context(seed=self.seed, state=initial)
-        self.report = Report()
+        self.report = Report(keeps_direction(self.transform))
 
     @property
     def name(self) -> str:
@@ -97,6 +97,7 @@ class Link:
         """
         context = self.context
         context.params, context.names, context.step, context.owned = params, names, step, owned
+        context.factor = None
         versions = [version_of(tensor) for tensor in tensors]
         try:
             # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
@@ -165,67 +166,6 @@ class Link:
         self.report.load_state_dict(state["report"])
 
 
-class Report:
-    """What a link did: norm before and after, cosine between them, share of steps on which it changed anything.
-
-    Sums stay on the device of the gradients until the step is written.
-    """
-
-    def __init__(self) -> None:
-        self.reported_steps = 0
-        self.acted_steps = 0
-        self._sums: Tensor | None = None
-        self._apart = False
-
-    def begin(self) -> None:
-        """Start a step."""
-        self._sums = None
-
-    def take(self, before: Sequence[Tensor], after: Sequence[Tensor], *, apart: bool = False) -> None:
-        """Add some tensors of the step.
-
-        Args:
-            before: as they came.
-            after: as they left.
-            apart: whether every rank has other elements; the sums of all are added up when the step ends.
-        """
-        self._apart = apart
-        for old, new in zip(before, after, strict=True):
-            b, a = _flat(old), _flat(new)
-            if b.shape != a.shape:  # sparse with other stored places
-                b, a = _flat(old.to_dense()), _flat(new.to_dense())
-            same = (a == b) | (a.isnan() & b.isnan())
-            sums = torch.stack([torch.dot(b, b), torch.dot(a, a), torch.dot(a, b), (~same).any().double()])
-            self._sums = sums if self._sums is None else self._sums + sums.to(self._sums.device)
-
-    def finish(self) -> dict[str, float]:
-        """What happened in the step: name to value; empty where nothing passed."""
-        if self._sums is None:
-            return {}
-        if self._apart:
-            torch.distributed.all_reduce(self._sums)
-        before, after, product, acted = self._sums.tolist()
-        self._sums = None
-        self.reported_steps += 1
-        self.acted_steps += bool(acted)
-        out = {
-            "norm_before": before**0.5 if before >= 0 else float("nan"),
-            "norm_after": after**0.5 if after >= 0 else float("nan"),
-            "acted": self.acted_steps / self.reported_steps,
-        }
-        if before > 0 and after > 0:
-            out["cosine"] = product / (before**0.5 * after**0.5)
-        return out
-
-    def state_dict(self) -> dict[str, int]:
-        """The counts behind `acted`."""
-        return {"reported_steps": self.reported_steps, "acted_steps": self.acted_steps}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on counting."""
-        self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
-
-
 def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
     detached: dict[str, Any] = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, state)
     return detached
@@ -234,10 +174,3 @@ def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
 def version_of(tensor: Tensor) -> int:
     """The number of in-place changes so far; those made in inference mode do not count them."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    found = elements(tensor)
-    if found is None:
-        raise TransformError(f"a gradient of layout {tensor.layout} cannot be reported")
-    return found[0].reshape(-1).double()

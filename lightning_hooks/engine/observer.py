@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.expense import Expense, Sample
 from lightning_hooks.engine.optimizer_state import state_of
+from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.pairs import PairWatch
 from lightning_hooks.engine.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.param_rows import DueRows, ParamRows
@@ -64,8 +64,7 @@ class Observer(Participant):
         self.failed = False
         self.gone = False
         self.factor = 1
-        self.expense: Expense | None = None
-        self.sample: Sample | None = None
+        self.overhead: Overhead | None = None
         self.detour = Detour(self)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self._last_due: tuple[int, Due] = (-1, frozenset())
@@ -115,47 +114,30 @@ class Observer(Participant):
     def begin(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = self._due_at(step)
-        if self.expense is not None:
-            sample = self.expense.begin(self.schedules, self.account.meter.clock)
-            if sample is not None:
-                self._time_with(sample)
+        if self.overhead is not None:
+            self.overhead.begin()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
 
     def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""
-        if self.sample is not None:
-            self._time_with(None)
-        if self.expense is not None:
-            self.expense.lap(own, wall, steps)
-
-    def _time_with(self, sample: Sample | None) -> None:
-        self.sample = sample
-        self.detour.direct = sample is None and not self.failed
-
-    def timed(self, work: Callable[[Any], None], seen: Any) -> None:
-        """Do what a slot does in a step in which that is timed."""
-        sample = self.sample
-        assert sample is not None
-        self._time_with(None)
-        try:
-            sample.time(work, seen)
-        finally:
-            self._time_with(sample)
+        seconds, calls = self.detour.spent()
+        if self.overhead is not None:
+            self.overhead.lap(own + seconds, wall, steps, calls)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
         if factor != self.factor:
             self.factor = factor
-            if self.expense is not None:
-                self.expense.begin_anew()
+            if self.overhead is not None:
+                self.overhead.begin_anew()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
             self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:
         """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""
-        wish = self.factor if self.expense is None else self.expense.wish(self.factor)
+        wish = self.factor if self.overhead is None else self.overhead.wish(self.factor)
         return self.table.merging(stop=self.failed, factor=wish)
 
     def heed(self, merged: Merged) -> None:

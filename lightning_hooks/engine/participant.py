@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from lightning_hooks.engine.chain import Part
-from lightning_hooks.engine.meter import Account
+from lightning_hooks.engine.overhead import Account
 from lightning_hooks.select import Target
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.taps import Call, Gate, Handles

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lightning_hooks.engine.meter import Clock
+from lightning_hooks.engine.overhead import Clock
 from lightning_hooks.engine.recorder import Ended, Recorder
 from lightning_hooks.stats.record import StepRecord
 

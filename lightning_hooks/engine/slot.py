@@ -39,14 +39,14 @@ class Slot:
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""
-        if self.observer.sample is not None:
-            self.observer.timed(self.look, look)
-            return
-        self.observer.take(self.row, look, last=False)
+        self.observer.detour.take(self.row, look)
 
 
-class Measuring(Way):
-    """The way into a row by a measurement.
+class Detour(Way):
+    """The way of tensors that are not written straight into the table of an observer.
+
+    `direct` says whether they may be: not after a failure. What either way costs is counted: `calls` of all hooks, and the
+    time, in `nanoseconds` where tensors are written straight and in the observer's account where they come here.
 
     Args:
         observer: whose table.
@@ -56,29 +56,20 @@ class Measuring(Way):
         self.direct = True
         self._observer = ref(observer)  # which may own this
 
-    @property
-    def observer(self) -> Observer:
-        """Whose table."""
-        observer = self._observer()
-        assert observer is not None, "hooks are gone before their observer"
-        return observer
-
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row."""
-        self.observer.take(row, Measurement(tensor), last=False)
+        self.take(row, Measurement(tensor))
 
+    def take(self, row: int, look: Measurement) -> None:
+        """Merge a measurement into a row."""
+        observer = self._observer()
+        assert observer is not None, "hooks are gone before their observer"
+        self.calls += 1
+        with observer.account:
+            observer.take(row, look, last=False)
 
-class Detour(Measuring):
-    """The way of tensors that are not written straight into the table of an observer.
-
-    `direct` says whether they may be: not where that is timed, nor after a failure.
-    """
-
-    def __call__(self, row: int, tensor: Tensor, /) -> None:
-        """Merge a tensor into a row; time it where the step is one that is timed."""
-        observer = self.observer
-        if observer.sample is not None and not observer.failed:
-            write = observer.table.writer(row, Measuring(observer))  # made anew: few steps are timed
-            observer.timed(write, tensor)
-        else:
-            super().__call__(row, tensor)
+    def spent(self) -> tuple[float, int]:
+        """Seconds of writing straight, and calls of hooks; both begin anew."""
+        seconds, calls = self.nanoseconds * 1e-9, self.calls
+        self.nanoseconds = self.calls = 0
+        return seconds, calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.host_copy import to_device
+from lightning_hooks.stats.kernels import Way
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.moments import MOMENTS
 
@@ -42,14 +44,19 @@ def writer(kernel: ModuleType, table: HasState, row: int, detour: Detour) -> Cal
         detour: asked at every call whether tensors may be written so; takes those that may not, or cannot.
     """
     places = [row * MOMENTS]
+    way = detour if isinstance(detour, Way) else None
 
     def write(tensor: Tensor) -> None:
+        begun = perf_counter_ns()
         written = False
         if detour.direct:
             with suppress(Exception):  # the detour meets the same error, and knows what to do about it
                 written = not kernel.measure_many_into(table.state, places, [tensor], merging=True)
         if not written:
             detour(row, tensor)
+        elif way is not None:
+            way.nanoseconds += perf_counter_ns() - begun
+            way.calls += 1
 
     return write
 

@@ -119,6 +119,7 @@ class ClipByBlockRMS(Transform):
         [tensor([ 1., -1.]), tensor([0.5000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     threshold: float
 
     def __post_init__(self) -> None:
@@ -160,6 +161,7 @@ class PerModuleClip(Transform):
         [tensor([0.6000]), tensor([0.8000]), tensor([0.5000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     needs_all: ClassVar[bool] = True
 
     max_norm: float

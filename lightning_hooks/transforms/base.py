@@ -24,6 +24,9 @@ class Context:
             saved with the checkpoint, so it must be picklable.
         process_group: the processes that hold shards of the same tensors; None on a single process.
 
+    A transform that `keeps_direction` may set `factor` to the number by which it has multiplied all tensors: its report then
+    follows from what the tensors were.
+
     Example:
         >>> context = Context(names=["encoder.weight"], step=3)
         >>> context.name_of(0), context.owned
@@ -39,6 +42,7 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     process_group: Any = None
     skip_reason: str | None = field(default=None, init=False)
+    factor: Tensor | float | None = field(default=None, init=False)
 
     def skip_step(self, reason: str = "a transform asked for it") -> None:
         """Ask that the optimizer's step does not happen: parameters and optimizer state stay as they are.
@@ -123,6 +127,10 @@ class Transform:
 
     elementwise: ClassVar[bool] = False
     """Treats each element by itself, whatever the others are: of a sharded tensor it can be given the parts."""
+
+    keeps_direction: ClassVar[bool] = False
+    """Multiplies each tensor as a whole by a number that is not negative, each by another one if need be: reports then take
+    the cosine from the norms, without a copy of what is overwritten."""
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The tensors that take the place of `tensors`, in the same order.

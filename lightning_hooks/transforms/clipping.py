@@ -93,6 +93,7 @@ class ClipByNorm(Transform):
         [tensor([0.6000, 0.8000]), tensor([0.5000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     max_norm: float
     norm_type: float = 2.0
 
@@ -134,6 +135,7 @@ class ClipByGlobalNorm(Transform):
         [tensor([0.6000]), tensor([0.8000])]
     """
 
+    keeps_direction: ClassVar[bool] = True
     needs_all: ClassVar[bool] = True
 
     max_norm: float
@@ -145,10 +147,12 @@ class ClipByGlobalNorm(Transform):
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """All tensors, scaled by one coefficient where their common norm is above `max_norm`."""
-        return over_values(tensors, context, self._change)
 
-    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
-        return times(values, coefficient(total_norm(values, self.norm_type), self.max_norm), owned)
+        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
+            context.factor = coefficient(total_norm(values, self.norm_type), self.max_norm)
+            return times(values, context.factor, owned)
+
+        return over_values(tensors, context, change)
 
 
 def _within(bound: float, dtype: torch.dtype) -> float:

@@ -40,6 +40,7 @@ class AutoClip(Transform):
         [1.0, 2.0, 3.0]
     """
 
+    keeps_direction: ClassVar[bool] = True
     needs_all: ClassVar[bool] = True
 
     percentile: float = 10.0
@@ -98,6 +99,7 @@ class ZClip(Transform):
         [1.0, 2.0, 1.0, 2.0, 1.5, 1.53]
     """
 
+    keeps_direction: ClassVar[bool] = True
     needs_all: ClassVar[bool] = True
 
     alpha: float = 0.97

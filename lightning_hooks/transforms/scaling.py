@@ -39,11 +39,13 @@ class Scale(Transform):
     """
 
     elementwise: ClassVar[bool] = True
+    keeps_direction: ClassVar[bool] = True
 
     factor: float
 
     def __post_init__(self) -> None:
         check_finite(self, "factor")
+        object.__setattr__(self, "keeps_direction", self.factor >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor times `factor`."""
@@ -133,6 +135,7 @@ class NormalizeByNorm(Transform):
     """
 
     needs_all: ClassVar[bool] = True
+    keeps_direction: ClassVar[bool] = True
 
     scale: float = 1.0
     eps: float = 1e-6
@@ -145,6 +148,7 @@ class NormalizeByNorm(Transform):
             raise RuleError(f"NormalizeByNorm.per_tensor must be True or False, got {self.per_tensor!r}")
         # One tensor at a time is enough then, as backward gives them.
         object.__setattr__(self, "needs_all", not self.per_tensor)
+        object.__setattr__(self, "keeps_direction", self.scale >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor, scaled to the norm."""

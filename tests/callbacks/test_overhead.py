@@ -4,9 +4,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_hooks import RuleError, StatsMonitor, Watch
-from lightning_hooks.engine import meter
-from lightning_hooks.engine.hook_cost import hook_cost
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Transform, Watch
+from lightning_hooks.callbacks import _widening
+from lightning_hooks.engine import overhead
+from lightning_hooks.engine.overhead import hook_cost
+from lightning_hooks.engine.transform_report import Report
 from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
 
 
@@ -20,7 +22,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(meter, "perf_counter", made)
+    monkeypatch.setattr(overhead, "perf_counter", made)
     return made
 
 
@@ -53,10 +55,38 @@ def test_the_share_of_known_times_with_the_next_watched_step(tmp_path, clock):
     assert memory.values("hooks/overhead") == [0.2] * 5
 
 
-def test_what_a_slot_does_is_counted_also_where_it_is_not_timed(tmp_path, clock):
+def test_what_hooks_do_is_counted_in_every_step(tmp_path, clock):
     rule = Watch(modules="body.0", tensors=["output", "output_grad"], stats=["mean", costly(clock, 0.125)])
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
     assert memory.values("hooks/overhead") == [0.2] * 5
+
+
+def test_calls_of_hooks_cost_what_torch_takes_for_one(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(_widening, "hook_cost", lambda clock: 0.125)
+    rule = Watch(modules=["body.0", "body.3"], tensors=["output", "output_grad"], stats="mean")
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
+    assert memory.values("hooks/overhead") == pytest.approx([4 * 0.125] * 5, abs=0.02)  # the kernel has a clock of its own
+
+
+@pytest.mark.parametrize("stage", ["step", "backward"])
+def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, clock, monkeypatch, stage):
+    real = Report.after
+
+    def slow(self, *args, **options):
+        clock.now += 0.25
+        return real(self, *args, **options)
+
+    class Slow(Transform):
+        def __call__(self, tensors, context):
+            clock.now += 0.75
+            return [tensor * 1.0 for tensor in tensors]
+
+    monkeypatch.setattr(Report, "after", slow)
+    monitor = StatsMonitor([Watch(params="body.0.weight", tensors="param", stats="mean")])
+    change = GradientTransforms([Apply(Slow(), params="body.0.weight", stage=stage)])
+    memory = Memory()
+    trainer_of(tmp_path, monitor, change, logger=memory).fit(timed(Net, clock), data(6))
+    assert memory.values("hooks/overhead") == [0.125] * 5
 
 
 def test_unwatched_steps_count(tmp_path, clock):

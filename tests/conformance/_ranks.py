@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lightning_hooks import StatsMonitor, Watch
-from lightning_hooks.engine import meter
+from lightning_hooks.engine import overhead
 from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 
@@ -130,7 +130,7 @@ def main(case: str, folder: str) -> None:
     """Train 8 steps, or by the clock 24."""
     if "LATE" in os.environ:
         late_copies.install(pytest.MonkeyPatch())
-    meter.perf_counter = CLOCK if case == "the clock" else meter.perf_counter  # type: ignore[assignment]
+    overhead.perf_counter = CLOCK if case == "the clock" else overhead.perf_counter  # type: ignore[assignment]
     gathered = []
     gather = torch.distributed.all_gather_single
     torch.distributed.all_gather_single = lambda *a, **k: gathered.append(1) or gather(*a, **k)

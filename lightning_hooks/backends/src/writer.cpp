@@ -2,6 +2,7 @@
 
 #include <structmember.h>
 
+#include <chrono>
 #include <cstddef>
 
 #include "writing.hpp"
@@ -13,10 +14,11 @@ PyObject *writer_type = nullptr, *way_type = nullptr;
 PyObject *direct_name, *state_name;
 
 // What detours may be made of: whether tensors may be written is asked for every tensor, and an attribute takes longer to look up
-// than this takes to read.
+// than this takes to read. Counts the tensors that were written without the detour, and the time that this took.
 struct Way {
   PyObject_HEAD
   char direct;
+  long long nanoseconds, calls;
 };
 
 struct Writer {
@@ -61,10 +63,16 @@ int is_direct(const Writer* writer) {
 int write_directly(const Writer* writer, PyObject* tensor) {
   const int direct = is_direct(writer);
   if (direct <= 0) return direct;
+  const auto begun = std::chrono::steady_clock::now();
   PyObject* const into = PyObject_GetAttr(writer->table, state_name);
   if (!into) return -1;
   const int done = measure_into(into, writer->row * static_cast<Py_ssize_t>(kMoments), writer->histogram, tensor, true, writer->sized);
   Py_DECREF(into);
+  if (writer->has_way && done > 0) {
+    Way* const way = reinterpret_cast<Way*>(writer->detour);
+    way->nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun).count();
+    ++way->calls;
+  }
   return done;
 }
 
@@ -131,7 +139,10 @@ bool make_writer_types() {
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-  static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(Way, direct), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+  static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(Way, direct), 0, nullptr},
+                                  {"nanoseconds", T_LONGLONG, offsetof(Way, nanoseconds), 0, nullptr},
+                                  {"calls", T_LONGLONG, offsetof(Way, calls), 0, nullptr},
+                                  {nullptr, 0, 0, 0, nullptr}};
   static PyType_Slot way_slots[] = {{Py_tp_members, members}, {0, nullptr}};
   static PyType_Spec way_spec = {"lightning_hooks.backends._native.Way", sizeof(Way), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, way_slots};

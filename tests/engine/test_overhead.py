@@ -1,11 +1,12 @@
 """What a step costs, from known times: no test here looks at a real clock."""
 
 import pytest
+import torch
 
-from lightning_hooks.engine.expense import SAMPLED_EVERY, Expense
-from lightning_hooks.engine.hook_cost import hook_cost
-from lightning_hooks.engine.meter import Account, Meter
+from lightning_hooks.engine.overhead import Account, Meter, Overhead, hook_cost
 from lightning_hooks.schedule import EveryN
+from lightning_hooks.stats.kernels import arrays, host
+from lightning_hooks.stats.table import Table
 
 
 class Clock:
@@ -21,17 +22,17 @@ def clock():
     return Clock()
 
 
-def expense(limit=None, call=0.0):
-    return Expense(limit, call)
+def overhead(limit=None, call=0.0):
+    return Overhead(limit, call)
 
 
-def steps(expense, number, own, rest, *, every=1, key="all"):
+def steps(overhead, number, own, rest, *, every=1):
     """So many steps, of which every nth is watched and takes `own` seconds, besides `rest`."""
     for step in range(number):
         watched = (step + 1) % every == 0
         if watched:
-            expense.begin(key, Clock())
-        expense.lap(own if watched else 0.0, rest + (own if watched else 0.0))
+            overhead.begin()
+        overhead.lap(own if watched else 0.0, rest + (own if watched else 0.0))
 
 
 def test_accounts_exclude_one_another(clock):
@@ -75,7 +76,7 @@ def test_a_step_lasts_from_its_start_to_the_next_or_to_what_is_no_training(clock
 
 
 def test_the_share_is_that_of_all_steps_since_the_last_report():
-    costs = expense()
+    costs = overhead()
     assert costs.report() == {}
     costs.lap(1.0, None)
     assert costs.report() == {}
@@ -86,45 +87,23 @@ def test_the_share_is_that_of_all_steps_since_the_last_report():
     assert costs.report() == {"hooks/overhead": 0.5}
 
 
-def test_what_hooks_cost_is_timed_in_some_steps_and_taken_for_the_others(clock):
-    costs = expense(call=0.25)
-    sampled, shares = [], []
-    for step in range(2 * SAMPLED_EVERY):
-        sample = costs.begin("all", clock)
-        if sample is not None:
-            sampled.append(step + 1)
-            for _ in range(2):
-                sample.time(lambda seen: setattr(clock, "now", clock.now + seen), 0.5)
-        costs.lap(0.5, 10.0)
-        shares.append(costs.report()["hooks/overhead"])
-    assert sampled == [1, 2, 4, 8, 16, 32, SAMPLED_EVERY, 2 * SAMPLED_EVERY]
-    assert set(shares) == {(0.5 + 2 * 0.5 + 2 * 0.25) / 10}
-    costs.lap(0.5, 10.0)  # nothing was watched
-    assert costs.report() == {"hooks/overhead": 0.05}
-
-
-def test_steps_that_are_watched_differently_have_hooks_of_their_own_cost(clock):
-    costs = expense()
-    for key, seconds in (("a", 1.0), ("b", 3.0), ("a", 1.0), ("b", 3.0), ("a", None), ("b", None)):
-        sample = costs.begin(key, clock)
-        assert (sample is None) == (seconds is None)
-        if sample is not None:
-            sample.time(lambda seen: setattr(clock, "now", clock.now + seen), seconds)
-        costs.report()
-        costs.lap(0.0, 10.0)
-        assert costs.report() == {"hooks/overhead": 0.1 if key == "a" else 0.3}
+def test_what_torch_takes_to_call_hooks_counts_in_every_step():
+    costs = overhead(call=0.25)
+    for calls in (2, 4, 0):
+        costs.lap(0.5, 10.0, calls=calls)
+        assert costs.report() == {"hooks/overhead": (0.5 + calls * 0.25) / 10}
 
 
 @pytest.mark.parametrize(("own", "wished"), [(0.05, 1), (0.12, 2), (0.25, 4), (1.0, 16), (2.0, 32)])
 def test_the_wish_is_the_power_of_two_that_keeps_the_limit(own, wished):
-    costs = expense(limit=0.1)
+    costs = overhead(limit=0.1)
     steps(costs, 9, own, 1.0)
     assert costs.wish(1) == wished
     assert own / wished / (1.0 + own / wished) <= 0.1
 
 
 def test_where_it_was_not_enough_it_wishes_for_more():
-    costs = expense(limit=0.1)
+    costs = overhead(limit=0.1)
     steps(costs, 9, 0.5, 1.0)
     assert costs.wish(1) == 8
     costs.begin_anew()
@@ -133,20 +112,20 @@ def test_where_it_was_not_enough_it_wishes_for_more():
 
 
 def test_a_few_steps_and_the_first_one_say_nothing():
-    costs = expense(limit=0.1)
+    costs = overhead(limit=0.1)
     steps(costs, 8, 1.0, 1.0)
     assert costs.wish(1) == 1
-    costs = expense(limit=0.1)
+    costs = overhead(limit=0.1)
     costs.lap(1000.0, 1001.0)
     steps(costs, 8, 0.01, 1.0)
     assert costs.wish(1) == 1
 
 
 def test_what_unwatched_steps_cost_no_interval_changes():
-    costs = expense(limit=0.1)
+    costs = overhead(limit=0.1)
     for _ in range(10):
         costs.lap(1.0, 2.0)
-        costs.begin("all", Clock())
+        costs.begin()
         costs.lap(2.0, 3.0)
     assert costs.wish(2) == 2
 
@@ -178,3 +157,26 @@ def test_the_next_step_of_a_schedule_is_the_first_that_is_due(schedule):
 
 def test_what_torch_spends_on_a_hook_comes_from_the_clock(clock):
     assert hook_cost(clock) == 0.0
+
+
+@pytest.mark.parametrize("kernel", [arrays, host], ids=["numpy", "in use"])
+def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
+    class Kept(kernel.Way):
+        def __init__(self):
+            self.direct = True
+            self.came = []
+
+        def __call__(self, row, tensor):
+            self.came.append(row)
+
+    way, table = Kept(), Table(2)
+    writes = [kernel.writer(table, row, None, way) for row in range(2)]
+    for _ in range(3):
+        for write in writes:
+            write(torch.ones(1000))
+    assert way.calls == 6 and 0 < way.nanoseconds < 1e9
+    spent = way.nanoseconds
+    writes[0](torch.ones(3, dtype=torch.int64))  # not measured here: whoever takes it counts it
+    way.direct = False
+    writes[0](torch.ones(3))
+    assert way.calls == 6 and way.nanoseconds == spent and way.came == [0, 0]
