@@ -27,6 +27,8 @@ def measure_into(
 
 class Way:
     direct: bool
+    nanoseconds: int
+    calls: int
 
 def writer(table: Any, row: int, histogram: int | None, detour: Any, /) -> Callable[[Tensor], None]: ...
 def measure_many_into(
