@@ -29,7 +29,7 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS)
-	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/taps tests/engine tests/callbacks
+	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/hooks tests/engine tests/callbacks
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 
 bench: $(READY)

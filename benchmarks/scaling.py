@@ -21,7 +21,7 @@ from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import Mode, everything, monitor_mode
 from benchmarks.workloads import chain
-from lightning_hooks.taps import plain_hooks
+from lightning_hooks.hooks import plain_hooks
 
 TAPS = (100, 300, 1_000, 3_000, 10_000)
 _ON = "everything"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks import ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor
-    from lightning_hooks.calls import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
     from lightning_hooks.capture import Capture, load_capture
     from lightning_hooks.engine import Instrument, assert_no_hooks, instrument, match, paused
+    from lightning_hooks.engine.user_hooks.ready_made import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
     from lightning_hooks.errors import (
         HookError,
         HooksError,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         TransformError,
         UnsupportedError,
     )
-    from lightning_hooks.hook_point import HookPoint
+    from lightning_hooks.hooks.hook_point import HookPoint
     from lightning_hooks.records import StepConsumer, StepView
     from lightning_hooks.rules import Apply, Hook, Watch
     from lightning_hooks.tensorboard import Run, read_run
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_MODULES = {
     "callbacks": (
         "ActivationCapture",
         "ActivationTransforms",
@@ -79,7 +79,7 @@ _ROOMS = {
         "GradientTransforms",
         "StatsMonitor",
     ),
-    "calls": (
+    "engine.user_hooks.ready_made": (
         "breakpoint_if_nonfinite",
         "print_shapes",
         "print_stats",
@@ -106,7 +106,7 @@ _ROOMS = {
         "TransformError",
         "UnsupportedError",
     ),
-    "hook_point": ("HookPoint",),
+    "hooks.hook_point": ("HookPoint",),
     "records": (
         "StepConsumer",
         "StepView",
@@ -162,7 +162,7 @@ _ROOMS = {
         "ZeroNonFinite",
     ),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ActivationCapture",
@@ -240,10 +240,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its room."""
-    if name not in _ROOM_OF:
+    """Load a public name from its module."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.producer.begin_copy")
+SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.monitor.producer.begin_copy")
 
 
 class LateCopy:

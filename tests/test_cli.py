@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lightning_hooks import GradientTransforms, StatsMonitor, backends, read_run
-from lightning_hooks.cli import main
+from lightning_hooks.cli.main import main
 from lightning_hooks.stats import kernels
 
 # DESIGN.md, word for word.
@@ -385,7 +385,7 @@ def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[st
 
 def test_info_says_why_nothing_compiled_serves() -> None:
     env = {**os.environ, backends.VARIABLE: "reference"}
-    command = [sys.executable, "-c", "from lightning_hooks.cli import main; main(['info'])"]
+    command = [sys.executable, "-c", "from lightning_hooks.cli.main import main; main(['info'])"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
     for device, name in (("CPU", "numpy"), ("CUDA", "reference")):
         assert f"{device + ' kernel':<16}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_hooks import Apply, ClipByNorm, Hook, RuleError, Scale, Watch, Zero
-from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import parse_tensor
-from lightning_hooks.schedule import EveryN, every_n
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN, every_n
 
 
 @pytest.mark.parametrize(

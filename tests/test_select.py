@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from lightning_hooks.errors import NoMatchError, RuleError
-from lightning_hooks.select import named_modules, named_parameters, select
+from lightning_hooks.rules.patterns import named_modules, named_parameters, select
 
 
 class Block(nn.Module):

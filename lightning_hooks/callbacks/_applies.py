@@ -14,18 +14,18 @@ from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import is_log_step
-from lightning_hooks.engine.changer import Changer
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.links import Link
-from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.resolve import resolve_applies
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, links_report
+from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.report import Match, links_report
-from lightning_hooks.engine.resolve_links import resolve_links
 from lightning_hooks.errors import RuleError
-from lightning_hooks.reading import as_rules
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
+from lightning_hooks.rules.reading import as_rules
 
 
 class AppliesRules(HooksCallback):
@@ -55,7 +55,7 @@ class AppliesRules(HooksCallback):
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
 
-    def _changer(self, links: list[Link], trainer: Trainer) -> Changer:
+    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
         """The participant that runs the links."""
         raise NotImplementedError
 
@@ -68,9 +68,9 @@ class AppliesRules(HooksCallback):
         return {**super().__getstate__(), "_publisher": None}
 
     @property
-    def changer(self) -> Changer | None:
+    def changer(self) -> GradientChanger | None:
         """The transforms at work, during a run."""
-        return next((p for p in self._participants if isinstance(p, Changer)), None)
+        return next((p for p in self._participants if isinstance(p, GradientChanger)), None)
 
     def match(self, model: LightningModule) -> Match:
         """The dry run: what the rules match in a model.
@@ -83,7 +83,7 @@ class AppliesRules(HooksCallback):
         """
         return Match(links_report(self.links(model)))
 
-    def links(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[Link]:
+    def links(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
         """The rules resolved in a model: each transform with its targets.
 
         Args:
@@ -91,13 +91,13 @@ class AppliesRules(HooksCallback):
             seed: of the random transforms.
             start: index of the first.
         """
-        return resolve_links(model, self.apply, seed, start=start, default=self.default_tensor)
+        return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor)
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_unsupported(trainer, about)
-        taken = sum(len(p.links) for p in dispatcher.participants if isinstance(p, Changer))
+        taken = sum(len(p.links) for p in hook_manager.participants if isinstance(p, GradientChanger))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         links = self.links(pl_module, seed, taken)
         if not any(link.targets for link in links):
@@ -116,12 +116,12 @@ class AppliesRules(HooksCallback):
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
-        dispatcher = self._dispatcher
-        if dispatcher is None or self._publisher is None or not is_log_step(trainer, step):
+        hook_manager = self._hook_manager
+        if hook_manager is None or self._publisher is None or not is_log_step(trainer, step):
             return
-        if any(isinstance(participant, Observer) and participant.stage == "train" for participant in dispatcher.participants):
+        if any(isinstance(participant, Observer) and participant.stage == "train" for participant in hook_manager.participants):
             return  # it writes the reports into its own event
-        reports = dispatcher.take_reports()
+        reports = hook_manager.take_reports()
         if reports:
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
 

@@ -1,4 +1,4 @@
-"""What every callback of ours does: join the dispatcher, open and close the gate for each batch, leave without a trace."""
+"""What every callback of ours does: join the hook manager, open and close the gate for each batch, leave without a trace."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lightning_hooks.callbacks._trainer import (
     loss_scale,
 )
 from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.dispatcher import Dispatcher, live_dispatchers
+from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
+from lightning_hooks.engine.match_report import Match
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.report import Match
 from lightning_hooks.errors import RuleError, UnsupportedError
 
-_OWNERS: WeakKeyDictionary[Dispatcher, ReferenceType[Trainer]] = WeakKeyDictionary()
+_OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
 
 
 class HooksCallback(EveryStage):
@@ -43,7 +43,7 @@ class HooksCallback(EveryStage):
     """A mark that the callbacks of one Trainer from the environment variable share; None for others."""
 
     def __init__(self) -> None:
-        self._dispatcher: Dispatcher | None = None
+        self._hook_manager: HookManager | None = None
         self._participants: list[Participant] = []
         self._scaler = ScalerCount()
         self._is_scaled = False  # whether the loss is
@@ -57,7 +57,7 @@ class HooksCallback(EveryStage):
         """What the rules match in a model, without a run."""
         raise NotImplementedError
 
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         """Resolve the rules; raises before anything is hooked. Empty where no rule matches anything."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class HooksCallback(EveryStage):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**self.__dict__, "_dispatcher": None, "_participants": []}
+        return {**self.__dict__, "_hook_manager": None, "_participants": []}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -105,28 +105,28 @@ class HooksCallback(EveryStage):
             self._attach(trainer, pl_module)
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        dispatcher = self._shared(trainer, pl_module)
+        hook_manager = self._shared(trainer, pl_module)
         self._is_scaled = has_scaler(trainer)
-        participants = self._built(trainer, pl_module, dispatcher)
+        participants = self._built(trainer, pl_module, hook_manager)
         if not participants:
             return
         if "train" in self._stages:
-            participants = [*self._scaler.start(trainer, dispatcher), *participants]
+            participants = [*self._scaler.start(trainer, hook_manager), *participants]
         position = self._position(trainer)
-        self._dispatcher = dispatcher
+        self._hook_manager = hook_manager
         for i, participant in enumerate(participants):
             participant.order = (position, i)
-            dispatcher.join(participant)
+            hook_manager.join(participant)
             self._participants.append(participant)
-        if self._wants_final and dispatcher.final is None:
+        if self._wants_final and hook_manager.final is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            dispatcher.final = WrappedHook(pl_module, name, dispatcher).install
+            hook_manager.final = WrappedHook(pl_module, name, hook_manager).install
 
-    def _built(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> list[Participant]:
+    def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
         name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
         try:
-            participants = list(self._build(trainer, pl_module, dispatcher))
+            participants = list(self._build(trainer, pl_module, hook_manager))
         except (RuleError, UnsupportedError) as error:
             if not self.origin:
                 raise
@@ -137,7 +137,7 @@ class HooksCallback(EveryStage):
 
     def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
         """Whether a run of another trainer, in which this one began, has this callback at work."""
-        owner = None if self._dispatcher is None else _owner(self._dispatcher)
+        owner = None if self._hook_manager is None else _owner(self._hook_manager)
         if owner is trainer or not is_running(owner):
             return False
         warnings.warn(
@@ -150,83 +150,83 @@ class HooksCallback(EveryStage):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before an epoch, which is when models are changed: look at the first batch whether this one was."""
-        if self._dispatcher is not None:
-            self._dispatcher.renewal.want()
+        if self._hook_manager is not None:
+            self._hook_manager.renewal.want()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
-        if self._dispatcher is not None:
+        if self._hook_manager is not None:
             step = current_step(trainer)
-            if not self._dispatcher.rests(step):
-                self._dispatcher.begin(step, reporting=is_log_step(trainer, step))
+            if not self._hook_manager.rests(step):
+                self._hook_manager.begin(step, reporting=is_log_step(trainer, step))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: note the scale by which its gradients are multiplied."""
-        if self._is_scaled and self._dispatcher is not None and self._dispatcher.gate.open:
+        if self._is_scaled and self._hook_manager is not None and self._hook_manager.gate.open:
             scale = loss_scale(trainer)
             if scale is not None:
-                self._dispatcher.scaled_by(scale)
+                self._hook_manager.scaled_by(scale)
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._dispatcher is not None and self._dispatcher.gate.open:
+        if self._hook_manager is not None and self._hook_manager.gate.open:
             for participant in self._participants:
-                self._dispatcher.before_step(participant, optimizer)
+                self._hook_manager.before_step(participant, optimizer)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Called after a batch: close the gate, and at the last batch of a step write it."""
-        dispatcher = self._dispatcher
-        if dispatcher is None:
+        hook_manager = self._hook_manager
+        if hook_manager is None:
             return
-        if dispatcher.resting is None:
-            dispatcher.suspend()
+        if hook_manager.resting is None:
+            hook_manager.suspend()
         self._finish_batch(trainer, "train", batch_idx)
-        if dispatcher.resting is not None and not self._waits:
+        if hook_manager.resting is not None and not self._waits:
             return
-        step = dispatcher.step
+        step = hook_manager.step
         if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, step)
-        if dispatcher.participants and dispatcher.participants[-1] in self._participants:
-            dispatcher.end()
+        if hook_manager.participants and hook_manager.participants[-1] in self._participants:
+            hook_manager.end()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch, also one that a callback cut short: close the gate."""
-        if self._dispatcher is not None:
-            self._dispatcher.suspend()
+        if self._hook_manager is not None:
+            self._hook_manager.suspend()
 
     @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.interrupt()
+        if self._hook_manager is not None:
+            self._hook_manager.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 
     @override
     def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
-        if self._dispatcher is not None and stage in self._stages and not trainer.sanity_checking:
-            self._dispatcher.begin(batch_number(trainer, stage), stage=stage)
+        if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
+            self._hook_manager.begin(batch_number(trainer, stage), stage=stage)
 
     @override
     def _end_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
-        if self._dispatcher is not None and stage in self._stages and not trainer.sanity_checking:
-            self._dispatcher.suspend()
+        if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
+            self._hook_manager.suspend()
             self._finish_batch(trainer, stage, batch_idx, dataloader_idx)
 
     @override
     def _end_run(self, trainer: Trainer, stage: str) -> None:
-        if self._dispatcher is None or stage not in self._stages:
+        if self._hook_manager is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
             self._finish_run(trainer, stage)
-        self._dispatcher.end(stage)
+        self._hook_manager.end(stage)
         if not in_fit(trainer):
             self._leave()
 
@@ -256,16 +256,16 @@ class HooksCallback(EveryStage):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on counting."""
         self._scaler.load(checkpoint)
-        if self._dispatcher is not None:  # intervals may be others than before
-            self._dispatcher.wake()
+        if self._hook_manager is not None:  # intervals may be others than before
+            self._hook_manager.wake()
 
     def _leave(self) -> None:
         self._scaler.stop()
-        dispatcher, participants = self._dispatcher, self._participants
-        self._dispatcher, self._participants = None, []
+        hook_manager, participants = self._hook_manager, self._participants
+        self._hook_manager, self._participants = None, []
         for participant in participants:
-            assert dispatcher is not None
-            dispatcher.leave(participant)
+            assert hook_manager is not None
+            hook_manager.leave(participant)
 
     def _let_go(self) -> None:
         """Forget the model, which Lightning gives every callback as `log` and `log_dict` when a run begins."""
@@ -275,10 +275,10 @@ class HooksCallback(EveryStage):
     def _position(self, trainer: Trainer) -> int:
         return next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
 
-    def _shared(self, trainer: Trainer, pl_module: LightningModule) -> Dispatcher:
+    def _shared(self, trainer: Trainer, pl_module: LightningModule) -> HookManager:
         for callback in our_callbacks(trainer):
-            if callback._dispatcher is not None and callback._dispatcher.model is pl_module:
-                return callback._dispatcher
+            if callback._hook_manager is not None and callback._hook_manager.model is pl_module:
+                return callback._hook_manager
         # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
         for made in [made for made in _OWNERS if made.model is pl_module]:
             if _owner(made) is trainer or not is_running(_owner(made)):
@@ -289,33 +289,33 @@ class HooksCallback(EveryStage):
             alive = known()
             return list(alive.optimizers) if alive is not None else []
 
-        dispatcher = Dispatcher(pl_module, optimizers)
-        for outer in live_dispatchers(pl_module):
+        hook_manager = HookManager(pl_module, optimizers)
+        for outer in live_hook_managers(pl_module):
             if _owner(outer) is not trainer and is_running(_owner(outer)):
-                dispatcher.extras.keep(_Interruption(outer))
-        _OWNERS[dispatcher] = known
-        dispatcher.extras.keep(First(trainer, dispatcher).install())
-        return dispatcher
+                hook_manager.extras.keep(_Interruption(outer))
+        _OWNERS[hook_manager] = known
+        hook_manager.extras.keep(First(trainer, hook_manager).install())
+        return hook_manager
 
 
 class _Interruption:
     """Keeps the hooks of a run off while another one, which began inside it, works on the same model."""
 
-    def __init__(self, outer: Dispatcher) -> None:
-        self._outer: Dispatcher | None = outer
+    def __init__(self, outer: HookManager) -> None:
+        self._outer: HookManager | None = outer
         outer.pause(True)
 
     def remove(self) -> None:
         """Go on; harmless the second time, and where the outer run has ended."""
         outer, self._outer = self._outer, None
-        if outer is not None and outer in live_dispatchers(outer.model):
+        if outer is not None and outer in live_hook_managers(outer.model):
             outer.meter.interrupt()
             outer.pause(False)
 
 
-def _owner(dispatcher: Dispatcher) -> Trainer | None:
+def _owner(hook_manager: HookManager) -> Trainer | None:
     """The trainer in whose run it was made."""
-    known = _OWNERS.get(dispatcher)
+    known = _OWNERS.get(hook_manager)
     return None if known is None else known()
 
 

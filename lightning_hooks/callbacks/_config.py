@@ -19,9 +19,9 @@ from lightning_hooks.callbacks.capture import ActivationCapture
 from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.callbacks.transforms import GradientTransforms
-from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.reading import init_args
+from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {
     kind.__name__: kind for kind in (ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor)

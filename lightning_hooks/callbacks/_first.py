@@ -10,29 +10,29 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._every_stage import EveryStage
 from lightning_hooks.callbacks._trainer import all_callbacks
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.taps import for_each
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.hooks import for_each
 
 
 class First(EveryStage):
-    """Stands at the head of a trainer's callbacks from the first use of a dispatcher until that is closed.
+    """Stands at the head of a trainer's callbacks from the first use of a hook manager until that is closed.
 
     Lightning calls callbacks in their order, and an error in one keeps it from calling those behind: only the first one knows
     for sure that a batch, or the run, is over.
 
     Args:
         trainer: whose callbacks.
-        dispatcher: of the model.
+        hook manager: of the model.
     """
 
-    def __init__(self, trainer: Trainer, dispatcher: Dispatcher) -> None:
+    def __init__(self, trainer: Trainer, hook_manager: HookManager) -> None:
         self._trainer = ref(trainer)
-        self._dispatcher = ref(dispatcher)
+        self._hook_manager = ref(hook_manager)
         self._given: list[Callback] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to nobody."""
-        return {"_trainer": lambda: None, "_dispatcher": lambda: None, "_given": []}
+        return {"_trainer": lambda: None, "_hook_manager": lambda: None, "_given": []}
 
     def install(self) -> First:
         """Put it there. The list is another one: Lightning may be going through the one that there is."""
@@ -51,9 +51,9 @@ class First(EveryStage):
             trainer.callbacks = given if same else left
 
     def _suspend(self) -> None:
-        dispatcher = self._dispatcher()
-        if dispatcher is not None and dispatcher.resting is None:
-            dispatcher.suspend()
+        hook_manager = self._hook_manager()
+        if hook_manager is not None and hook_manager.resting is None:
+            hook_manager.suspend()
 
     @override
     def on_train_batch_end(

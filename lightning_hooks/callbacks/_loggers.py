@@ -9,14 +9,14 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import HooksError
+from lightning_hooks.hooks import for_each
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.row_index import Due, RowIndex
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.select import select
-from lightning_hooks.taps import for_each
+from lightning_hooks.rules.patterns import select
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_hooks.callbacks._trainer import found_inf, has_scaler, in_fit, loss_scale
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.scaling import ScalerWatch
 
 _SAVED_AS = "lightning_hooks.loss_scaler"
@@ -26,15 +26,15 @@ class ScalerCount:
         """A copy or a pickle watches nothing."""
         return {"_watch": None, "_state": self._state}
 
-    def start(self, trainer: Trainer, dispatcher: Dispatcher) -> list[ScalerWatch]:
+    def start(self, trainer: Trainer, hook_manager: HookManager) -> list[ScalerWatch]:
         """The participant, where the loss of a fit is scaled and nobody watches the scaler yet.
 
         Args:
             trainer: of the fit.
-            dispatcher: of the model.
+            hook manager: of the model.
         """
         scaled = has_scaler(trainer) and in_fit(trainer)
-        if not scaled or any(isinstance(participant, ScalerWatch) for participant in dispatcher.participants):
+        if not scaled or any(isinstance(participant, ScalerWatch) for participant in hook_manager.participants):
             return []
         known = ref(trainer)
 

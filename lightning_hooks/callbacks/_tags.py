@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hooks.engine.plan import Plan
+from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError
 
 

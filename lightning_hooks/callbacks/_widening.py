@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.overhead import Overhead, hook_cost
-from lightning_hooks.schedule import EveryN
+from lightning_hooks.rules.schedule import EveryN
 
 
 class Widening:
@@ -26,15 +26,15 @@ class Widening:
         self._factor = 1
         self._said = False
 
-    def start(self, observer: Observer, dispatcher: Dispatcher, state: Mapping[str, Any]) -> None:
+    def start(self, observer: Observer, hook_manager: HookManager, state: Mapping[str, Any]) -> None:
         """A fit begins.
 
         Args:
             observer: of the steps of training.
-            dispatcher: of the model.
+            hook manager: of the model.
             state: of a checkpoint.
         """
-        observer.overhead = Overhead(self.limit, hook_cost(dispatcher.meter.clock))
+        observer.overhead = Overhead(self.limit, hook_cost(hook_manager.meter.clock))
         self._factor, self._said = 1, False
         self.load_state_dict(observer, state)
 

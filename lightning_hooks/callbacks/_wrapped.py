@@ -9,7 +9,7 @@ from weakref import ref
 
 from lightning.pytorch import LightningModule
 
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.hook_manager import HookManager
 
 
 class WrappedHook:
@@ -20,13 +20,13 @@ class WrappedHook:
     Args:
         module: whose method.
         name: `configure_gradient_clipping` or `on_before_optimizer_step`; the optimizer is its first argument.
-        dispatcher: told afterwards.
+        hook manager: told afterwards.
     """
 
-    def __init__(self, module: LightningModule, name: str, dispatcher: Dispatcher) -> None:
+    def __init__(self, module: LightningModule, name: str, hook_manager: HookManager) -> None:
         self._module = ref(module)
         self._name = name
-        self._dispatcher = ref(dispatcher)
+        self._hook_manager = ref(hook_manager)
         self._had: Any = None
         self._method: Any = None
 
@@ -58,9 +58,9 @@ class WrappedHook:
             result = self._had(optimizer, *args, **kwargs)
         else:
             result = self._method(self._module(), optimizer, *args, **kwargs)
-        dispatcher = self._dispatcher()
-        if dispatcher is not None:
-            dispatcher.moment("at_final", optimizer)
+        hook_manager = self._hook_manager()
+        if hook_manager is not None:
+            hook_manager.moment("at_final", optimizer)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -9,9 +9,9 @@ from lightning.pytorch import Trainer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._applies import AppliesRules
-from lightning_hooks.engine.activations import ActivationChanger
-from lightning_hooks.engine.changer import Changer
-from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.change.activations import ActivationChanger
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 
@@ -57,5 +57,5 @@ class ActivationTransforms(AppliesRules):
         return {stage for rule in self.apply for stage in rule.stages or ("train",)}
 
     @override
-    def _changer(self, links: list[Link], trainer: Trainer) -> Changer:
+    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
         return ActivationChanger(links, rank=trainer.global_rank)

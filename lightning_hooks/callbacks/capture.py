@@ -12,20 +12,20 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks._fields import as_stages, check_flag
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
-from lightning_hooks.engine.capturing import CaptureParticipant
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.capture_participant import CaptureParticipant
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, capture_report
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.report import Match, capture_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
-from lightning_hooks.schedule import every_n
-from lightning_hooks.select import Target, named_modules, select
+from lightning_hooks.rules.fields import as_stages, check_flag
+from lightning_hooks.rules.patterns import Target, named_modules, select
+from lightning_hooks.rules.schedule import every_n
 
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
@@ -159,7 +159,7 @@ class ActivationCapture(HooksCallback):
         return self.stages
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         refuse_unsupported(trainer, [("tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
         if not targets:  # the same on every rank

@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._strategies import refuse_unsupported
-from lightning_hooks.engine.custom import CustomParticipant, resolve_hooks
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, hooks_report
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.report import Match, hooks_report
+from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
-from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Hook
+from lightning_hooks.rules.reading import as_rules
 
 
 class CustomHooks(HooksCallback):
@@ -68,7 +68,7 @@ class CustomHooks(HooksCallback):
         return {stage for rule in self.hooks for stage in rule.stages}
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         refuse_unsupported(trainer, [(f"hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
         known = ref(trainer)
 
@@ -79,7 +79,7 @@ class CustomHooks(HooksCallback):
         bound = resolve_hooks(pl_module, self.hooks)
         if not any(hook.runners for hook in bound):
             return []
-        return [CustomParticipant(bound, optimizers=optimizers)]
+        return [UserHooksParticipant(bound, optimizers=optimizers)]
 
     @property
     @override

@@ -10,7 +10,6 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks._fields import as_stages
 from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._options import check_options
@@ -18,23 +17,24 @@ from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._tags import refuse_common_tags, tags_of
 from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.callbacks._widening import Widening
-from lightning_hooks.engine.changer import Changer
-from lightning_hooks.engine.custom import CustomParticipant
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.monitor.producer import Producer
+from lightning_hooks.engine.monitor.run_observer import RunObserver, forward_plan
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan import Plan
-from lightning_hooks.engine.producer import Producer
-from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
-from lightning_hooks.engine.resolve_rows import DEFAULT_WATCH, resolve
-from lightning_hooks.engine.stages import RunObserver, forward_plan
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.engine.plan.resolve import DEFAULT_WATCH, resolve
+from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.errors import RuleError
-from lightning_hooks.reading import as_rules
 from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.latest import Latest
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
-from lightning_hooks.schedule import EveryN, every_n
+from lightning_hooks.rules.fields import as_stages
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN, every_n
 
 _SAVED_AS = "lightning_hooks.StatsMonitor"
 
@@ -142,7 +142,7 @@ class StatsMonitor(HooksCallback):
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
         producer = self._trained
-        if producer is not None and self._dispatcher is not None:
+        if producer is not None and self._hook_manager is not None:
             self._settle()  # what has ended is not of what is loaded
             producer.load_state_dict(state)
             self._widening.load_state_dict(producer.observer, state)
@@ -184,7 +184,7 @@ class StatsMonitor(HooksCallback):
         return self.stages
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, dispatcher: Dispatcher) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
         plan = self._plan(pl_module)
         if not plan.rows:
@@ -200,10 +200,10 @@ class StatsMonitor(HooksCallback):
         self._last = {}
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
-            self._refuse_changed_sums(plan, dispatcher)
+            self._refuse_changed_sums(plan, hook_manager)
             producer = self._producers["train"] = self._producer(observer, "train", trainer)
             producer.load_state_dict(self._saved)
-            self._widening.start(observer, dispatcher, self._saved)
+            self._widening.start(observer, hook_manager, self._saved)
             self._saved = {}
         for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in self.stages]:
             if not forward_plan(plan).rows and any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
@@ -226,10 +226,10 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
-    def _refuse_changed_sums(self, plan: Plan, dispatcher: Dispatcher) -> None:
+    def _refuse_changed_sums(self, plan: Plan, hook_manager: HookManager) -> None:
         """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
         asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
-        if asked and any(isinstance(p, Changer) and p.acts_at_step for p in dispatcher.participants):
+        if asked and any(isinstance(p, GradientChanger) and p.acts_at_step for p in hook_manager.participants):
             raise RuleError(
                 f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
                 "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
@@ -252,7 +252,7 @@ class StatsMonitor(HooksCallback):
     def _others(self, trainer: Trainer) -> list[StatsMonitor]:
         """The monitors that were attached before this one."""
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
-        return [other for other in ours if other is not self and other._dispatcher is not None]
+        return [other for other in ours if other is not self and other._hook_manager is not None]
 
     @property
     @override
@@ -263,12 +263,12 @@ class StatsMonitor(HooksCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the first batch: write the matched taps and the layout of the charts."""
         producer = self._trained
-        if self._loggers is None or producer is None or self._dispatcher is None:
+        if self._loggers is None or producer is None or self._hook_manager is None:
             return
         plans = {STAGE_PREFIX[stage]: each.observer.plan for stage, each in self._producers.items()}
-        there = self._dispatcher.participants
+        there = self._hook_manager.participants
         links = [link for p in there for link in getattr(p, "links", ())]
-        hooks = [hook for p in there if isinstance(p, CustomParticipant) for hook in p.hooks]
+        hooks = [hook for p in there if isinstance(p, UserHooksParticipant) for hook in p.hooks]
         markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
         charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
         try:
@@ -283,21 +283,21 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
-        producer, dispatcher = self._trained, self._dispatcher
-        if producer is None or dispatcher is None:
+        producer, hook_manager = self._trained, self._hook_manager
+        if producer is None or hook_manager is None:
             return
         observer = producer.observer
-        acts = not observer.gone and dispatcher.acts(observer)
+        acts = not observer.gone and hook_manager.acts(observer)
         if not acts and not producer.waits:
             return
         with producer.guard():
             if not acts:
                 producer.heed()
             else:
-                reports = {**dispatcher.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports, dispatcher.moments.scale)
+                reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
+                producer.end(step, reports, hook_manager.moments.scale)
                 if not observer.calls_checked:
-                    observer.warn_uncalled(dispatcher.called)
+                    observer.warn_uncalled(hook_manager.called)
             self._widening.say(observer)
 
     def _settle(self) -> None:

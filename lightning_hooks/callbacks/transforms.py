@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._applies import AppliesRules
 from lightning_hooks.callbacks._trainer import loss_scale
-from lightning_hooks.engine.changer import Changer
-from lightning_hooks.engine.links import Link
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 
@@ -51,14 +51,14 @@ class GradientTransforms(AppliesRules):
             )
 
     @override
-    def _changer(self, links: list[Link], trainer: Trainer) -> Changer:
+    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
         known = ref(trainer)
 
         def scale() -> Tensor | None:
             alive = known()
             return None if alive is None else loss_scale(alive)
 
-        changer = Changer(links, scale=scale, rank=trainer.global_rank)
+        changer = GradientChanger(links, scale=scale, rank=trainer.global_rank)
         changer.refuse_skipping(trainer.optimizers)
         changer.refuse_sharded()
         if getattr(trainer.precision_plugin, "scaler", None) is not None:

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from lightning_hooks.engine.participant import ModulePart, Participant
-from lightning_hooks.engine.places import build_places
+from lightning_hooks.engine.sites import build_sites
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.select import Target
-from lightning_hooks.taps import Gate, Handles
+from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.rules.patterns import Target
 
 if TYPE_CHECKING:
-    from lightning_hooks.taps.traced_hooks import TracedPlace
+    from lightning_hooks.hooks.traced_hooks import TracedSite
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
@@ -54,13 +54,13 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
             )
 
 
-class CompiledTaps:
+class CompiledHooks:
     """The taps of one model inside compiled code.
 
     Args:
         model: the root.
         gate: of the model.
-        step_handles: of the dispatcher.
+        step_handles: of the hook manager.
     """
 
     def __init__(self, model: nn.Module, gate: Gate, step_handles: Handles) -> None:
@@ -70,7 +70,7 @@ class CompiledTaps:
         self.busy = False
         self._step_handles = step_handles
         self._handles = Handles()
-        self._places: dict[int, TracedPlace] = {}
+        self._places: dict[int, TracedSite] = {}
         self._kept: list[nn.Module] = []
 
     def place(self, participants: Sequence[Participant]) -> None:
@@ -86,11 +86,11 @@ class CompiledTaps:
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
-        from lightning_hooks.taps.traced_hooks import TracedPlace  # defines operations, so only where they are needed
+        from lightning_hooks.hooks.traced_hooks import TracedSite  # defines operations, so only where they are needed
 
         parts = [part for p in participants if p.ever is not None for part in p.module_parts(p.ever)]
-        for place in build_places(self.inside_of(parts), set()):
-            traced = self._places[id(place.module)] = TracedPlace(place, self.gate, self._step_handles)
+        for place in build_sites(self.inside_of(parts), set()):
+            traced = self._places[id(place.module)] = TracedSite(place, self.gate, self._step_handles)
             traced.register(self._handles)
         if self._places:
             forget_graphs(self._kept)
@@ -113,7 +113,7 @@ class CompiledTaps:
             parts: of all modules; those outside compiled code are passed over.
             called: takes the ids of the modules that are called.
         """
-        filled = {id(place.module): place for place in build_places(self.inside_of(parts), called)}
+        filled = {id(place.module): place for place in build_sites(self.inside_of(parts), called)}
         self.busy = bool(filled)
         for key, traced in self._places.items():
             traced.fill(filled.get(key))

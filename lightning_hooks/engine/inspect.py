@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.engine.custom import resolve_hooks
-from lightning_hooks.engine.dispatcher import live_dispatchers
-from lightning_hooks.engine.report import Match, hooks_report, links_report, plan_report
-from lightning_hooks.engine.resolve_links import resolve_links
-from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.engine.change.resolve import resolve_applies
+from lightning_hooks.engine.hook_manager import live_hook_managers
+from lightning_hooks.engine.match_report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
-from lightning_hooks.reading import as_rules
 from lightning_hooks.rules import Apply, Hook, Watch
-from lightning_hooks.schedule import EveryN
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN
 
 _DICTS = (
     "_forward_hooks",
@@ -42,14 +42,14 @@ def paused(model: nn.Module) -> Iterator[None]:
         >>> with paused(nn.Linear(1, 1)):
         ...     pass
     """
-    dispatchers = live_dispatchers(model)
-    for dispatcher in dispatchers:
-        dispatcher.pause(True)
+    hook_managers = live_hook_managers(model)
+    for hook_manager in hook_managers:
+        hook_manager.pause(True)
     try:
         yield
     finally:
-        for dispatcher in dispatchers:
-            dispatcher.pause(False)
+        for hook_manager in hook_managers:
+            hook_manager.pause(False)
 
 
 def assert_no_hooks(model: nn.Module) -> None:
@@ -105,7 +105,7 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
     lines = []
     if by_kind[Watch]:
         lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
-    lines += links_report(resolve_links(model, as_rules(Apply, by_kind[Apply], "apply")))
+    lines += links_report(resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply")))
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.taps import Gate, Handles, Line, ModuleHooks, Place
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
 
 Clock = Callable[[], float]
 
@@ -29,7 +29,7 @@ _EVICTED = 1 << 21  # bytes written between two calls of a hook: about what a co
 class Meter:
     """Adds up, per account, the seconds between entering and leaving it.
 
-    Accounts exclude one another: who works on behalf of another (the dispatcher that lets a monitor read gradients) stands
+    Accounts exclude one another: who works on behalf of another (the hook manager that lets a monitor read gradients) stands
     still meanwhile, so nothing is counted twice. The clock is that of the process: work that an accelerator still has to do
     when a call returns is not in it, since to know it the device would have to be waited for.
 
@@ -185,7 +185,7 @@ def hook_cost(clock: Clock) -> float:
         cache = np.zeros(_EVICTED, dtype=np.uint8)
         bare, hooked = _Same(), _Same()
         gate, handles = Gate(), Handles()
-        hooks = ModuleHooks([Place(hooked, after=(_IGNORE,), output_grad=(_IGNORE,))], gate, handles)
+        hooks = ModuleHooks([HookSite(hooked, after=(_IGNORE,), output_grad=(_IGNORE,))], gate, handles)
         hooks.put_on(handles)
         gate.open = True
         times: dict[nn.Module, list[float]] = {bare: [], hooked: []}
@@ -219,4 +219,4 @@ def _ignore(tensor: Tensor) -> None:
 
 
 _ONE = torch.ones(1)
-_IGNORE = Line("", _ignore)
+_IGNORE = TensorAction("", _ignore)

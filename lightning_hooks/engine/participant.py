@@ -1,4 +1,4 @@
-"""What the dispatcher asks of a monitor, of a set of transforms, of a user's hooks."""
+"""What the hook manager asks of a monitor, of a set of transforms, of a user's hooks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from lightning_hooks.engine.chain import Part
 from lightning_hooks.engine.overhead import Account
-from lightning_hooks.select import Target
+from lightning_hooks.engine.shared_visitor import Part
+from lightning_hooks.hooks import CallAction, Gate, Handles
+from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.taps import Call, Gate, Handles
 
 
 class ModulePart(NamedTuple):
@@ -21,7 +21,7 @@ class ModulePart(NamedTuple):
         module: where.
         at: `input`, `output`, `input_grad`, `output_grad`, or `node` (the autograd nodes of the result).
         path: to a part of the arguments or the result; empty for all of it.
-        part: sees each tensor there; a `Call` sees the whole arguments (at `input`) or the whole result (at `output`); at
+        part: sees each tensor there; a `CallAction` sees the whole arguments (at `input`) or the whole result (at `output`); at
             `node` a callable that is given the node.
         first: whether it goes before all that is there already.
     """
@@ -35,7 +35,7 @@ class ModulePart(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether it sees arguments or results as a whole."""
-        return isinstance(self.part, Call)
+        return isinstance(self.part, CallAction)
 
 
 class HasParameters(Protocol):
@@ -52,7 +52,7 @@ class Participant:
     ever: Hashable | None = None
     """The key of everything that it does at modules in any step, where it can act inside compiled code; else None."""
     account: Account
-    """What its work costs; the dispatcher that takes it in opens it."""
+    """What its work costs; the hook manager that takes it in opens it."""
     reads: bool = False  # whether it looks at parameters, so that two that do share a measurement
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -73,7 +73,7 @@ class Participant:
         return step
 
     def joined(self, gate: Gate) -> None:
-        """Called when a dispatcher has taken it in: place what stays from step to step."""
+        """Called when a hook manager has taken it in: place what stays from step to step."""
 
     def left(self) -> None:
         """Called when it has gone: take that away; harmless the second time."""
@@ -114,16 +114,16 @@ class Participant:
     def ended(self) -> None:
         """Called when a step in which it acted has ended."""
 
-    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
+    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
 
-    def at_final(self, optimizer: HasParameters, memo: Memo) -> None:
+    def at_final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called with the gradients that the optimizer will consume."""
 
-    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
+    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called before the optimizer changes the parameters."""
 
-    def after_update(self, optimizer: HasParameters, memo: Memo) -> None:
+    def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
@@ -144,7 +144,7 @@ class Participant:
         return False
 
 
-class Memo:
+class PhaseMemo:
     """Measurements and copies that several participants share within one moment of a step.
 
     `skipped` says that the step does not happen, although the optimizer is called. Under a loss scaler `found_inf` above 0

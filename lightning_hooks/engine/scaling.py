@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_hooks.engine.participant import HasParameters, Memo, Participant
+from lightning_hooks.engine.participant import HasParameters, Participant, PhaseMemo
 
 
 def unscales_itself(optimizer: Any) -> bool:
@@ -39,7 +39,7 @@ class ScalerWatch(Participant):
         self._found_inf = found_inf
         self._fused = any(map(unscales_itself, optimizers))
         self._count: Tensor | float = 0.0
-        self._open: dict[int, Memo] = {}
+        self._open: dict[int, PhaseMemo] = {}
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """Every step of training: one that is not logged counts too."""
@@ -49,13 +49,13 @@ class ScalerWatch(Participant):
         """Count what the last step left."""
         self._settle()
 
-    def before_step(self, optimizer: HasParameters, memo: Memo) -> None:
+    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Note what is known before the optimizer is called."""
         memo.found_inf = self._found_inf(optimizer)
         memo.scale = self._scale() if unscales_itself(optimizer) else None
         self._open[id(memo)] = memo
 
-    def before_update(self, optimizer: HasParameters, memo: Memo) -> None:
+    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Note what a fused optimizer is told: it is called whatever was found."""
         found: Tensor | None = getattr(optimizer, "found_inf", None)
         if found is not None:

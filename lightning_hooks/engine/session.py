@@ -12,24 +12,24 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.activations import ActivationChanger
-from lightning_hooks.engine.changer import Changer
-from lightning_hooks.engine.custom import CustomParticipant, resolve_hooks
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.links import Link
-from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.change.activations import ActivationChanger
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.resolve import resolve_applies
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.producer import Producer
-from lightning_hooks.engine.resolve_links import resolve_links
-from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.reading import as_rules
+from lightning_hooks.hooks import OurHook
 from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.latest import Latest
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
-from lightning_hooks.schedule import EveryN
-from lightning_hooks.taps import OurHook
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN
 
 _BEFORE: Final = StepView(step=-1)
 
@@ -87,20 +87,22 @@ class Instrument:
         _refuse_other_stages(applies, hook_rules)
         if not self.optimizers:
             rules = _without_optimizer(rules, applies, hook_rules)
-        self._dispatcher = Dispatcher(model)
+        self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         plan = resolve(model, rules, EveryN()) if rules else None
         self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
-        links = [link for link in resolve_links(model, applies, torch.initial_seed()) if link.targets]
+        links = [link for link in resolve_applies(model, applies, torch.initial_seed()) if link.targets]
         forward, backward = _parted(links)
-        self._changers: list[Changer] = []
+        self._changers: list[GradientChanger] = []
         if forward:
             self._changers.append(ActivationChanger(forward, order=(1,)))
         if backward:
-            self._changers.append(Changer(backward, order=(2,)))
+            self._changers.append(GradientChanger(backward, order=(2,)))
             self._changers[-1].refuse_skipping(self.optimizers)
         bound = [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]
-        self._custom = CustomParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True) if bound else None
+        self._custom = (
+            UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True) if bound else None
+        )
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *check_consumers(consumers)])
         self._producer = Producer(self._observer, self._publisher) if self._observer else None
@@ -111,26 +113,26 @@ class Instrument:
         """Register the hooks, all or none."""
         every: list[Participant | None] = [self._observer, *self._changers, self._custom]
         participants = [participant for participant in every if participant is not None]
-        extras = self._dispatcher.extras
+        extras = self._hook_manager.extras
         try:
             self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
                 extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
             for participant in participants:
-                self._dispatcher.join(participant)
+                self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
                 extras.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
             self._begin()
         except BaseException:
-            self._dispatcher.close()
+            self._hook_manager.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Remove all hooks."""
-        self._dispatcher.close()
-        for participant in list(self._dispatcher.participants):
-            self._dispatcher.leave(participant)
+        self._hook_manager.close()
+        for participant in list(self._hook_manager.participants):
+            self._hook_manager.leave(participant)
         try:
             if self._producer is not None and kind is None:
                 self._producer.settle()
@@ -146,7 +148,7 @@ class Instrument:
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._observer is not None:
-            self._dispatcher.before_step(self._observer, _Everything(self.model))
+            self._hook_manager.before_step(self._observer, _Everything(self.model))
         self._end()
 
     def compute(self) -> dict[str, float]:
@@ -161,22 +163,22 @@ class Instrument:
         return self._latest.views.get("train", _BEFORE)
 
     def _begin(self) -> None:
-        self._dispatcher.begin(self._step, reporting=self._observer is None)
+        self._hook_manager.begin(self._step, reporting=self._observer is None)
 
     def _end(self) -> None:
         self._stepped.clear()
-        self._dispatcher.shut()
-        reports = self._dispatcher.take_reports()
-        if self._observer is not None and self._producer is not None and self._dispatcher.acts(self._observer):
+        self._hook_manager.shut()
+        reports = self._hook_manager.take_reports()
+        if self._observer is not None and self._producer is not None and self._hook_manager.acts(self._observer):
             self._producer.end(self._step, reports)
             if not self._observer.calls_checked:
-                self._observer.warn_uncalled(self._dispatcher.called)
+                self._observer.warn_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.heed()
             if reports:
                 self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
-        self._dispatcher.end()
+        self._hook_manager.end()
         self._step += 1
         self._begin()
 
@@ -193,19 +195,19 @@ class Instrument:
             )
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()
-        for participant in self._dispatcher.participants:
-            self._dispatcher.before_step(participant, optimizer)
-        self._dispatcher.moment("at_final", optimizer)
-        self._dispatcher.moment("before_update", optimizer)
+        for participant in self._hook_manager.participants:
+            self._hook_manager.before_step(participant, optimizer)
+        self._hook_manager.moment("at_final", optimizer)
+        self._hook_manager.moment("before_update", optimizer)
 
     def _after(self, optimizer: Optimizer) -> None:
-        self._dispatcher.moment("after_update", optimizer)
+        self._hook_manager.moment("after_update", optimizer)
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._end()
 
 
-def _parted(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
+def _parted(links: Sequence[BoundTransform]) -> tuple[list[BoundTransform], list[BoundTransform]]:
     forward = [link for link in links if link.when == "forward"]
     return forward, [link for link in links if link.when != "forward"]
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError, UnsupportedError
-from lightning_hooks.select import Target
+from lightning_hooks.rules.patterns import Target
 
 
 def is_sharded(tensor: object) -> bool:

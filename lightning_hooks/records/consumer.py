@@ -10,7 +10,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.records.step_view import StepView
 
 if TYPE_CHECKING:
-    from lightning_hooks.engine.plan import Plan
+    from lightning_hooks.engine.plan.plan import Plan
 
 _METHODS = ("start", "consume", "close")
 

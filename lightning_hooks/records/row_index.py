@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.schedule import EveryN
+from lightning_hooks.rules.schedule import EveryN
 
 if TYPE_CHECKING:
-    from lightning_hooks.engine.plan import Plan
+    from lightning_hooks.engine.plan.plan import Plan
 
 Indices = NDArray[np.intp]
 Due = frozenset[EveryN]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.importing import import_object
+from lightning_hooks.rules.importing import import_object
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.reading import as_transform
+from lightning_hooks.rules.reading import as_transform
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.conditions import as_condition
 

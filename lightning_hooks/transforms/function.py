@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.reading import as_callable
+from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms.base import Context, Transform
 
 

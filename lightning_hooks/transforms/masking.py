@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError, did_you_mean
-from lightning_hooks.reading import as_callable
+from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, over_values
 from lightning_hooks.transforms.base import Context, Transform
 

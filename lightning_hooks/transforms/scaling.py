@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.reading import as_callable
+from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms._norms import norms, times, total_norm

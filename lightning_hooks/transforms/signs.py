@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.reading import as_callable
+from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import over_values
 from lightning_hooks.transforms._check import check_finite, is_number
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at

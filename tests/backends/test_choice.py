@@ -73,7 +73,7 @@ def test_another_value_is_an_error():
 
 EACH = """
 from lightning_hooks import backends
-from lightning_hooks.taps import looking
+from lightning_hooks.hooks import looking
 from lightning_hooks.stats import kernels
 of_hooks = "python" if looking.PlainHook is looking.PythonPlainHook else "native"
 print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().serves, of_hooks)
@@ -100,8 +100,8 @@ def test_each_part_can_be_forced(value, want):
 @pytest.mark.parametrize(
     ("value", "use"),
     [
-        ("native", "import lightning_hooks.taps"),
-        ("hooks=native", "import lightning_hooks.taps"),
+        ("native", "import lightning_hooks.hooks"),
+        ("hooks=native", "import lightning_hooks.hooks"),
         ("kernel=native", "import lightning_hooks.stats.kernels"),
         ("events=native", "from lightning_hooks.tensorboard import checksum; checksum.framing()"),
     ],

@@ -31,7 +31,7 @@ from lightning_hooks import (
     assert_no_hooks,
     load_capture,
 )
-from lightning_hooks.cli import main
+from lightning_hooks.cli.main import main
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
 from tests.callbacks import hook_calls
 from tests.callbacks._tiny import Line, Two, loader, make

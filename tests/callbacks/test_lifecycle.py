@@ -135,7 +135,7 @@ def test_no_hook_is_left_after_a_fit(tmp_path: Any, end: str, manual: bool) -> N
     assert_clean(model)
     assert trainer.state.finished
     assert bool(monitor.latest) == (end not in ("limit_train_batches", "max_epochs"))
-    assert monitor._dispatcher is None
+    assert monitor._hook_manager is None
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

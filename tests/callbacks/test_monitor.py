@@ -13,7 +13,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.hook_manager import HookManager
 from tests.callbacks.models import (
     Gan,
     Memory,
@@ -221,13 +221,13 @@ def test_every_n_steps(tmp_path: Path, schedule: Any, steps: list[int]) -> None:
 def test_steps_in_which_nobody_acts_are_neither_begun_nor_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[str, Any]] = []
     for name in ("begin", "end"):
-        method = getattr(Dispatcher, name)
+        method = getattr(HookManager, name)
 
-        def noting(self: Dispatcher, *args: Any, method: Any = method, name: str = name, **options: Any) -> None:
+        def noting(self: HookManager, *args: Any, method: Any = method, name: str = name, **options: Any) -> None:
             called.append((name, *args))
             method(self, *args, **options)
 
-        monkeypatch.setattr(Dispatcher, name, noting)
+        monkeypatch.setattr(HookManager, name, noting)
     rule = Watch(params="*", tensors="grad", stats="norm")
     first, second = StatsMonitor([rule], every_n_steps=5), StatsMonitor([rule], every_n_steps=[7], prefix="b/")
     trainer_of(tmp_path, first, second, max_epochs=2).fit(Net(), data())

@@ -7,8 +7,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Transform, Watch
 from lightning_hooks.callbacks import _widening
 from lightning_hooks.engine import overhead
+from lightning_hooks.engine.change.report import Report
 from lightning_hooks.engine.overhead import hook_cost
-from lightning_hooks.engine.transform_report import Report
 from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
 
 

@@ -13,16 +13,16 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
 from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.dispatcher import Dispatcher
+from lightning_hooks.engine.hook_manager import HookManager
 from tests.callbacks.models import Gan, Net, assert_clean, data, norm, trainer_of, watch_fit
 
 NAME = "configure_gradient_clipping"
 
 
-def wrapped(model: Net) -> tuple[WrappedHook, Dispatcher, list[Any]]:
-    dispatcher, seen = Dispatcher(model), []
-    dispatcher.moment = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
-    return WrappedHook(model, NAME, dispatcher).install(), dispatcher, seen
+def wrapped(model: Net) -> tuple[WrappedHook, HookManager, list[Any]]:
+    hook_manager, seen = HookManager(model), []
+    hook_manager.moment = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
+    return WrappedHook(model, NAME, hook_manager).install(), hook_manager, seen
 
 
 def test_it_calls_the_method_then_tells_the_moment_and_goes_away() -> None:

@@ -21,7 +21,7 @@ from lightning_hooks import (
     Scale,
     StatsMonitor,
 )
-from lightning_hooks.taps import OurHook
+from lightning_hooks.hooks import OurHook
 from tests.callbacks.models import everything
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.observer import Observer
-from lightning_hooks.taps import OurHook
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.hooks import OurHook
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 from tests.conformance._lifecycle_tools import all_ours
 
@@ -59,7 +59,7 @@ def main(fits: int, folder: Path, watched: bool = True) -> None:
                 "tasks": len(os.listdir("/proc/self/task")),
                 "files": len(os.listdir("/proc/self/fd")),
                 "hooks": alive(OurHook),
-                "dispatchers": alive(Dispatcher),
+                "hook managers": alive(HookManager),
                 "observers": alive(Observer),
                 "objects": len(gc.get_objects()),
             }

@@ -386,7 +386,7 @@ def test_leftovers_of_any_kind_are_found() -> None:
     class Old:
         def __call__(self, *given: Any) -> None: ...
 
-    Old.__module__ = "lightning_hooks.taps.older"
+    Old.__module__ = "lightning_hooks.hooks.older"
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.BatchNorm1d(1), nn.ReLU())
     model[0].register_forward_hook(Old())
     model[1].weight.register_post_accumulate_grad_hook(Old())

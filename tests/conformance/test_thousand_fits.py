@@ -22,7 +22,7 @@ def test_nothing_grows(tmp_path: Path) -> None:
     assert [now["fits"] for now in seen] == list(range(50, 1001, 50))
     first = seen[0]
     for now in seen:
-        assert now["hooks"] == now["dispatchers"] == 0
+        assert now["hooks"] == now["hook managers"] == 0
         for what in ("threads", "tasks", "files", "observers"):
             assert now[what] <= first[what], (what, now)
         assert now["objects"] <= first["objects"] + 95, now  # one for every ten fits

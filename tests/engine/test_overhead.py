@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_hooks.engine.overhead import Account, Meter, Overhead, hook_cost
-from lightning_hooks.schedule import EveryN
+from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels import arrays, host
 from lightning_hooks.stats.table import Table
 

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument
-from lightning_hooks.engine.dispatcher import Dispatcher
-from lightning_hooks.engine.observer import Observer
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.resolve_rows import resolve
+from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.hooks import plain_hooks
 from lightning_hooks.records.layout import Layout
-from lightning_hooks.schedule import EveryN
+from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.taps import plain_hooks
 from tests.callbacks.models import Net, data, watch_fit
 
 RULES = [
@@ -58,22 +58,22 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
 def test_a_step_like_the_one_before_is_opened_again():
     model = net()
     with instrument(model, watch=RULES) as watched:
-        dispatcher = watched._dispatcher
-        opened = dispatcher._open["train"]
+        hook_manager = watched._hook_manager
+        opened = hook_manager._open["train"]
         for step in range(3):
-            assert dispatcher._open["train"] is opened and opened.step == step and not opened.called
+            assert hook_manager._open["train"] is opened and opened.step == step and not opened.called
             model(torch.randn(3, 4)).sum().backward()
             assert opened.called == set(map(id, model))
             watched.step()
-        (observer,) = dispatcher.participants
+        (observer,) = hook_manager.participants
         observer.widen(2)
         counts = []
         for _ in range(4):
             run(model, watched, 1)
-            counts.append(len(dispatcher._open["train"].active))
+            counts.append(len(hook_manager._open["train"].active))
         assert counts == [0, 1, 0, 1] or counts == [1, 0, 1, 0]
-        dispatcher.leave(observer)
-        assert not dispatcher._like
+        hook_manager.leave(observer)
+        assert not hook_manager._like
 
 
 def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow():
@@ -137,16 +137,16 @@ def test_steps_that_come_again_are_looked_at_anew():
         def rests_until(self, step):
             return self.schedule.next(step)
 
-    dispatcher = Dispatcher(net())
-    dispatcher.join(Rare())
+    hook_manager = HookManager(net())
+    hook_manager.join(Rare())
 
     def acts(step):
-        if not dispatcher.rests(step):
-            dispatcher.begin(step)
-        return bool(dispatcher.active)
+        if not hook_manager.rests(step):
+            hook_manager.begin(step)
+        return bool(hook_manager.active)
 
     assert [step for step in [*range(150), *range(90, 160)] if acts(step)] == [49, 99, 149, 99, 149]
-    dispatcher.close()
+    hook_manager.close()
 
 
 def test_the_record_of_an_instrument_is_of_the_last_watched_step():

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch
-from lightning_hooks.engine.resolve_rows import resolve
-from lightning_hooks.engine.rows import Row, Rows
+from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.schedule import EveryN
-from lightning_hooks.select import named_parameters
+from lightning_hooks.rules.patterns import named_parameters
+from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure
 from lightning_hooks.stats.moments import merge_groups, neutral
 from lightning_hooks.stats.scalars import compute

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lightning_hooks.engine.snapshots import Snapshots
+from lightning_hooks.engine.monitor.snapshots import Snapshots
 
 
 def test_the_memory_is_kept_from_step_to_step():

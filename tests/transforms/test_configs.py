@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from lightning_hooks import read_run
-from lightning_hooks.cli import main
+from lightning_hooks.cli.main import main
 from tests.transforms._catalogue import every_transform
 
 ROOT = Path(__file__).parents[2]

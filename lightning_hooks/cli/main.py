@@ -1,0 +1,158 @@
+"""`lightning-hooks fit | match | info`: the command line over LightningCLI."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_hooks.errors import HooksError, UnsupportedError
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningCLI
+
+_USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
+
+commands:
+  fit     train: a LightningCLI that knows the short class names of lightning_hooks
+  match   print what each rule of the config matches in the model, without training
+  info    print the versions of the dependencies and the kernels in use
+
+`lightning-hooks fit --help` lists the options of both.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: arguments without the program's name; default those of the process.
+
+    Returns:
+        0, or 2 if the command or a rule is invalid.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, end="")
+        return 0 if arguments else 2
+    command, *rest = arguments
+    commands = {"fit": _fit, "match": _match, "info": _info}
+    if command not in commands:
+        print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
+        return 2
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, so a config may name what lies here
+    try:
+        commands[command](rest)
+    except HooksError as error:
+        print(f"lightning-hooks: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _fit(arguments: list[str]) -> None:
+    cli = _lightning_cli(arguments)
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+
+
+def _info(arguments: list[str]) -> None:
+    from lightning_hooks import backends
+    from lightning_hooks.stats import kernels
+
+    if arguments:
+        raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
+    facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
+    facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
+    facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
+    facts |= {"hooks": str(backends.hooks()), "event files": str(backends.events())}
+    for name, value in facts.items():
+        print(f"{name:<16}{value}")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _match(arguments: list[str]) -> None:
+    from lightning_hooks.callbacks._base import our_callbacks
+
+    cli = _lightning_cli(arguments)
+    cli.model.configure_model()  # a fit would: some models make their layers here
+    ours = our_callbacks(cli.trainer)
+    if not ours:
+        print("the config has no callback of lightning_hooks")
+    for callback in ours:
+        print(f"{type(callback).__name__}\n{callback.match(cli.model)}\n")
+    _refuse_together(cli, ours)
+
+
+def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
+    """Refuse what a fit would refuse although each callback is right by itself."""
+    from lightning_hooks.callbacks._tags import refuse_common_tags
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+    from lightning_hooks.callbacks.transforms import GradientTransforms
+    from lightning_hooks.engine.change.gradients import GradientChanger
+
+    monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
+    for tags, others in itertools.combinations(_tags(cli.model, monitors), 2):
+        refuse_common_tags(others, tags)
+    if getattr(cli.trainer.precision_plugin, "scaler", None) is not None:
+        for callback in ours:
+            if isinstance(callback, GradientTransforms):
+                GradientChanger(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
+
+
+def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
+    """What each monitor would write in a fit; the first of those with one prefix writes the global numbers."""
+    from lightning_hooks.callbacks._tags import tags_of
+    from lightning_hooks.engine.monitor.run_observer import forward_plan
+    from lightning_hooks.engine.plan.resolve import resolve
+    from lightning_hooks.records.step_view import STAGE_PREFIX
+
+    led: set[tuple[str, str]] = set()
+    every = []
+    for monitor in monitors:
+        if {"train", "validate"}.isdisjoint(monitor.stages):
+            continue  # not at work in a fit
+        plan = resolve(model, monitor.watch, monitor.schedule)
+        tags: set[str] = set()
+        for stage in monitor.stages:
+            seen = plan if stage == "train" else forward_plan(plan)
+            tags |= tags_of(seen, monitor.prefix + STAGE_PREFIX[stage], (monitor.prefix, stage) not in led)
+            led.add((monitor.prefix, stage))
+        every.append(tags)
+    return every
+
+
+def _lightning_cli(arguments: list[str]) -> LightningCLI:
+    try:
+        from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+    except ImportError as error:
+        raise HooksError(f"the command line needs jsonargparse: pip install 'lightning-hooks[cli]' ({error})") from error
+    # Importing the rooms makes their classes known by their short names.
+    from lightning_hooks import callbacks, transforms
+    from lightning_hooks.callbacks._config import check_config
+
+    for room in (callbacks, transforms):
+        for name in room.__all__:
+            getattr(room, name)
+
+    class CLI(LightningCLI):
+        """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""
+
+        def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+            check_config(arguments)
+            super().parse_arguments(parser, args)
+
+    argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]  # LightningCLI warns about arguments from elsewhere
+    try:
+        return CLI(run=False, save_config_kwargs={"overwrite": True})
+    finally:
+        sys.argv = argv

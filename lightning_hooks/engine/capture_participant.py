@@ -1,0 +1,122 @@
+"""What is captured at modules: each tensor that passes is handed on, as it is or reduced."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.absent import AbsentParts
+from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.prepare import TRANSFORMED, first_line, inside_transform, is_plain, kind_of, with_memory
+
+Take = Callable[[str, Tensor, int, str], None]
+
+
+class CaptureParticipant(Participant):
+    """Hands on what passes at matched modules.
+
+    Args:
+        targets: the modules.
+        tensor: `output`, `input`, `output_grad`, `input_grad`, or a part of one.
+        stages: in which it does.
+        schedule: at which steps; in other stages than `train` at which batches.
+        reduce: from a tensor to the tensor that is captured.
+        take: called with the name, the tensor, the number of the step (or batch) and the stage.
+    """
+
+    ever = "always"
+
+    def __init__(
+        self,
+        targets: Sequence[Target[nn.Module]],
+        tensor: str,
+        stages: Collection[str],
+        schedule: EveryN,
+        reduce: Callable[[Tensor], Tensor],
+        take: Take,
+    ) -> None:
+        self.targets = list(targets)
+        self.tensor = tensor
+        self.stages = stages
+        self.schedule = schedule
+        self.reduce = reduce
+        self.take = take
+        self.now = (0, "train")
+        self._unreadable: set[str] = set()
+        self.absent = AbsentParts()
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """Every step of the schedule, in the stages."""
+        return "always" if stage in self.stages and self.schedule.due(step) else None
+
+    def rests_until(self, step: int) -> int | None:
+        """The next step of the schedule, if it captures in training."""
+        return self.schedule.next(step) if "train" in self.stages else None
+
+    def begin(self, step: int, stage: str, reporting: bool) -> None:
+        """Note what is captured now."""
+        self.now = (step, stage)
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """The modules."""
+        return self.targets
+
+    def say_unreadable(self, name: str, tensor: Tensor, error: Exception) -> None:
+        """Warn once of a module whose tensors are of a type that cannot be read."""
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            warnings.warn(
+                f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
+                stacklevel=2,
+            )
+
+    def ended(self) -> None:
+        """Say which parts no module had."""
+        self.absent.warn()
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """A part for every module."""
+        at, path = parse_tensor(self.tensor)
+        for target in self.targets:
+            yield ModulePart(target.value, at, path, _Copy(self, target.name))
+
+
+class _Copy:
+    """The capture at one module."""
+
+    changes = False  # it returns None; but it needs the tensor itself, not a measurement of it
+
+    def __init__(self, owner: CaptureParticipant, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def absent(self, has: str) -> None:
+        """Note that the module has no such tensor."""
+        self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, has)
+
+    def change(self, tensor: Tensor) -> None:
+        """Hand the tensor on."""
+        owner = self.owner
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"ActivationCapture: the {owner.tensor} of {self.name} cannot be captured: it is a {TRANSFORMED}, whose values "
+                f"are not those of the step. Leave {self.name} out of modules, or call the function without the hooks: with "
+                "lightning_hooks.paused(model)"
+            )
+        try:
+            with torch.no_grad():
+                seen = with_memory(owner.reduce(tensor.detach()))
+        except Exception as error:
+            if is_plain(tensor):
+                raise
+            owner.say_unreadable(self.name, tensor, error)
+            return
+        owner.take(self.name, seen, *owner.now)

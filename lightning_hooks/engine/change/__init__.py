@@ -1,0 +1,1 @@
+"""Transforms bound to parameters and modules, and the participants that run them."""

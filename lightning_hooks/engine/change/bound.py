@@ -1,0 +1,215 @@
+"""The links of a chain of transforms: one rule's transform with its targets, its state and its report."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from lightning_hooks.engine.change.report import Report, keeps_direction
+from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
+from lightning_hooks.rules import Apply
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.stats.prepare import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
+from lightning_hooks.transforms import Context, Transform
+
+_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
+_STEP_STRIDE = 15_485_863
+
+
+@dataclass
+class BoundTransform:
+    """One transform of one rule.
+
+    Args:
+        index: its place among all links, for the tag.
+        rule: where it comes from.
+        transform: what it does.
+        targets: the parameters or modules it acts on.
+        seed: of its random generators.
+        place: how a message names it: `apply[0].transform`.
+        tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
+        when: `step`, `backward`, or `forward` for activations.
+    """
+
+    index: int
+    rule: Apply
+    transform: Any
+    targets: list[Target[Any]]
+    seed: int
+    place: str
+    tensor: str = "grad"
+    when: str = "step"
+    context: Context = field(default_factory=Context)
+
+    def __post_init__(self) -> None:
+        """Make the state of the transform."""
+        initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
+        self.context = Context(seed=self.seed, state=initial)
+        self.report = Report(keeps_direction(self.transform))
+        self._unreadable: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The class of the transform."""
+        return type(self.transform).__name__
+
+    @property
+    def acts_on(self) -> str:
+        """What it changes, in words: the same in a later run whose rule did not change."""
+        of = "params" if self.rule.params is not None else "modules"
+        patterns = getattr(self.rule, of)
+        shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
+        if of == "modules":
+            return f"{self.tensor} of modules {shown}"
+        return f"params {shown} at stage backward" if self.when == "backward" else f"params {shown}"
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether the transform may ask that the step does not happen."""
+        return bool(getattr(self.transform, "needs_step", False))
+
+    def reseed(self, step: int, rank: int) -> None:
+        """Start the random numbers of a step anew, others on each rank: a run that was resumed draws the same.
+
+        With `when="step"` they go on from step to step instead, the same on every rank.
+        """
+        if self.when != "step":
+            self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
+            self.context.generators.clear()
+
+    def refuse_transformed(self, tensor: Tensor, name: str) -> None:
+        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward.
+
+        Args:
+            tensor: the gradient or activation.
+            name: of the target.
+
+        Raises:
+            UnsupportedError: it is one of those.
+        """
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"{self.place}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
+                "are not those of the training step, and state, random numbers and reports would be made of them. Leave "
+                f"{name} out of the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
+            )
+
+    def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
+        """Call the transform and check what it returns.
+
+        Args:
+            tensors: gradients, or activations, through which autograd then goes.
+            names: of their targets.
+            params: the parameters behind them.
+            step: the number of the step.
+            owned: whether they may be overwritten.
+
+        Raises:
+            InPlaceError: a tensor was changed in place although it is not ours.
+            TransformError: the result cannot take the tensors' place.
+        """
+        context = self.context
+        context.params, context.names, context.step, context.owned = params, names, step, owned
+        context.factor = None
+        versions = [version_of(tensor) for tensor in tensors]
+        try:
+            # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
+            with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
+                results = self.transform(tensors, context)
+            if self.when == "backward" and torch.is_grad_enabled():
+                context.state = _without_graph(context.state)
+        except StopIteration as error:  # would end the epoch silently
+            raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
+        finally:
+            context.params, context.names = [], []
+        if context.skip_reason is not None and not self.may_skip:
+            context.skip_reason = None
+            raise TransformError(
+                f"{self.place} ({self.name}) called skip_step; only a transform with needs_step = True may, with when='step'"
+            )
+        if not owned:
+            for tensor, version, name in zip(tensors, versions, names, strict=True):
+                if version_of(tensor) != version:
+                    raise InPlaceError(
+                        f"{self.place} ({self.name}) changed {self._what(name)} in place. Other branches of the graph "
+                        "share its memory and would silently see the change; return a new tensor instead"
+                    )
+        self._check(tensors, results, names)
+        return list(results)
+
+    def cannot_report(self, tensors: Sequence[Tensor], name: str, error: Exception) -> None:
+        """A report failed: raise the error, or where a tensor is of a type that cannot be read, warn once of that target.
+
+        Args:
+            tensors: before the transform.
+            name: of the target.
+            error: of the report.
+        """
+        odd = next((tensor for tensor in tensors if not is_plain(tensor)), None)
+        if odd is None:
+            raise error
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            warnings.warn(
+                f"{self.place}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(odd)} cannot be "
+                f"read: {first_line(error)}",
+                stacklevel=2,
+            )
+
+    def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
+        if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
+            raise TransformError(
+                f"{self.place} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}"
+            )
+        for old, new, name in zip(tensors, results, names, strict=True):
+            if not isinstance(new, Tensor):
+                raise TransformError(f"{self.place} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")
+            for what in ("shape", "dtype", "device", "layout"):
+                if getattr(old, what) != getattr(new, what):
+                    raise TransformError(
+                        f"{self.place} ({self.name}) returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
+                        f"{what} {getattr(old, what)}"
+                    )
+
+    def _what(self, name: str) -> str:
+        return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the link keeps from step to step."""
+        return {
+            "transform": repr(self.transform),
+            "place": self.acts_on,
+            "seed": self.seed,
+            "state": self.context.state,
+            "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},
+            "report": self.report.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint stopped."""
+        self.context.state = state["state"]
+        self.seed = state.get("seed", self.seed)
+        if self.when != "step":
+            state = {**state, "generators": {}}  # drawn anew at each step
+        for key, generator_state in state["generators"].items():
+            generator = torch.Generator(torch.device(key))
+            generator.set_state(generator_state)
+            self.context.generators[key] = generator
+        self.report.load_state_dict(state["report"])
+
+
+def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
+    detached: dict[str, Any] = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, state)
+    return detached
+
+
+def version_of(tensor: Tensor) -> int:
+    """The number of in-place changes so far; those made in inference mode do not count them."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,75 @@
+"""Apply rules and a model become links: each transform with the targets it acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from torch import nn
+
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.compiled import refuse_compiled
+from lightning_hooks.errors import RuleError
+from lightning_hooks.rules import Apply
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+
+_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring links apart; any large prime does
+
+
+def resolve_applies(
+    model: nn.Module,
+    rules: Sequence[Apply],
+    seed: int = 0,
+    where: str = "apply",
+    start: int = 0,
+    default: str = "output_grad",
+) -> list[BoundTransform]:
+    """The links that apply rules mean in a model.
+
+    Args:
+        model: the root.
+        rules: apply rules, in order.
+        seed: of the random transforms; equal on all ranks.
+        where: the option that holds the rules, for messages.
+        start: index of the first link, above those of earlier callbacks.
+        default: the tensor of a rule on modules that names none.
+
+    Raises:
+        RuleError: a rule that cannot be meant here, or matches nothing.
+    """
+    modules, parameters = named_modules(model), named_parameters(model)
+    links: list[BoundTransform] = []
+    for position, rule in enumerate(rules):
+        here = f"{where}[{position}]"
+        targets: list[Target[Any]]
+        if rule.modules is not None:
+            targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
+            if rule.acts_at(default) == "forward":
+                refuse_compiled(model, targets, f"{here}.modules", "a changed activation")
+        else:
+            assert rule.params is not None
+            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+        tensor, when = rule.acts_on(default), rule.acts_at(default)
+        for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
+            _refuse_out_of_place(transform, rule, when, here)
+            index = start + len(links)
+            links.append(
+                BoundTransform(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when)
+            )
+    return links
+
+
+def _refuse_out_of_place(transform: Any, rule: Apply, when: str, here: str) -> None:
+    """Refuse a transform where it would have no meaning; it says itself what it needs."""
+    name = type(transform).__name__
+    if getattr(transform, "needs_step", False) and when != "step":
+        raise RuleError(f"{here}: {name} acts on the optimizer's step as a whole; use it at when='step' on params")
+    if getattr(transform, "needs_params", False) and rule.params is None:
+        raise RuleError(f"{here}: {name} needs the parameter behind each gradient; use it on params")
+    if when == "forward" and not getattr(transform, "on_activations", True):
+        raise RuleError(f"{here}: {name} has no meaning on activations; use it on gradients, in GradientTransforms")
+    if when != "step" and getattr(transform, "needs_all", False):
+        raise RuleError(
+            f"{here}: {name} needs all gradients at once, but in {when} they come one at a time; "
+            "use it at when='step' on params, or ClipByNorm for each tensor"
+        )

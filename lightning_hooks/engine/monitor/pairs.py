@@ -1,0 +1,100 @@
+"""Gradients seen in pairs: with the one of the watched step before, and as the parts that a step sums up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.engine.plan.rows import Row
+from lightning_hooks.engine.shards import refuse_sharded
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.moments import COUNT, M2, MEAN
+from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
+from lightning_hooks.stats.prepare import is_plain, local_part
+from lightning_hooks.stats.table import Table
+
+Say = Callable[[int, UnmeasurableError], None]
+
+
+class PairWatch:
+    """Fills the sums over pairs of a table.
+
+    Args:
+        plan: of the monitor.
+        table: of the monitor.
+    """
+
+    def __init__(self, plan: Plan, table: Table) -> None:
+        self.table = table
+        asked = {i: {*row.stats} for i, row in enumerate(plan.rows)}
+        for group in plan.groups:
+            for i in group.members:
+                asked[i] |= {*group.stats}
+        rows = [plan.rows[i] for i in plan.pair_rows]
+        self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
+        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+        refuse_sharded([row.target for row in self.summed], "watch", what)
+        self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
+        self._before: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
+
+    def begin(self) -> None:
+        """A watched step begins: what was seen last is the one before."""
+        self._before.update(self._now)
+        self._now = {}
+
+    def param_parts(self, due: Callable[[Row], bool], say: Say) -> Iterable[tuple[nn.Parameter, _Part]]:
+        """A part for each parameter whose micro-batches are seen.
+
+        Args:
+            due: whether a row is.
+            say: called with the index of a row and why a micro-batch of it cannot be read.
+        """
+        for row in self.summed:
+            if due(row):
+                yield row.target.value, _Part(self.table, row, say)
+
+    def take(self, row: int, gradient: Tensor) -> None:
+        """Compare the gradient of a step with the one before, and keep a copy of it.
+
+        Args:
+            row: the index of the parameter's gradient.
+            gradient: of the step; one that is sparse or of a type of its own is not compared.
+        """
+        if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
+            return
+        before = self._before.get(row)
+        gradient = local_part(gradient)
+        if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
+            new, old = gradient.flatten().double(), before.flatten().double()
+            sums = self.table.pair_sums(row)
+            sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
+        self._now[row] = gradient.detach().clone()
+
+
+class _Part:
+    """Sees the gradient of each micro-batch, after whatever changes it there."""
+
+    changes = False
+    last = True
+
+    def __init__(self, table: Table, row: Row, say: Say) -> None:
+        self.table = table
+        self.row = row
+        self.say = say
+
+    def look(self, look: Measurement) -> None:
+        """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
+        sums = self.table.pair_sums(self.row.index)
+        try:
+            new = look.moments.to(sums.device, non_blocking=True)
+        except UnmeasurableError as error:
+            self.say(self.row.index, error)
+            return
+        if self.row.target.value.grad is None:
+            sums[SMALL:] = 0.0
+        sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
+        sums[PARTS] += 1.0

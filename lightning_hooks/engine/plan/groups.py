@@ -1,0 +1,65 @@
+"""Rows that a rule merges: by the blocks of the module tree, or by patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from lightning_hooks.engine.plan.plan import Matched
+from lightning_hooks.engine.plan.rows import Group, Row
+from lightning_hooks.errors import RuleError
+from lightning_hooks.records.roll_up import block_of
+from lightning_hooks.rules.patterns import select
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.custom import UserStatistic
+
+
+def add_groups(
+    found: Matched,
+    rows: Sequence[Row],
+    request: tuple[EveryN, tuple[str, ...]],
+    users: Mapping[str, UserStatistic],
+    where: str,
+) -> list[Row]:
+    """Sort the rows of one tensor into groups.
+
+    Args:
+        found: takes the groups in.
+        rows: of one tensor of a rule.
+        request: the statistics and their schedule.
+        users: the user's own statistics among them.
+        where: the rule, for messages.
+
+    Returns:
+        The rows that are in no group.
+
+    Raises:
+        RuleError: a pattern that matches none of the rows, or a metric, which does not merge.
+    """
+    metrics = [name for name, user in users.items() if user.is_metric]
+    if metrics:
+        raise RuleError(f"{where}.group_by: the metric {metrics[0]!r} of different rows cannot be merged; use a function")
+    members, alone = _sorted(found, rows, where)
+    for name, kept in members.items():
+        indices = tuple(row.index for row in kept)
+        group = Group(-1, kept[0].tensor, (request,), dict(users), called=name, members=indices)
+        found.groups.append(group)
+    return alone
+
+
+def _sorted(found: Matched, rows: Sequence[Row], where: str) -> tuple[dict[str, list[Row]], list[Row]]:
+    rule = found.rule
+    members: dict[str, list[Row]] = {}
+    if isinstance(rule.group_by, int):
+        for row in rows:
+            members.setdefault(block_of(row.name, rule.group_by), []).append(row)
+        return members, []
+    left = list(rows)
+    for name, pattern in cast(tuple[tuple[str, str], ...], rule.group_by):  # as the rule has made it
+        chosen = select([row.target for row in rows], pattern, strict=rule.strict, where=f"{where}.group_by")
+        ids = {id(target.value) for target in chosen}
+        taken = [row for row in left if id(row.target.value) in ids]
+        left = [row for row in left if id(row.target.value) not in ids]
+        if taken:
+            members.setdefault(name, []).extend(taken)
+    return members, left

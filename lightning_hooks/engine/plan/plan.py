@@ -1,0 +1,121 @@
+"""Everything that a monitor watches: its rows, the groups of these, and what its rules matched."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lightning_hooks.engine.plan.rows import Asked, Group, Rows
+from lightning_hooks.engine.shards import is_sharded
+from lightning_hooks.records.row_index import RowIndex
+from lightning_hooks.rules import PARAM_TENSORS, Watch
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.custom import UserStatistic
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.scalars import MAGNITUDE_STATS, needs_histogram
+
+FLOWING = ("input_grad", "output_grad")
+"""The tensors that are multiplied by a loss scale."""
+
+
+@dataclass
+class Matched:
+    """What a rule matched.
+
+    Args:
+        rule: the rule.
+        members: the indices of its rows.
+        groups: its groups, where it merges rows.
+    """
+
+    rule: Watch
+    members: array[int] = field(default_factory=lambda: array("i"))
+    groups: list[Group] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """Every row of a monitor.
+
+    Args:
+        rows: in the order of the table.
+        rules: what each rule matched.
+        schedules: of all rules.
+        groups: of rows, with the indices that follow theirs.
+        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
+    """
+
+    rows: Rows
+    rules: list[Matched]
+    schedules: tuple[EveryN, ...]
+    groups: list[Group] = field(default_factory=list)
+    param_row_of: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> RowIndex:
+        """What step views say of its rows; one object for as long as the plan is."""
+        return RowIndex(self)
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors of its rows, each once."""
+        return tuple(dict.fromkeys(first.tensor for first, _ in self.rows.alike()))
+
+    def name(self, index: int) -> str:
+        """The name of a row or of a group.
+
+        Args:
+            index: its place: rows first, then groups.
+        """
+        return self.rows.name(index) if index < len(self.rows) else self.groups[index - len(self.rows)].name
+
+    @cached_property
+    def flowing(self) -> list[int]:
+        """The indices of the rows that a loss scale multiplies."""
+        return sorted(i for first, rows in self.rows.alike() if first.kind in FLOWING for i in rows.tolist())
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What is asked of rows, once where it is the same of several, and of groups."""
+        return [*(first for first, _ in self.rows.alike()), *self.groups]
+
+    @property
+    def charts(self) -> list[tuple[str, str]]:
+        """Tensor and statistic of every chart, each once."""
+        return list(dict.fromkeys((each.tensor, stat) for each in self.asked for stat in each.stats if stat != "histogram"))
+
+    @property
+    def histogram_rows(self) -> tuple[int, ...]:
+        """Rows of which a histogram or a quantile is asked, or of whose group one is."""
+        return self._rows_with(needs_histogram)
+
+    @property
+    def pair_rows(self) -> tuple[int, ...]:
+        """Rows of which a pair statistic is asked, or of whose group one is."""
+        return self._rows_with(lambda stat: stat in PAIR_STATS)
+
+    @property
+    def needs_magnitudes(self) -> bool:
+        """Whether any statistic is read from the sums of magnitudes or the counts of underflows."""
+        return bool(self._rows_with(lambda stat: stat in MAGNITUDE_STATS))
+
+    @property
+    def replicated_rows(self) -> tuple[int, ...]:
+        """Rows of parameters, which data-parallel ranks have alike; of a sharded one each rank has another part."""
+        return tuple(r.index for r in self.rows if r.kind in PARAM_TENSORS and not is_sharded(r.target.value))
+
+    @property
+    def users(self) -> list[tuple[int, UserStatistic]]:
+        """The user's own statistics with their rows."""
+        own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
+        of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
+        return [(row, user) for (row, _), user in {**own, **of_groups}.items()]
+
+    def _rows_with(self, wanted: Callable[[str], bool]) -> tuple[int, ...]:
+        found = {i for first, rows in self.rows.alike() if any(map(wanted, first.stats)) for i in rows.tolist()}
+        for group in self.groups:
+            if any(map(wanted, group.stats)):
+                found.update(group.members)
+        return tuple(sorted(found))

@@ -1,0 +1,85 @@
+"""What a fit replaces: a rule means a name, so a module or parameter that takes another's name takes its place in the rule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from torch import nn
+
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
+
+
+class Refresh:
+    """Finds out when the targets of rules are no longer those of the model, and looks them up again.
+
+    Looking through a large model costs more than a step may, so it is done when an epoch begins, which is when callbacks
+    change models, and where a module that was called in the step before is not called any more.
+
+    Args:
+        model: the root.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.wanted = False  # a look when the next step begins
+        self._called: dict[Hashable, set[int]] = {}
+        self._idle: set[int] = set()
+        self._gone: set[str] = set()
+
+    def want(self) -> None:
+        """Ask for a look when the next step begins."""
+        self.wanted = True
+        self._idle.clear()
+
+    def note(self, key: Hashable, called: set[int]) -> None:
+        """Take in which hooked modules a step called.
+
+        Args:
+            key: equal for steps with the same hooks.
+            called: their ids.
+        """
+        before = self._called.get(key, set())
+        if called == before:
+            return
+        self._called[key] = set(called)
+        missing = before - called - self._idle
+        if missing:  # each is suspected once: a layer that is dropped at random is still there
+            self._idle |= missing
+            self.wanted = True
+
+    def renew(self, targets: Iterable[Target[Any]]) -> bool:
+        """Look once more where that was asked for; say whether anything was replaced.
+
+        What is gone is named in one warning.
+
+        Args:
+            targets: of all rules; those that were replaced hold the new object afterwards.
+        """
+        if not self.wanted:
+            return False
+        self.wanted = False
+        there: dict[tuple[bool, str], Target[Any]] = {}
+        for module in named_modules(self._model):
+            there.update({(False, alias): module for alias in module.aliases})
+        for parameter in named_parameters(self._model):
+            there.update({(True, alias): parameter for alias in parameter.aliases})
+        objects = {id(target.value) for target in there.values()}
+        changed = False
+        gone: dict[str, None] = {}
+        for target in {id(target): target for target in targets}.values():
+            now = there.get((isinstance(target.value, nn.Parameter), target.name))
+            if now is None:
+                if id(target.value) not in objects:  # pruning only renames it: its rows keep the name of the rule
+                    gone[target.name] = None
+            elif now.value is not target.value:
+                target.value, target.owner, changed = now.value, now.owner, True
+        self._say_gone([name for name in gone if name not in self._gone])
+        return changed
+
+    def _say_gone(self, names: list[str]) -> None:
+        if names:
+            self._gone.update(names)
+            shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+            warnings.warn(f"matched names are no longer in the model, and rules do nothing there: {shown}", stacklevel=2)

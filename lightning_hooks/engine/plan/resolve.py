@@ -1,0 +1,186 @@
+"""Watch rules and a model become a plan: rows, groups of rows, and when they are due."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MethodType
+from typing import Any, cast
+
+from torch import nn
+
+from lightning_hooks.engine.plan.groups import add_groups
+from lightning_hooks.engine.plan.plan import Matched, Plan
+from lightning_hooks.engine.plan.rows import Row, Rows
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.records.row_index import Requests
+from lightning_hooks.rules import Watch
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.schedule import EveryN, every_n
+from lightning_hooks.rules.specs import StatSpec
+from lightning_hooks.stats.custom import UserStatistic, user_statistic
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, quantile_of
+
+DEFAULT_WATCH = (
+    Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
+    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
+)
+# A statistic that only one tensor has.
+_ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
+_KNOWN = (*NAMES, *PAIR_STATS)
+
+
+def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
+    """The rows that rules mean in a model.
+
+    Args:
+        model: the root; names are those of its `named_modules()` and `named_parameters()`.
+        rules: watch rules; None for the default ones.
+        schedule: of the rules that have none of their own.
+        where: the option that holds the rules, for messages.
+
+    Raises:
+        RuleError: a rule that cannot be meant here, or matches nothing.
+    """
+    if rules is None:
+        rules = DEFAULT_WATCH
+    rows = _RowsByTarget()
+    known: dict[Requests, Requests] = {}  # one object where the same is asked
+    modules, parameters = named_modules(model), named_parameters(model)
+    matched: list[Matched] = []
+    schedules: dict[EveryN, None] = {}
+    own: dict[str, UserStatistic] = {}
+    for position, rule in enumerate(rules):
+        here = f"{where}[{position}]"
+        due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
+        schedules[due] = None
+        targets, tensors = _targets(modules, parameters, rule, here)
+        names, users = _statistics(rule, tensors, here, own)
+        found = Matched(rule)
+        for tensor in tensors:
+            stats = _stats_of(names, tensor, default=rule.stats is None)
+            fresh = [rows.of(target, tensor) for target in targets]
+            found.members.extend(row.index for row in fresh)
+            alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
+            kept = set(map(id, alone))
+            written, measured = (due, stats), (due, ())
+            for row in fresh:
+                requests = (*row.requests, written if id(row) in kept else measured)
+                row.requests = known.setdefault(requests, requests)
+                if users and id(row) in kept:
+                    row.users = {**row.users, **users}
+        matched.append(found)
+    below = _add_param_rows(rows, matched)
+    plan = Plan(Rows(rows.all), matched, tuple(schedules), param_row_of=below)
+    _place_groups(plan)
+    return plan
+
+
+def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[list[Target[Any]], Sequence[str]]:
+    if rule.modules is not None:
+        how: dict[str, Any] = {"types": rule.types, "leaves": rule.leaves, "strict": rule.strict}
+        targets = list(select(modules, rule.modules, **how, where=f"{here}.modules"))
+        return targets, rule.tensors or ("output", "output_grad")
+    assert rule.params is not None
+    found = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+    return found, rule.tensors or ("param", "grad", "update")
+
+
+class _RowsByTarget:
+    """Rows while they are made."""
+
+    def __init__(self) -> None:
+        self.all: list[Row] = []
+        self._known: dict[str, dict[int, Row]] = {}
+
+    def of(self, target: Target[Any], tensor: str) -> Row:
+        """That of a target and one of its tensors; made where there is none."""
+        known = self._known.setdefault(tensor, {})
+        row = known.get(id(target.value))
+        if row is None:
+            row = known[id(target.value)] = Row(len(self.all), tensor, target=target)
+            self.all.append(row)
+        return row
+
+
+def _add_param_rows(rows: _RowsByTarget, matched: Sequence[Matched]) -> dict[int, int]:
+    """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
+    in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
+    return {
+        row.index: rows.of(row.target, "param").index
+        for row in rows.all[:]  # which grows
+        if "ratio" in row.stats or row.index in in_groups
+    }
+
+
+def _place_groups(plan: Plan) -> None:
+    """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them."""
+    if not any(found.groups for found in plan.rules):
+        return
+    names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
+    for position, found in enumerate(plan.rules):
+        for group in found.groups:
+            for stat in group.stats:
+                taken = names.setdefault((group.tensor, stat, group.name), f"a group of rule {position}")
+                if taken != f"a group of rule {position}":
+                    raise RuleError(
+                        f"watch[{position}].group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
+                        f"{taken} too; give the group another name with a mapping of names to patterns"
+                    )
+            group.index = len(plan.rows) + len(plan.groups)
+            plan.groups.append(group)
+            if "ratio" in group.stats:
+                below = tuple(plan.param_row_of[i] for i in group.members)
+                index = len(plan.rows) + len(plan.groups)
+                plan.groups.append(type(group)(index, "param", called=group.called, members=below))
+                plan.param_row_of[group.index] = index
+
+
+def _statistics(
+    rule: Watch, tensors: Sequence[str], where: str, own: dict[str, UserStatistic]
+) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+    """The names of a rule's statistics, and the user's own among them; `own` holds those of all rules so far."""
+    if rule.stats is None:
+        return DEFAULT_STATS, {}
+    names: list[str] = []
+    users: dict[str, UserStatistic] = {}
+    for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):  # as the rule has made it
+        here = f"{where}.stats[{position}]"
+        if isinstance(stat, str) and (stat in _KNOWN or quantile_of(stat) is not None):
+            only = _ONLY_OF.get(stat)
+            if only is not None and only not in tensors:
+                raise RuleError(f"{here}: {stat!r} is a statistic of {only!r}; the rule watches {', '.join(tensors)}")
+            names.append(stat)
+            continue
+        if isinstance(stat, str) and "." not in stat:
+            raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
+        user = user_statistic(stat, here)
+        if user.name in _KNOWN:
+            raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
+        user = _named_apart(user, own)
+        users[user.name] = user
+        names.append(user.name)
+    return tuple(dict.fromkeys(names)), users
+
+
+def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStatistic:
+    """A statistic under a name that no other one has: `name`, `name_2`, … in the order of the rules."""
+    for number in itertools.count(1):
+        name = user.name if number == 1 else f"{user.name}_{number}"
+        if name not in own:
+            own[name] = replace(user, name=name)
+        if _is_same(own[name].call, user.call):
+            return own[name]
+    raise AssertionError  # never reached
+
+
+def _is_same(call: Any, other: Any) -> bool:
+    """Whether two callables are one; a method is another object whenever it is asked for."""
+    return call is other or (isinstance(call, MethodType) and isinstance(other, MethodType) and call == other)
+
+
+def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:
+    kept = tuple(name for name in names if _ONLY_OF.get(name, tensor) == tensor)
+    return (*kept, "ratio") if default and tensor == "update" else kept

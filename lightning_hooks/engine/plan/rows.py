@@ -1,0 +1,157 @@
+"""What is asked of taps and of groups of taps, and thousands of taps without an object for each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.records.row_index import Requests, requested
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.custom import UserStatistic
+
+_NO_USERS: Mapping[str, UserStatistic] = {}
+
+
+@dataclass(slots=True)
+class Asked:
+    """What rules ask of a row or of a group.
+
+    Args:
+        index: its place: rows first, then groups.
+        tensor: as the rule wrote it: `grad`, `output[0]`.
+        requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
+        users: the user's own statistics among them, by name.
+    """
+
+    index: int
+    tensor: str
+    requests: Requests = ()
+    users: Mapping[str, UserStatistic] = field(default_factory=lambda: _NO_USERS)
+
+    @property
+    def name(self) -> str:
+        """What its tags call it."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """The tensor without the path to a part of it."""
+        return parse_tensor(self.tensor)[0]
+
+    @property
+    def path(self) -> str:
+        """The path to the part that is seen; empty for all of it."""
+        return parse_tensor(self.tensor)[1]
+
+    @property
+    def stats(self) -> tuple[str, ...]:
+        """Every statistic that any rule asks of it, in order, once."""
+        return tuple(dict.fromkeys(stat for _, stats in self.requests for stat in stats))
+
+    def due(self, schedules: frozenset[EveryN]) -> bool:
+        """Whether any rule asks for it when these schedules are due."""
+        return any(schedule in schedules for schedule, _ in self.requests)
+
+    def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
+        """The statistics that are written when these schedules are due."""
+        return requested(self.requests, schedules)
+
+
+@dataclass(slots=True)
+class Row(Asked):
+    """One tap: a target and one of its tensors.
+
+    A row that a rule only measures for a group has a request without statistics.
+    """
+
+    target: Target[Any] = None  # type: ignore[assignment]
+
+    @property
+    def name(self) -> str:
+        """The dotted name of the target."""
+        return self.target.name
+
+
+@dataclass(slots=True)
+class Group(Asked):
+    """Rows that a rule merges into one.
+
+    Args:
+        called: what the tags call it.
+        members: the indices of its rows.
+    """
+
+    called: str = ""
+    members: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the tags call it."""
+        return self.called
+
+
+class Rows(Sequence[Row]):
+    """Rows that are made when they are asked for.
+
+    An object for each would take more memory than its moments, and what is asked is the same of many.
+
+    Args:
+        rows: each at its index.
+
+    Example:
+        >>> from torch import nn
+        >>> from lightning_hooks.rules.patterns import named_parameters
+        >>> targets = named_parameters(nn.Linear(1, 1))
+        >>> rows = Rows(Row(index, "grad", target=target) for index, target in enumerate(targets))
+        >>> rows[1].name, rows[-1] == rows[1], len(rows)
+        ('bias', True, 2)
+    """
+
+    __slots__ = ("_asked", "_targets", "_which")
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._asked: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []  # each once
+        self._which = array("i")  # of these, for each row
+        self._targets: list[Target[Any]] = []
+        known: dict[Any, int] = {}
+        for row in rows:
+            key = row.tensor, row.requests, tuple((name, id(user)) for name, user in row.users.items())
+            which = known.setdefault(key, len(known))
+            if which == len(self._asked):
+                self._asked.append((row.tensor, row.requests, row.users))
+            self._which.append(which)
+            self._targets.append(row.target)
+
+    def alike(self) -> list[tuple[Row, NDArray[np.intp]]]:
+        """The rows of which the same is asked: the first of them, and the indices of all."""
+        which = np.array(self._which, dtype=np.intp)  # numbered by their first rows
+        found = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+        return [(self[int(indices[0])], indices) for indices in found if len(indices)]
+
+    def name(self, index: int) -> str:
+        """The name of one of them."""
+        return self._targets[index].name
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __iter__(self) -> Iterator[Row]:
+        for index, (which, target) in enumerate(zip(self._which, self._targets, strict=True)):
+            yield Row(index, *self._asked[which], target)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return Row(place, *self._asked[self._which[place]], self._targets[place])

@@ -1,0 +1,257 @@
+"""A user's own hooks at work: each kind at the one registration of torch behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import finalize, ref
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.compiled import refuse_compiled
+from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.shards import refuse_sharded
+from lightning_hooks.engine.user_hooks.runner import HookRunner
+from lightning_hooks.hooks import CallAction, Gate, Handles
+from lightning_hooks.hooks.user_kinds import (
+    register_backward,
+    register_first,
+    register_optimizer,
+    register_post_accumulate,
+    register_saved,
+)
+from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Hook
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.schedule import EveryN, every_n
+
+
+@dataclass
+class BoundHook:
+    """A hook rule with the places it matched.
+
+    Args:
+        rule: where it comes from.
+        place: how a message names it: `hooks[0]`.
+        targets: the modules or parameters; none for an optimizer's.
+        schedule: at which steps it runs.
+    """
+
+    rule: Hook
+    place: str
+    targets: list[Target[Any]]
+    schedule: EveryN
+    runners: list[HookRunner] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make a runner for each place; an optimizer's hook has one, named after the rule."""
+        names = [self.place] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
+        self.runners = [HookRunner(self.rule, self.place, name) for name in names]
+
+
+def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks") -> list[BoundHook]:
+    """The places that hook rules mean in a model.
+
+    Args:
+        model: the root.
+        rules: hook rules, in order.
+        where: the option that holds the rules, for messages.
+
+    Raises:
+        RuleError: a rule that matches nothing.
+    """
+    modules, parameters = named_modules(model), named_parameters(model)
+    bound = []
+    for position, rule in enumerate(rules):
+        here = f"{where}[{position}]"
+        targets: list[Target[Any]] = []
+        if rule.modules is not None:
+            at = f"{here}.modules"
+            targets = list(select(modules, rule.modules, types=rule.types, leaves=rule.leaves, strict=rule.strict, where=at))
+            refuse_compiled(model, targets, at, "a hook of your own")
+        elif rule.params is not None:
+            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+            if rule.kind == "param_grad":
+                way_out = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
+                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {way_out}")
+        schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
+        bound.append(BoundHook(rule, here, targets, schedule))
+    return bound
+
+
+class UserHooksParticipant(Participant):
+    """Runs the hooks of a user.
+
+    Args:
+        hooks: from `resolve_hooks`.
+        optimizers: called for the optimizers, whose hooks come and go with them.
+        order: place among the participants.
+        stays: whether hooks of optimizers stay from step to step, as they must where a step ends inside one of them.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[BoundHook],
+        *,
+        optimizers: Callable[[], Sequence[Optimizer]] = tuple,
+        order: tuple[int, ...] = (0,),
+        stays: bool = False,
+    ) -> None:
+        self._stays = stays
+        self.hooks = list(hooks)
+        self.order = order
+        self._optimizers = optimizers
+        self._now: tuple[int, ...] = ()
+        self._gate: Gate | None = None
+        self._frozen: list[tuple[nn.Parameter, Callable[[], None]]] = []
+        self._handles = Handles()
+        finalizer = finalize(self, self._handles.close)
+        finalizer.atexit = False
+
+    def joined(self, gate: Gate) -> None:
+        """Register the hooks of optimizers that stay."""
+        known = ref(self)
+        self._gate = gate
+        for i, hook in enumerate(self.hooks):
+            if hook.rule.kind not in OPTIMIZER_KINDS or not self._stays:
+                continue
+
+            def run(*args: Any, index: int = i, runner: HookRunner = hook.runners[0]) -> Any:
+                alive = known()
+                return runner(*args) if alive is not None and index in alive._now else None
+
+            for optimizer in self._optimizers():
+                register_optimizer(optimizer, run, gate, self._handles, before=hook.rule.kind == "optimizer_step_pre")
+
+    def left(self) -> None:
+        """Take the hooks of optimizers away."""
+        self._handles.close()
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """The hooks that are due at a step of a stage."""
+        due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
+        if stage == "train":
+            self._now = due  # here, since `begin` is not called where none is
+        return due or None
+
+    def batch(self) -> None:
+        """Give parameters that were unfrozen meanwhile their hook."""
+        for parameter, place in [pair for pair in self._frozen if pair[0].requires_grad]:
+            place()
+            self._frozen = [pair for pair in self._frozen if pair[0] is not parameter]
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        """Those of its hooks."""
+        return (target for hook in self.hooks for target in hook.targets)
+
+    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+        """The hooks that share a place with others of ours, in the order of all participants."""
+        for hook in (self.hooks[i] for i in key):
+            kind = hook.rule.kind
+            if kind in _PARTS and not _before_others(hook.rule):
+                for target, runner in zip(hook.targets, hook.runners, strict=True):
+                    part = _PARTS[kind](runner, self._gate)
+                    yield ModulePart(target.value, _AT.get(kind, kind), "", part, hook.rule.prepend)
+
+    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
+        """The tensor hooks on parameters."""
+        for hook in (self.hooks[i] for i in key):
+            if hook.rule.kind == "param_grad":
+                for target, runner in zip(hook.targets, hook.runners, strict=True):
+                    yield target.value, _OnGradient(runner)
+
+    def register(self, key: Any, gate: Gate, handles: Handles) -> None:
+        """The hooks that only torch itself can place."""
+        self._frozen = []
+        for hook in (self.hooks[i] for i in key):
+            kind, prepend = hook.rule.kind, hook.rule.prepend
+            if kind in OPTIMIZER_KINDS and not self._stays:
+                for optimizer in self._optimizers():
+                    register_optimizer(optimizer, hook.runners[0], gate, handles, before=kind == "optimizer_step_pre")
+            for target, runner in zip(hook.targets, hook.runners, strict=False):  # an optimizer's hook has no target
+                if kind in ("full_backward", "full_backward_pre"):
+                    before = kind == "full_backward_pre"
+                    register_backward(target.value, runner, gate, handles, before=before, prepend=prepend)
+                elif kind == "post_accumulate_grad":
+                    place = partial(register_post_accumulate, target.value, runner, gate, handles)
+                    if target.value.requires_grad:
+                        place()
+                    else:
+                        self._frozen.append((target.value, place))
+                elif kind == "saved_tensors":
+                    pair = (runner.of(0), runner.of(1))
+                    register_saved(target.value, pair, gate, handles, wanted=runner.starts)
+                elif _before_others(hook.rule):
+                    visit = _PARTS[kind](runner, gate).visit
+                    register_first(target.value, visit, gate, handles, before=kind == "forward_pre")
+
+
+def _before_others(rule: Hook) -> bool:
+    """Whether it goes before hooks that are not ours: then it shares no hook with those of ours."""
+    return rule.prepend and rule.kind in ("forward_pre", "forward")
+
+
+class _OnGradient:
+    """A tensor hook: `(grad) -> grad or None`."""
+
+    changes = True
+
+    def __init__(self, runner: HookRunner, gate: Gate | None = None) -> None:
+        self.runner = runner
+
+    def change(self, tensor: Tensor) -> Tensor | None:
+        """The gradient that goes on, or None where it stays as it is."""
+        result: Tensor | None = self.runner(tensor, like=tensor)
+        return result
+
+
+def _before(runner: HookRunner, gate: Gate) -> CallAction:
+    """`(module, args) -> args or None`; with keyword arguments `(module, args, kwargs) -> (args, kwargs) or None`."""
+
+    def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if runner.rule.with_kwargs:
+            return runner(module, args, kwargs, like=(args, kwargs))
+        result = runner(module, args, like=args)
+        if result is None:
+            return None
+        return (result if isinstance(result, tuple) else (result,)), kwargs
+
+    return CallAction(visit)
+
+
+def _after(runner: HookRunner, gate: Gate) -> CallAction:
+    """`(module, args, output) -> output or None`; with keyword arguments `(module, args, kwargs, output)`."""
+
+    def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        given = (module, args, kwargs, output) if runner.rule.with_kwargs else (module, args, output)
+        return runner(*given, like=output)
+
+    return CallAction(visit)
+
+
+def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
+    """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning what takes their place."""
+
+    def visit(node: Node) -> None:
+        if runner.rule.kind == "node_pre":
+            node.register_prehook(lambda outputs: runner(outputs, like=outputs) if gate.open else None)
+        else:
+            node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs) if gate.open else None)
+
+    return visit
+
+
+_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node"}
+_PARTS: dict[str, Callable[[HookRunner, Any], Any]] = {
+    "forward_pre": _before,
+    "forward": _after,
+    "input_grad": _OnGradient,
+    "output_grad": _OnGradient,
+    "node_pre": _at_node,
+    "node": _at_node,
+}
+assert {*_PARTS, "full_backward", "full_backward_pre", "saved_tensors"} == set(MODULE_KINDS)
+assert set(PARAM_KINDS) == {"param_grad", "post_accumulate_grad"}

@@ -1,0 +1,138 @@
+"""Hooks that are ready to be named in a rule: each serves every kind."""
+
+from __future__ import annotations
+
+import pdb
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.hooks.tree import tensors_in
+
+_ARGUMENTS: Final = {
+    "forward_pre": ("input",),
+    "forward": ("input", "output"),
+    "full_backward_pre": ("grad_output",),
+    "full_backward": ("grad_input", "grad_output"),
+    "input_grad": ("input_grad",),
+    "output_grad": ("output_grad",),
+    "node_pre": ("grad_outputs",),
+    "node": ("grad_inputs", "grad_outputs"),
+    "param_grad": ("grad",),
+    "post_accumulate_grad": ("param",),
+}
+
+Report = Callable[[str, str, list[tuple[str, Any]]], None]
+
+
+class ReadyCall:
+    """A hook for every kind; a rule passes the kind and the name of the target.
+
+    Args:
+        report: called with the name, the kind, and the hook's arguments, each with a label.
+    """
+
+    named = True
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.__doc__ = report.__doc__
+        self.__qualname__ = report.__name__.lstrip("_")
+
+    def for_kind(self, kind: str) -> Callable[..., None]:
+        """The hook for one kind, with the name of the target as its first argument."""
+        labels = _ARGUMENTS.get(kind, ())
+
+        def call(name: str, *args: Any) -> None:
+            values = [value for value in args if not isinstance(value, (nn.Module, torch.optim.Optimizer))]
+            known = labels
+            if labels[:1] == ("input",) and len(values) > len(labels):  # keyword arguments come after the positional ones
+                known = ("input", "kwargs", *labels[1:])
+            named = [*known, *(f"argument {i}" for i in range(len(known), len(values)))]
+            self._report(name, kind, list(zip(named, values, strict=False)))
+
+        return call
+
+    def __call__(self, name: str, *args: Any) -> None:
+        """Report on the arguments of a hook of any kind."""
+        self.for_kind("")(name, *args)
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return self.__qualname__
+
+
+def _print_shapes(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
+    """Print the shape of every tensor that the hook gets."""
+    print(f"{name} {kind}: {', '.join(f'{label} {_shapes(value)}' for label, value in values)}")
+
+
+def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
+    """Print mean, standard deviation, minimum, maximum and the number of non-finite elements of every tensor."""
+    for label, value in values:
+        for tensor in _floating(value):
+            flat = tensor.detach().double().flatten()
+            if flat.numel() == 0:
+                print(f"{name} {kind} {label}: empty {tuple(tensor.shape)}")
+                continue
+            bad = int(flat.numel() - torch.isfinite(flat).sum())
+            print(
+                f"{name} {kind} {label}: shape {tuple(tensor.shape)}, mean {flat.mean():.4g}, "
+                f"std {flat.std(correction=0):.4g}, min {flat.min():.4g}, max {flat.max():.4g}, non-finite {bad}"
+            )
+
+
+def _breakpoint_if_nonfinite(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
+    """Start the debugger if a tensor that the hook gets contains NaN or infinity."""
+    for label, value in values:
+        for tensor in _floating(value):
+            if not torch.isfinite(tensor).all():
+                print(f"{name} {kind}: {label} of shape {tuple(tensor.shape)} holds NaN or infinity")
+                pdb.set_trace()
+
+
+print_shapes = ReadyCall(_print_shapes)
+print_stats = ReadyCall(_print_stats)
+breakpoint_if_nonfinite = ReadyCall(_breakpoint_if_nonfinite)
+
+
+def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
+    """A hook that saves detached copies of its tensors from the last call, by the name of the target.
+
+    Args:
+        target: the mapping to fill: per name the output of a `forward` hook, else the first tensor or nested tensors.
+
+    Example:
+        >>> from lightning_hooks import Hook, instrument
+        >>> maps = {}
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+        >>> with instrument(model, hooks=[Hook(save_to(maps), kind="forward", modules="0")]):
+        ...     _ = model(torch.zeros(1, 1, 5, 5))
+        >>> maps["0"].shape
+        torch.Size([1, 2, 3, 3])
+    """
+
+    def save_to(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
+        """Save detached copies of the hook's tensors."""
+        labelled = dict(values)
+        value = labelled["output"] if kind == "forward" else values[0][1]
+        copies = [tensor.detach().clone() for tensor in tensors_in(value)]
+        target[name] = copies[0] if len(copies) == 1 else tuple(copies)
+
+    return ReadyCall(save_to)
+
+
+def _shapes(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if value is None:
+        return "None"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_shapes(item) for item in value)}]"
+    return f"[{', '.join(str(tuple(tensor.shape)) for tensor in tensors_in(value))}]"
+
+
+def _floating(value: Any) -> Iterator[Tensor]:
+    return (tensor for tensor in tensors_in(value) if tensor.is_floating_point() or tensor.is_complex())

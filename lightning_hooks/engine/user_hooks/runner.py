@@ -1,0 +1,135 @@
+"""One hook of a user at one place: called as the rule says, and held to what a hook may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.engine.change.bound import version_of
+from lightning_hooks.errors import HookError
+from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.rules import Hook
+from lightning_hooks.stats.prepare import TRANSFORMED, is_transformed
+
+_SAME: Final = ("shape", "dtype", "device", "layout")
+# What a hook of these kinds returns is not used.
+_RETURNS_NOTHING: Final = ("post_accumulate_grad", "optimizer_step_post")
+
+
+class HookRunner:
+    """Calls a user's hook.
+
+    Args:
+        rule: what is to be called, and how.
+        place: how a message names the rule: `hooks[0]`.
+        name: the dotted name of the module or parameter.
+    """
+
+    def __init__(self, rule: Hook, place: str, name: str) -> None:
+        self.rule = rule
+        self.place = place
+        self.name = name
+        self._ran = False
+        self._calls = [_for_kind(call, rule.kind) for call in rule.calls]
+        self._named = [rule.named or bool(getattr(call, "named", False)) for call in rule.calls]
+
+    def __call__(self, *args: Any, like: Any = None) -> Any:
+        """Call the hook and check what it returns and what it did.
+
+        Args:
+            args: in torch's order for the kind.
+            like: what the result takes the place of; None where it takes the place of nothing.
+
+        Raises:
+            HookError: the result cannot take its place, an argument was changed in place, or the hook raised StopIteration.
+        """
+        if not self.starts():
+            return None
+        before = [(tensor, version_of(tensor)) for tensor in tensors_in(args)] if self._checks_in_place() else []
+        result = self._call(0, args)
+        for tensor, version in before:
+            if version_of(tensor) != version:
+                raise HookError(
+                    f"{self._here} changed a tensor of shape {tuple(tensor.shape)} in place. Others may share its memory and "
+                    "would silently see the change; return a new tensor instead, or set checked=False where it is meant"
+                )
+        if result is None:
+            return None
+        if self.rule.kind in _RETURNS_NOTHING:
+            raise HookError(f"{self._here} returned {type(result).__name__}; what a hook of this kind returns is not used")
+        if self.rule.checked and like is not None:
+            if any(map(is_transformed, tensors_in(args))):
+                raise HookError(
+                    f"{self._here} returned something in the place of a {TRANSFORMED}. Leave {self.name} out of the rule, "
+                    "or set checked=False where that is meant"
+                )
+            self._check(result, like)
+        return result
+
+    def starts(self) -> bool:
+        """Whether the hook runs now; where it runs once, it does not the next time."""
+        first, self._ran = not self._ran, True
+        return first or not self.rule.once
+
+    def of(self, which: int) -> Callable[[Any], Any]:
+        """One of the two calls of a pair, unchecked but for StopIteration."""
+        return lambda value: self._call(which, (value,))
+
+    def _call(self, which: int, args: tuple[Any, ...]) -> Any:
+        call = self._calls[which]
+        try:
+            return call(self.name, *args) if self._named[which] else call(*args)
+        except StopIteration as error:  # would end the epoch silently
+            raise HookError(f"{self._here} raised StopIteration: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised in {self._here}")
+            raise
+
+    def _checks_in_place(self) -> bool:
+        # The gradient that a post-accumulate hook is there to change belongs to the parameter it gets.
+        return self.rule.checked and self.rule.kind not in (*_RETURNS_NOTHING, "optimizer_step_pre")
+
+    def _check(self, result: Any, like: Any) -> None:
+        if self.rule.with_kwargs and self.rule.kind == "forward_pre":
+            both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+            if not both or not isinstance(result[0], tuple):
+                raise HookError(f"{self._here} must return the arguments and the keyword arguments, (args, kwargs)")
+        new, old = _parts(result), _parts(like)
+        if len(new) != len(old):
+            raise HookError(f"{self._here} returned {len(new)} tensors in the place of {len(old)}{self._way_out()}")
+        for i, (one, other) in enumerate(zip(new, old, strict=True)):
+            if one is None or other is None:
+                continue  # a gradient that there is not
+            for what in _SAME:
+                got, wanted = getattr(one, what), getattr(other, what)
+                if got != wanted:
+                    of = f"tensor {i}" if len(new) > 1 else "a tensor"
+                    shown = (tuple(got), tuple(wanted)) if what == "shape" else (got, wanted)
+                    raise HookError(
+                        f"{self._here} returned {of} of {what} {shown[0]} in the place of {shown[1]}{self._way_out()}"
+                    )
+
+    def _way_out(self) -> str:
+        return "; set checked=False where that is meant" if self.rule.kind in ("forward_pre", "forward") else ""
+
+    @property
+    def _here(self) -> str:
+        call = self.rule.call
+        shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
+        return f"{self.place} ({shown}, {self.rule.kind}) at {self.name}"
+
+
+def _parts(tree: Any) -> list[Tensor | None]:
+    """The tensors of a result; of a flat tuple of gradients also those that there are not."""
+    if isinstance(tree, tuple) and all(item is None or isinstance(item, torch.Tensor) for item in tree):
+        return list(tree)
+    return list(tensors_in(tree))
+
+
+def _for_kind(call: Any, kind: str) -> Callable[..., Any]:
+    make = getattr(call, "for_kind", None)
+    made: Callable[..., Any] = call if make is None else make(kind)
+    return made

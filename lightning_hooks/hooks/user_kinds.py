@@ -1,0 +1,132 @@
+"""Registrations for a user's own hooks that only torch itself can place.
+
+Full backward hooks are used here and nowhere else: torch puts an identity node before and after the module for them, which
+forbids in-place operations on what passes. Who asks for one by name gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.handles import Handles, OurHook
+
+
+class _Gated(OurHook):
+    """A hook that does nothing while the gate is closed."""
+
+    def __init__(self, run: Callable[..., Any], gate: Gate) -> None:
+        self.run = run
+        self.gate = gate
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args) if self.gate.open else None
+
+
+def register_backward(
+    module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool, prepend: bool
+) -> None:
+    """A full backward hook, or pre-hook.
+
+    Args:
+        module: where.
+        run: `(module, grad_output, like=)` before the module's backward, `(module, grad_input, grad_output, like=)` after it.
+        gate: closed, it does not run.
+        handles: takes over the handle.
+        before: whether it is a pre-hook.
+        prepend: whether it goes before the others.
+    """
+
+    def pre(module: nn.Module, grad_output: Any) -> Any:
+        return run(module, grad_output, like=grad_output)
+
+    def post(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
+        return run(module, grad_input, grad_output, like=grad_input)
+
+    if before:
+        handles.keep(module.register_full_backward_pre_hook(_Gated(pre, gate), prepend=prepend))
+    else:
+        handles.keep(module.register_full_backward_hook(_Gated(post, gate), prepend=prepend))
+
+
+def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
+    """A hook before all that are on a module, also those of others.
+
+    Args:
+        module: where.
+        run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
+        gate: closed, it does not run.
+        handles: takes over the handle.
+        before: whether it runs before the module.
+    """
+    place = module.register_forward_pre_hook if before else module.register_forward_hook
+    handles.keep(place(_Gated(run, gate), prepend=True, with_kwargs=True))
+
+
+def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
+    """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
+    handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
+
+
+def register_optimizer(optimizer: Optimizer, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
+    """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`."""
+    hook = _Gated(run, gate)
+    handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
+
+
+def register_saved(
+    module: nn.Module,
+    pair: tuple[Callable[..., Any], Callable[..., Any]],
+    gate: Gate,
+    handles: Handles,
+    *,
+    wanted: Callable[[], bool],
+) -> None:
+    """A pair (pack, unpack) for what autograd saves inside the module's forward.
+
+    Args:
+        module: where.
+        pair: what autograd calls; unpacking may come after the rules are gone.
+        gate: closed, nothing is packed.
+        handles: takes over the handles.
+        wanted: asked at every call of the module.
+    """
+    entered: list[Any] = []
+    handles.keep(module.register_forward_pre_hook(_Enter(pair, gate, wanted, entered)))
+    handles.keep(module.register_forward_hook(_Exit(entered), always_call=True))  # also where the forward raises
+
+
+class _Enter(OurHook):
+    def __init__(
+        self,
+        pair: tuple[Callable[..., Any], Callable[..., Any]],
+        gate: Gate,
+        wanted: Callable[[], bool],
+        entered: list[Any],
+    ) -> None:
+        self.pair = pair
+        self.gate = gate
+        self.wanted = wanted
+        self.entered = entered
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        context = None  # noted too: a module may call itself
+        if self.gate.open and self.wanted():
+            context = torch.autograd.graph.saved_tensors_hooks(*self.pair)
+            context.__enter__()
+        self.entered.append(context)
+
+
+class _Exit(OurHook):
+    def __init__(self, entered: list[Any]) -> None:
+        self.entered = entered
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        context = self.entered.pop() if self.entered else None
+        if context is not None:
+            context.__exit__(None, None, None)

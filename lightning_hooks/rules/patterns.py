@@ -1,0 +1,207 @@
+"""Patterns to modules and parameters of a model."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from lightning_hooks.errors import NoMatchError, RuleError, nearest
+from lightning_hooks.rules.importing import import_object
+from lightning_hooks.rules.specs import TypeSpec
+
+T = TypeVar("T", nn.Module, nn.Parameter)
+_WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
+
+
+@dataclass(slots=True)
+class Target(Generic[T]):
+    """A module or a parameter that patterns can name.
+
+    Args:
+        name: its first dotted name, wrapper parts taken out.
+        value: the object.
+        owner: for a parameter the module that holds it, for a module itself.
+        others: its other names; a tied weight has such.
+    """
+
+    name: str
+    value: T
+    owner: nn.Module
+    others: tuple[str, ...] = ()
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Every name it has, the first one first."""
+        return (self.name, *self.others)
+
+    def call_also(self, name: str) -> None:
+        """Add a name, unless it has that one."""
+        if name not in self.aliases:
+            self.others += (name,)
+
+
+class Modules(list[Target[nn.Module]]):
+    """The modules of a model that can be called, and the names of those that cannot, for messages."""
+
+    def __init__(self, targets: Iterable[Target[nn.Module]], uncalled: Sequence[str]) -> None:
+        super().__init__(targets)
+        self.uncalled = uncalled
+
+
+def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
+    """The modules of a model that can be called, by their clean names.
+
+    The root and containers that are never called (`ModuleList`, `ModuleDict`) are left out; a shared module appears once,
+    under its first name; of a wrapper and what it wraps, the wrapped module.
+
+    Args:
+        model: the root.
+
+    Example:
+        >>> [target.name for target in named_modules(nn.Sequential(nn.ModuleList([nn.Linear(1, 1)]), nn.ReLU()))]
+        ['0.0', '1']
+    """
+    by_id: dict[int, Target[nn.Module]] = {}
+    by_name: dict[str, nn.Module] = {}
+    uncalled: list[str] = []
+    for raw, module in model.named_modules(remove_duplicate=False):
+        name = _clean(raw, model)
+        by_name[name] = module  # a wrapped module comes after its wrapper and takes the name
+    for name, module in by_name.items():
+        if name and _is_called(module):
+            by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
+        elif name:
+            uncalled.append(name)
+    return Modules(by_id.values(), uncalled)
+
+
+def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
+    """The parameters of a model by their clean names; a tied one appears once, under its first name.
+
+    Args:
+        model: the root.
+    """
+    by_id: dict[int, Target[nn.Parameter]] = {}
+    for raw_module, module in model.named_modules(remove_duplicate=False):
+        prefix = _clean(raw_module, model)
+        for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            by_id.setdefault(id(parameter), Target(name, parameter, module)).call_also(name)
+    return list(by_id.values())
+
+
+def select(
+    targets: Sequence[Target[T]],
+    patterns: str | Sequence[str],
+    *,
+    types: TypeSpec | Sequence[TypeSpec] | None = None,
+    leaves: bool = False,
+    strict: bool = True,
+    where: str = "patterns",
+) -> list[Target[T]]:
+    """The targets that a rule means, in the order of the model.
+
+    Args:
+        targets: what there is.
+        patterns: globs, `re:` regular expressions, `!` exclusions; a list is a union less its exclusions.
+        types: classes, class names or import paths, of the module or of the parameter's module; default all.
+        leaves: only modules without children.
+        strict: whether matching nothing is an error or a warning.
+        where: the option, for messages: `watch[0].modules`.
+
+    Raises:
+        NoMatchError: nothing matches, with the three nearest names.
+        RuleError: a pattern that is no valid regular expression, or a type that does not exist.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    wanted = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
+    unwanted = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
+    listed = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
+    kinds = None if listed is None else [_kind(kind, where) for kind in listed]
+
+    def meant(target: Target[T]) -> bool:
+        named = any(p.fullmatch(alias) for p in wanted for alias in target.aliases)
+        excluded = any(p.fullmatch(alias) for p in unwanted for alias in target.aliases)
+        if not named or excluded or (leaves and any(target.owner.children())):
+            return False
+        return kinds is None or any(_is_kind(target.owner, kind) for kind in kinds)
+
+    found = [target for target in targets if meant(target)]
+    if not found:
+        message = _no_match(targets, patterns, listed, where)
+        if strict:
+            raise NoMatchError(f"{message}. Set strict=False if that is meant")
+        warnings.warn(message, stacklevel=2)
+    return found
+
+
+def _clean(raw: str, root: nn.Module) -> str:
+    parts: list[str] = []
+    module: Any = root
+    for part in raw.split(".") if raw else []:
+        is_wrapped = part in _WRAPPER_PARTS or (
+            part == "module" and isinstance(module, (DataParallel, DistributedDataParallel))
+        )
+        if not is_wrapped:
+            parts.append(part)
+        module = module._modules[part]
+    return ".".join(parts)
+
+
+def _is_called(module: nn.Module) -> bool:
+    # A module without a forward of its own (ModuleList, ModuleDict, ParameterList) cannot be called.
+    return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+
+
+def _compile(pattern: str, where: str) -> re.Pattern[str]:
+    if not pattern.startswith("re:"):
+        return re.compile(fnmatch.translate(pattern))
+    try:
+        return re.compile(pattern[3:])
+    except re.error as error:
+        raise RuleError(f"{where}: {pattern!r} is no regular expression ({error})") from error
+
+
+def _kind(kind: TypeSpec, where: str) -> Any:
+    if isinstance(kind, type):
+        return kind
+    if not isinstance(kind, str):
+        raise RuleError(f"{where}: types holds {kind!r}; give a class, a class name or an import path")
+    if "." not in kind:
+        return kind
+    found = import_object(kind, f"{where}: types")
+    if not isinstance(found, type):
+        raise RuleError(f"{where}: types: {kind!r} is no class")
+    return found
+
+
+def _is_kind(module: nn.Module, kind: Any) -> bool:
+    if isinstance(kind, str):
+        return any(base.__name__ == kind for base in type(module).__mro__)
+    return isinstance(module, kind)
+
+
+def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence[TypeSpec] | None, where: str) -> str:
+    shown = patterns[0] if len(patterns) == 1 else patterns
+    message = f"{where}: {shown!r} matches nothing"
+    if types is not None:
+        there = sorted({type(target.owner).__name__ for target in targets})
+        wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
+        message += f" of types {wanted} (the model has {', '.join(there)})"
+    for pattern in [pattern for pattern in patterns if not pattern.startswith("!")]:
+        uncalled = [name for name in getattr(targets, "uncalled", ()) if _compile(pattern, where).fullmatch(name)]
+        if uncalled:
+            return f"{message}: {uncalled[0]!r} is a module without a forward() of its own, so no hook on it would be called"
+    names = [alias for target in targets for alias in target.aliases]
+    plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix("re:").lstrip("!")
+    close = nearest(plain, names)
+    if close:
+        message += f"; the nearest names are {', '.join(map(repr, close))}"
+    return message

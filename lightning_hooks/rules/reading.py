@@ -1,0 +1,149 @@
+"""Rules and transforms read from mappings: plain ones from YAML, or Hydra's containers, which are no `list` and `dict`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules.importing import import_object
+
+R = TypeVar("R")
+
+
+def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
+    """Read a list of rules from instances and mappings (plain, or Hydra's containers).
+
+    Args:
+        kind: `Watch` or `Apply`.
+        rules: one rule or a sequence of them.
+        where: the option that holds them, for messages: `watch`.
+
+    Raises:
+        RuleError: with the place of the wrong value (`watch[2].stats`) and what would be right.
+    """
+    if isinstance(rules, (kind, Mapping)):
+        rules = [rules]
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        raise RuleError(f"{where} must be a list of {kind.__name__} rules or mappings, got {rules!r}")
+    return [_as_rule(kind, rule, f"{where}[{i}]") for i, rule in enumerate(rules)]
+
+
+def _as_rule(kind: type[R], rule: Any, where: str) -> R:
+    if isinstance(rule, kind):
+        return rule
+    if not isinstance(rule, Mapping):
+        raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {rule!r}")
+    every = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    known = [field.name for field in every]
+    fields = {str(key): value for key, value in rule.items() if key != "_target_"}
+    for key in fields:
+        if key == "stage" and "when" in known:
+            raise RuleError(f"{where}: unknown key 'stage'; it is called when: 'step' or 'backward'")
+        if key not in known:
+            raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}; {kind.__name__} has {', '.join(known)}")
+    for field in every:
+        if field.default is dataclasses.MISSING and field.name not in fields:
+            raise RuleError(f"{where}.{field.name} is missing")
+    try:
+        return kind(**fields)
+    except RuleError as error:
+        raise RuleError(f"{where}.{error}") from error
+
+
+def as_transform(item: Any, where: str) -> Any:
+    """A transform from an instance, a class path, or a mapping as jsonargparse or Hydra write it.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it names no transform, or one that cannot be made so.
+    """
+    if callable(item) and not isinstance(item, (type, Mapping)):
+        return item
+    if isinstance(item, Mapping):
+        path, arguments = _class_path(item, where)
+    else:
+        path, arguments = item, {}
+    if not isinstance(path, str) and not isinstance(path, type):
+        raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
+    kind = _transform_class(path, where) if isinstance(path, str) else path
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        raise RuleError(f"{where}: {error}; {kind.__name__} takes {', '.join(known) or 'no arguments'}") from error
+    except RuleError as error:
+        raise RuleError(f"{where}: {error}") from error
+
+
+def as_callable(item: Any, where: str) -> Any:
+    """Something to call, from itself, an import path, or a mapping with `class_path` and `init_args`.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it cannot be called, imported, or made.
+    """
+    found = item
+    if isinstance(item, str):
+        found = import_object(item, where)
+    elif isinstance(item, Mapping):
+        path, arguments = _class_path(item, where)
+        try:
+            found = import_object(str(path), where)(**arguments)
+        except TypeError as error:
+            raise RuleError(f"{where}: {error}") from error
+    if isinstance(found, type) or not callable(found):
+        raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
+    return found
+
+
+def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:
+    """The class and the arguments that a mapping names, as jsonargparse (`class_path`) or Hydra (`_target_`) write it."""
+    fields = {str(key): value for key, value in item.items()}
+    if "class_path" not in fields and "_target_" in fields:
+        return fields.pop("_target_"), fields
+    path = fields.pop("class_path", None)
+    if path is None:
+        raise RuleError(f"{where}: a mapping needs class_path (and init_args), got keys {sorted(fields)}")
+    return path, init_args(fields, where)
+
+
+def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The arguments under `init_args`; nothing else may stand beside `class_path`.
+
+    Args:
+        fields: the mapping without `class_path`.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: with the keys that stand beside it, or an `init_args` that is no mapping.
+    """
+    beside = [key for key in fields if key != "init_args"]
+    if beside:
+        raise RuleError(
+            f"{where}: unknown key {', '.join(map(repr, beside))} beside class_path and init_args; arguments go under "
+            f"init_args: {{{', '.join(f'{key}: …' for key in beside)}}}"
+        )
+    arguments = fields.get("init_args")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise RuleError(f"{where}.init_args must be a mapping of arguments to values, got {arguments!r}")
+    return {str(key): value for key, value in (arguments or {}).items()}
+
+
+def _transform_class(path: str, where: str) -> Any:
+    from lightning_hooks import transforms as room  # here, so that a rule that names no transform does not load torch
+
+    if "." not in path or path.startswith("lightning_hooks."):
+        name = path.rpartition(".")[2]
+        known = [each for each in room.__all__ if each != "Transform" and issubclass(getattr(room, each), room.Transform)]
+        if name not in known:
+            raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
+        return getattr(room, name)
+    return import_object(path, where)

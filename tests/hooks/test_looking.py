@@ -1,0 +1,249 @@
+"""The hooks of what is only looked at: the compiled ones do what those in Python do."""
+
+import copy
+import gc
+import io
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks.hooks import Gate, looking
+
+python = SimpleNamespace(LookHook=looking.PythonLookHook, PlainHook=looking.PythonPlainHook)
+BUILT = looking.PlainHook is not looking.PythonPlainHook
+KINDS = [python, pytest.param(looking, marks=pytest.mark.skipif(not BUILT, reason="there are no compiled ones"))]
+
+
+@pytest.fixture(params=KINDS, ids=["python", "compiled"])
+def kind(request):
+    return request.param
+
+
+class Seen:
+    """A hooked module, and what its hook saw."""
+
+    def __init__(self, kind, module, *, see=True, grad=True):
+        self.gate, self.called, self.outputs, self.grads, self.others = Gate(), set(), [], [], []
+        self.gate.open = True
+        self.grad = kind.LookHook(self.gate, self.grads.append) if grad else None
+        self.hook = kind.PlainHook(self.gate, self.called, self.outputs.append if see else None, self.grad, self.otherwise)
+        self.handle = module.register_forward_hook(self.hook)
+
+    def otherwise(self, *given):
+        self.others.append(given)
+        return None
+
+
+def test_results_and_their_gradients_are_seen(kind):
+    layer, x = nn.Linear(2, 3), torch.randn(4, 2)
+    seen = Seen(kind, layer)
+    out = layer(x)
+    (out * 2).sum().backward()
+    assert [id(t) for t in seen.outputs] == [id(out)] and seen.called == {id(layer)} and not seen.others
+    assert [grad.unique().tolist() for grad in seen.grads] == [[2.0]]
+
+
+def test_only_what_was_asked_for_is_seen(kind):
+    layer = nn.Linear(2, 3)
+    seen = Seen(kind, layer, see=False)
+    layer(torch.ones(1, 2)).sum().backward()
+    assert not seen.outputs and len(seen.grads) == 1
+    seen.handle.remove()
+    seen = Seen(kind, layer, grad=False)
+    layer(torch.ones(1, 2)).sum().backward()
+    assert len(seen.outputs) == 1 and not seen.grads
+
+
+def test_a_closed_gate_lets_everything_pass(kind):
+    layer = nn.Linear(2, 3)
+    seen = Seen(kind, layer)
+    out = layer(torch.ones(1, 2))
+    seen.gate.open = False
+    out.sum().backward()
+    layer(torch.ones(1, 2)).sum().backward()
+    assert len(seen.outputs) == 1 and not seen.grads and not seen.others
+    assert seen.grad(None) is None
+
+
+class Returns(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def forward(self, x):
+        return self.made(x)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda x: (x * 2, x), lambda x: {"a": x * 2}, lambda x: x, lambda x: x.long(), lambda x: None, lambda x: nn.Parameter(x)],
+    ids=["tuple", "dict", "leaf", "integers", "nothing", "parameter"],
+)
+def test_other_results_go_to_the_other_hook(kind, made):
+    module, x = Returns(made), torch.ones(2)
+    seen = Seen(kind, module)
+    out = module(x)
+    ((hook, given_module, args, output),) = seen.others
+    assert hook is seen.hook and given_module is module and args == (x,) and output is out
+    assert not seen.outputs and not seen.grads
+
+
+def test_what_the_other_hook_returns_takes_the_place_of_the_result(kind):
+    module = Returns(lambda x: (x,))
+    gate = Gate()
+    gate.open = True
+    module.register_forward_hook(kind.PlainHook(gate, set(), None, None, lambda *given: "instead"))
+    assert module(torch.ones(1)) == "instead"
+
+
+def test_a_recomputation_is_not_seen_twice(kind):
+    layer = nn.Linear(2, 2)
+    seen = Seen(kind, layer)
+    out = torch.utils.checkpoint.checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
+    out.sum().backward()
+    assert len(seen.outputs) == 1 and len(seen.grads) == 1
+
+
+def test_hooks_of_the_user_on_the_same_tensor_live_beside_ours(kind):
+    layer = nn.Linear(2, 2)
+    first = []
+    early = layer.register_forward_hook(lambda module, args, out: out.register_hook(lambda grad: first.append(1)) and None)
+    seen = Seen(kind, layer)
+    out = layer(torch.ones(1, 2))
+    later = out.register_hook(lambda grad: grad * 3)
+    gone = out.register_hook(lambda grad: grad * 100)
+    gone.remove()
+    out.sum().backward()
+    assert first == [1] and len(seen.grads) == 1 and layer.bias.grad.tolist() == [3.0, 3.0]
+    early.remove()
+    later.remove()
+    seen.handle.remove()
+
+
+def test_our_hook_alone_leaves_room_for_others(kind):
+    layer = nn.Linear(2, 2)
+    seen = Seen(kind, layer)
+    out = layer(torch.ones(1, 2))
+    handle = out.register_hook(lambda grad: grad * 3)
+    out.retain_grad()
+    out.sum().backward(retain_graph=True)
+    handle.remove()
+    out.sum().backward()
+    assert len(seen.grads) == 2 and layer.bias.grad.tolist() == [4.0, 4.0] and out.grad.tolist() == [[4.0, 4.0]]
+
+
+def test_a_result_that_is_changed_in_place_has_the_gradient_that_it_had_before(kind):
+    layer = nn.Linear(2, 2)
+    seen, later = Seen(kind, layer), []
+    out = layer(torch.ones(1, 2))
+    out.register_hook(lambda grad: later.append(grad.tolist()))
+    out.mul_(3)
+    out.register_hook(lambda grad: later.append(grad.tolist()))
+    (out * 2).sum().backward()
+    assert [grad.tolist() for grad in seen.grads] == [[[6.0, 6.0]]]
+    assert later == [[[2.0, 2.0]], [[6.0, 6.0]]]
+
+
+def test_a_result_is_written_without_a_hook_and_without_a_warning(kind):
+    layer, file = nn.Linear(2, 2), io.BytesIO()
+    seen = Seen(kind, layer)
+    out = layer(torch.ones(1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.save(out, file)
+    file.seek(0)
+    again = torch.load(file)
+    assert torch.equal(again, out) and not again._backward_hooks
+    out.sum().backward()
+    assert len(seen.grads) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+def test_results_of_other_types(kind, dtype):
+    module, x = Returns(lambda x: x * 2), torch.ones(2, dtype=dtype, requires_grad=True)
+    seen = Seen(kind, module)
+    module(x).abs().sum().backward()
+    looks = int(dtype.is_floating_point)
+    assert (len(seen.outputs), len(seen.grads), len(seen.others)) == (looks, looks, 1 - looks)
+
+
+def test_an_error_in_a_visitor_reaches_the_caller(kind):
+    layer, gate = nn.Linear(2, 2), Gate()
+    gate.open = True
+
+    def fails(tensor):
+        raise ValueError("no")
+
+    handle = layer.register_forward_hook(kind.PlainHook(gate, set(), fails, None, print))
+    with pytest.raises(ValueError, match="no"):
+        layer(torch.ones(1, 2))
+    handle.remove()
+    layer.register_forward_hook(kind.PlainHook(gate, set(), None, kind.LookHook(gate, fails), print))
+    with pytest.raises(ValueError, match="no"):
+        layer(torch.ones(1, 2)).sum().backward()
+
+
+def test_copies_carry_a_function_of_the_standard_library_that_does_nothing(kind):
+    layer = nn.Linear(2, 2)
+    seen = Seen(kind, layer)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), pickle.loads(pickle.dumps(layer, 2))):
+        assert [hook.__module__ for hook in other._forward_hooks.values()] == ["contextlib"]
+        assert torch.equal(other(torch.ones(1, 2)), layer.forward(torch.ones(1, 2)))
+    assert not seen.outputs
+
+
+def test_hooks_that_point_at_one_another_are_collected(kind):
+    class Owner:
+        pass
+
+    def made():
+        owner, gate = Owner(), Gate()
+        owner.look = kind.LookHook(gate, lambda tensor: owner)
+        owner.hook = kind.PlainHook(gate, set(), None, owner.look, lambda *given: owner)
+        return weakref.ref(owner)
+
+    known = made()
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
+def test_wrong_arguments_are_refused():
+    gate = Gate()
+    for wrong in ((gate,), (gate, print, print)):
+        with pytest.raises(TypeError, match="expected 2 arguments"):
+            looking.LookHook(*wrong)
+    with pytest.raises(TypeError, match="expected the gradient"):
+        looking.LookHook(gate, print)()
+    with pytest.raises(TypeError, match="the module, its arguments and its result"):
+        looking.PlainHook(gate, set(), None, None, print).run(1)
+    with pytest.raises(AttributeError):
+        looking.LookHook(gate, print).gate = None
+    for wrong in (None, weakref.proxy(gate)):  # whose memory is read as that of a gate
+        with pytest.raises(TypeError, match="expected a gate"):
+            looking.LookHook(wrong, print)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))])
+def test_a_copy_of_a_gate_is_closed(copied):
+    gate = Gate()
+    gate.open = gate.traced = True
+    other = copied(gate)
+    assert (other.open, other.traced, gate.open) == (False, False, True)
+    gate.shut()
+    assert not gate.open
+
+
+def test_the_reference_takes_the_hooks_in_python():
+    code = "from lightning_hooks.hooks import looking; print(looking.PlainHook is looking.PythonPlainHook)"
+    env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

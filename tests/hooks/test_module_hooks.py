@@ -1,0 +1,154 @@
+"""Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction, module_hooks
+from lightning_hooks.hooks.handles import for_each
+from lightning_hooks.hooks.module_calls import EagerCall, ForwardHook, PreHook
+from lightning_hooks.hooks.plain import PlainHook
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x * 2, {"other": x * 3}
+
+
+class Elsewhere(nn.Linear):
+    """Keeps forward hooks where nobody looks for them."""
+
+    def __init__(self):
+        super().__init__(1, 1)
+        self.inner = nn.Linear(1, 1)
+
+    def register_forward_hook(self, *args, **kwargs):
+        return self.inner.register_forward_hook(*args, **kwargs)
+
+
+def opened():
+    gate = Gate()
+    gate.open = True
+    return gate
+
+
+def on(model):
+    """The kinds of forward hooks on each module."""
+    return [[type(hook) for hook in module._forward_hooks.values()] for module in model]
+
+
+def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    users = [module.register_forward_hook(lambda *given: None) for module in model]
+    seen = []
+    places = [HookSite(module, after=(TensorAction("", seen.append),)) for module in model[:2]]
+    places.append(HookSite(model[2], before=(TensorAction("", seen.append),), output_grad=(TensorAction("[0]", seen.append),)))
+    hooks, handles = ModuleHooks(places, opened(), Handles()), Handles()
+    for round_number in range(1, 4):
+        hooks.put_on(handles)
+        assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
+        assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
+        model(torch.ones(1, 2))
+        assert len(seen) == 3 * round_number
+        handles.close()
+        handles.close()
+        assert [len(kinds) for kinds in on(model)] == [1, 1, 1] and not model[2]._forward_pre_hooks
+        assert not model[2]._forward_hooks_with_kwargs and not model[2]._forward_pre_hooks_with_kwargs
+    for handle in users:
+        handle.remove()
+    assert on(model) == [[], [], []]
+
+
+def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
+    module, seen, handles = Elsewhere(), [], Handles()
+    hooks = ModuleHooks([HookSite(module, after=(TensorAction("", seen.append),))], opened(), Handles())
+    hooks.put_on(handles)
+    assert len(module.inner._forward_hooks) == 1
+    handles.close()
+    assert not module.inner._forward_hooks
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, changes):
+    module, outputs, grads, called, made = Pair(), [], [], set(), []
+    monkeypatch.setattr(module_hooks, "EagerCall", lambda *given: made.append(given) or EagerCall(*given))
+
+    def grad(tensor):
+        grads.append(tensor.tolist())
+        return tensor * 10 if changes else None
+
+    place = HookSite(
+        module, after=(TensorAction("", outputs.append),), output_grad=(TensorAction("", grad, changes),), called=called
+    )
+    handles = Handles()
+    hooks = ModuleHooks([place], opened(), handles)
+    hooks.put_on(handles)
+    for _ in range(3):
+        x = torch.ones(1, requires_grad=True)
+        first, second = module(x)
+        (first + second["other"]).sum().backward()
+        assert x.grad.tolist() == [50.0 if changes else 5.0]
+    assert len(outputs) == 6 and grads == [[1.0]] * 6 and called == {id(module)}
+    assert len(made) == 1
+    handles.close()
+    assert on([module]) == [[]] and not len(handles)
+
+
+def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
+    for kept in ("after", "output_grad"):
+        module, seen, handles = Pair(), [], Handles()
+        hooks = ModuleHooks([HookSite(module, **{kept: (TensorAction("", seen.append),)})], opened(), Handles())
+        hooks.put_on(handles)
+        x = torch.ones(1, requires_grad=True)
+        first, second = module(x)
+        assert len(seen) == (2 if kept == "after" else 0)
+        (first + second["other"]).sum().backward()
+        assert len(seen) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_while_they_are_taken_off_leaves_none_of_the_others(error):
+    class Fails:
+        tried = 0
+
+        def remove(self):
+            self.tried += 1
+            if self.tried == 1:
+                raise error("once")
+
+    model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
+    hooks = ModuleHooks([HookSite(module, after=(TensorAction("", print),)) for module in model], opened(), Handles())
+    hooks.put_on(handles)
+    handles.keep(Fails())
+    hooks.put_on(handles)
+    with pytest.raises(error, match="once"):
+        handles.close()
+    assert on(model) == [[], [], []]
+    handles.close()  # what was interrupted is done again
+    assert not len(handles)
+
+
+def test_everything_has_its_turn_before_the_first_failure_is_raised():
+    done = []
+
+    def act(number):
+        done.append(number)
+        if number in (2, 3):
+            raise KeyboardInterrupt(number)
+
+    with pytest.raises(KeyboardInterrupt, match="2"):
+        for_each(act, [1, 2, 3, 4])
+    assert done == [1, 2, 3, 4]
+
+
+def test_a_module_that_is_gone_is_passed_over_and_not_kept():
+    model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
+    hooks = ModuleHooks([HookSite(module, after=(TensorAction("", print),)) for module in model], Gate(), Handles())
+    hooks.put_on(handles)
+    del model[0]
+    gc.collect()
+    handles.close()
+    hooks.put_on(handles)
+    assert on(model) == [[PlainHook]] and len(handles) == 1
