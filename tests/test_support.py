@@ -42,7 +42,7 @@ def test_every_row_says_what_tests_it_and_those_files_are_there() -> None:
     for row in rows():
         assert len(row) in (5, 8) and files_of(row), row[0]
         for name in files_of(row):
-            assert re.fullmatch(r"tests/\w+/test_\w+\.py", name) and (ROOT / name).is_file(), (row[0], name)
+            assert re.fullmatch(r"tests/(\w+/)+test_\w+\.py", name) and (ROOT / name).is_file(), (row[0], name)
 
 
 def test_every_file_of_the_conformance_suite_has_a_row() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
+
+from lightning_hooks.hooks.tree import described
 
 
 class AbsentParts:
@@ -10,7 +13,7 @@ class AbsentParts:
 
     Example:
         >>> absent = AbsentParts()
-        >>> absent.note("watch: 'output.logit'", "head", "a dict with 'logits'")
+        >>> absent.note("watch: 'output.logit'", "head", False, {"logits": 1})
         >>> absent.warn()  # doctest: +SKIP
         UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': nothing happens there
     """
@@ -19,19 +22,24 @@ class AbsentParts:
         self._new: dict[str, dict[str, str]] = {}
         self._known: set[str] = set()
 
-    def note(self, rule: str, module: str, has: str) -> None:
-        """Take in that the calls of a module had no tensor at the path of a rule, or that one had.
+    def note(self, rule: str, module: str, found: bool, tree: Any) -> None:
+        """Take in whether a call of a module has a tensor at the path of a rule. One module that has it is enough.
 
         Args:
             rule: names the rule and its tensor.
             module: the name of the module.
-            has: what there was, in words; "" for the tensor. Then nothing is said of the other modules of the rule.
+            found: whether there is one.
+            tree: the arguments or the result.
         """
-        if not has:
+        if rule in self._known:
+            return
+        if found:
             self._known.add(rule)
             self._new.pop(rule, None)
-        elif rule not in self._known:
-            self._new.setdefault(rule, {})[module] = has
+            return
+        modules = self._new.setdefault(rule, {})
+        if module not in modules:
+            modules[module] = described(tree)
 
     def warn(self) -> None:
         """Warn of what is new."""

@@ -98,9 +98,9 @@ class _Copy:
         self.owner = owner
         self.name = name
 
-    def absent(self, has: str) -> None:
-        """Note that the module has no such tensor."""
-        self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, has)
+    def absent(self, found: bool, tree: Any) -> None:
+        """Note whether a call of the module has the tensor."""
+        self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, found, tree)
 
     def change(self, tensor: Tensor) -> None:
         """Hand the tensor on."""

@@ -71,11 +71,11 @@ def _line(shared: _Shared) -> TensorAction:
 
 
 class _Absent:
-    """Tells parts that what they are to see is not there."""
+    """Tells parts whether what they are to see is there."""
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self.parts = [part for part in parts if hasattr(part, "absent")]
 
-    def __call__(self, has: str) -> None:
+    def __call__(self, found: bool, tree: Any) -> None:
         for part in self.parts:
-            part.absent(has)
+            part.absent(found, tree)

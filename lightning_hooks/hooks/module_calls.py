@@ -25,7 +25,7 @@ from lightning_hooks.hooks.gradients import (
 )
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
-from lightning_hooks.hooks.tree import Arguments, described, is_measured, map_tensors, part_of, tensors_in
+from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 
 
 class EagerCall:
@@ -37,7 +37,7 @@ class EagerCall:
         step_handles: takes over the handles on tensors that may outlive a step.
     """
 
-    __slots__ = ("begun", "forward_hook", "gate", "leaves", "lines", "place", "pre_hook", "step_handles")
+    __slots__ = ("begun", "forward_hook", "gate", "leaves", "place", "pre_hook", "step_handles")
 
     def __init__(self, place: HookSite, gate: Gate, step_handles: Handles) -> None:
         self.place = place
@@ -45,9 +45,6 @@ class EagerCall:
         self.step_handles = step_handles
         self.begun: list[tuple[int, list[Contribution]]] = []
         self.leaves = WeakTensorKeyDictionary()  # leaves of the graph whose gradient is seen in this step
-        self.lines: dict[
-            TensorAction, str | None
-        ] = {}  # what there was in place of the part of a line, "" for the part; None once told
         self.pre_hook = PreHook(self)
         self.forward_hook = ForwardHook(self)
 
@@ -55,32 +52,12 @@ class EagerCall:
         """Forget the step: calls that never returned, as recomputations that stop early, hold a graph and its tensors."""
         self.begun.clear()
         self.leaves.clear()
-        for line, has in self.lines.items():
-            if has is not None and line.absent is not None:
-                self.lines[line] = None
-                line.absent(has)
-
-    def look_for(self, line: TensorAction, part: Any, tree: Any) -> None:
-        """Note whether a call has a tensor where a line expects one.
-
-        Args:
-            line: which.
-            part: what is there.
-            tree: of which it is a part.
-        """
-        if line.absent is None or self.lines.get(line, "") is None:
-            return
-        if any(True for _ in tensors_in(part)):
-            self.lines[line] = ""
-        elif line not in self.lines:
-            self.lines[line] = described(tree)
-        self.keep()
 
     def part(self, line: TensorAction, tree: Any) -> Any:
         """The part of arguments or of a result that a line means."""
         part = _part(tree, line.path) if isinstance(tree, Arguments) else part_of(tree, line.path)
-        if line.path:
-            self.look_for(line, part, tree)
+        if line.absent is not None:
+            line.absent(any(True for _ in tensors_in(part)), tree)
         return part
 
     def keep(self) -> None:

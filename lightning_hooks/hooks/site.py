@@ -20,14 +20,14 @@ class TensorAction:
         path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
-        absent: called when the first step with a call of the module ends, with what was there in words where no call had a
-            tensor at the path, and with "" where one had.
+        absent: called at every call of the module with whether there is a tensor at the path, and with the arguments or the
+            result. None where nobody asks.
     """
 
     path: str
     visit: Visitor
     changes: bool = False
-    absent: Callable[[str], None] | None = None
+    absent: Callable[[bool, Any], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,9 @@ def test_another_value_is_an_error():
 
 EACH = """
 from lightning_hooks import backends
-from lightning_hooks.hooks import looking
+from lightning_hooks.hooks import plain
 from lightning_hooks.stats import kernels
-of_hooks = "python" if looking.PlainHook is looking.PythonPlainHook else "native"
+of_hooks = "python" if plain.PlainHook is plain.PythonPlainHook else "native"
 print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().serves, of_hooks)
 """
 

@@ -36,7 +36,7 @@ from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
 from tests.callbacks import hook_calls
 from tests.callbacks._tiny import Line, Two, loader, make
 from tests.callbacks.models import Gan, Net, ValNet, adamw, assert_clean, data, nesterov, trainer_of
-from tests.test_cli import BASE, MODEL
+from tests.cli.test_cli import BASE, MODEL
 
 W = "layer.weight"
 

@@ -81,9 +81,9 @@ class _ForwardPart:
         self.random = bool(getattr(link.transform, "random", False))
         self.calls: list[_Before] = []
 
-    def absent(self, has: str) -> None:
-        """Note that the module has no such tensor."""
-        self.changer.absent.note(f"{self.link.place}: {self.link.tensor!r}", self.target.name, has)
+    def absent(self, found: bool, tree: Any) -> None:
+        """Note whether a call of the module has the tensor."""
+        self.changer.absent.note(f"{self.link.place}: {self.link.tensor!r}", self.target.name, found, tree)
 
     def change(self, tensor: Tensor) -> Tensor | None:
         """The activation that goes on, or None where it stays as it is."""

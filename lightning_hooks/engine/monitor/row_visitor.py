@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from torch import Tensor
@@ -37,10 +37,10 @@ class RowVisitor:
         """A function, made anew, that merges a tensor into the row, straight where that can be."""
         return self.observer.table.writer(self.row, self.observer.detour)
 
-    def absent(self, has: str) -> None:
-        """Note that the module has no such tensor."""
+    def absent(self, found: bool, tree: Any) -> None:
+        """Note whether a call of the module has the tensor."""
         row = self.observer.plan.rows[self.row]
-        self.observer.absent.note(f"watch: {row.tensor!r}", row.name, has)
+        self.observer.absent.note(f"watch: {row.tensor!r}", row.name, found, tree)
 
     def look(self, look: Measurement) -> None:
         """Merge a measurement into the row."""

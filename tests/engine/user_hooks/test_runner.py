@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import Hook, HookError, HookPoint, RuleError, assert_no_hooks, instrument
-from tests.engine import tutorial_calls
+from tests.engine.user_hooks import tutorial_calls
 
 
 @pytest.fixture(autouse=True)
@@ -262,7 +262,7 @@ def test_keyboard_interrupt_passes() -> None:
 
 
 def test_an_import_path_is_named_as_it_was_written() -> None:
-    path = "tests.engine.test_running.too_short"
+    path = "tests.engine.user_hooks.test_runner.too_short"
     with pytest.raises(
         HookError, match=rf"hooks\[0\] \({re.escape(path)}, forward\) at second returned a tensor of shape \(2, 2\)"
     ):
@@ -274,7 +274,7 @@ def too_short(module: nn.Module, args: Any, output: Tensor) -> Tensor:
 
 
 def test_an_import_path_is_called() -> None:
-    train([{"call": "tests.engine.tutorial_calls.look", "kind": "output_grad", "modules": "second"}])
+    train([{"call": "tests.engine.user_hooks.tutorial_calls.look", "kind": "output_grad", "modules": "second"}])
     assert [seen.tolist() for seen in tutorial_calls.seen] == [[[1.0, 1.0]] * 3]
 
 
@@ -294,9 +294,9 @@ class Times:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ({"class_path": "tests.engine.test_running.Times", "init_args": {"factor": 3.0, "plus": 1.0}}, 10.0),
-        ({"class_path": "tests.engine.test_running.Times"}, 6.0),
-        ({"_target_": "tests.engine.test_running.Times", "factor": 4.0}, 12.0),
+        ({"class_path": "tests.engine.user_hooks.test_runner.Times", "init_args": {"factor": 3.0, "plus": 1.0}}, 10.0),
+        ({"class_path": "tests.engine.user_hooks.test_runner.Times"}, 6.0),
+        ({"_target_": "tests.engine.user_hooks.test_runner.Times", "factor": 4.0}, 12.0),
         (Times(5.0), 15.0),
     ],
 )
@@ -319,9 +319,12 @@ def test_an_object_is_named_as_it_shows_itself() -> None:
 @pytest.mark.parametrize(
     ("call", "wrong"),
     [
-        ("tests.engine.test_running.nowhere", "hooks[0].call: "),
-        ("tests.engine.test_running.Times", "hooks[0].call must be a function, an object that can be called, or the import"),
-        ({"class_path": "tests.engine.test_running.Times", "init_args": {"facto": 1}}, "hooks[0].call: "),
+        ("tests.engine.user_hooks.test_runner.nowhere", "hooks[0].call: "),
+        (
+            "tests.engine.user_hooks.test_runner.Times",
+            "hooks[0].call must be a function, an object that can be called, or the import",
+        ),
+        ({"class_path": "tests.engine.user_hooks.test_runner.Times", "init_args": {"facto": 1}}, "hooks[0].call: "),
         ({"init_args": {}}, "hooks[0].call: a mapping needs class_path (and init_args), got keys ['init_args']"),
         (3, "hooks[0].call must be a function, an object that can be called, or the import path of one, got 3"),
     ],

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Gate, looking
+from lightning_hooks.hooks import Gate, plain
 
-python = SimpleNamespace(LookHook=looking.PythonLookHook, PlainHook=looking.PythonPlainHook)
-BUILT = looking.PlainHook is not looking.PythonPlainHook
-KINDS = [python, pytest.param(looking, marks=pytest.mark.skipif(not BUILT, reason="there are no compiled ones"))]
+python = SimpleNamespace(LookHook=plain.PythonLookHook, PlainHook=plain.PythonPlainHook)
+BUILT = plain.PlainHook is not plain.PythonPlainHook
+KINDS = [python, pytest.param(plain, marks=pytest.mark.skipif(not BUILT, reason="there are no compiled ones"))]
 
 
 @pytest.fixture(params=KINDS, ids=["python", "compiled"])
@@ -220,16 +220,16 @@ def test_wrong_arguments_are_refused():
     gate = Gate()
     for wrong in ((gate,), (gate, print, print)):
         with pytest.raises(TypeError, match="expected 2 arguments"):
-            looking.LookHook(*wrong)
+            plain.LookHook(*wrong)
     with pytest.raises(TypeError, match="expected the gradient"):
-        looking.LookHook(gate, print)()
+        plain.LookHook(gate, print)()
     with pytest.raises(TypeError, match="the module, its arguments and its result"):
-        looking.PlainHook(gate, set(), None, None, print).run(1)
+        plain.PlainHook(gate, set(), None, None, print).run(1)
     with pytest.raises(AttributeError):
-        looking.LookHook(gate, print).gate = None
+        plain.LookHook(gate, print).gate = None
     for wrong in (None, weakref.proxy(gate)):  # whose memory is read as that of a gate
         with pytest.raises(TypeError, match="expected a gate"):
-            looking.LookHook(wrong, print)
+            plain.LookHook(wrong, print)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))])
@@ -243,7 +243,7 @@ def test_a_copy_of_a_gate_is_closed(copied):
 
 
 def test_the_reference_takes_the_hooks_in_python():
-    code = "from lightning_hooks.hooks import looking; print(looking.PlainHook is looking.PythonPlainHook)"
+    code = "from lightning_hooks.hooks import plain; print(plain.PlainHook is plain.PythonPlainHook)"
     env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"

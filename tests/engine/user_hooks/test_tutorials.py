@@ -11,7 +11,7 @@ import yaml
 from torch import Tensor, nn
 
 from lightning_hooks import Hook, HookPoint, Watch, assert_no_hooks, instrument, print_shapes, save_to
-from tests.engine import tutorial_calls as calls
+from tests.engine.user_hooks import tutorial_calls as calls
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +52,10 @@ class Product(nn.Module):
             Hook(calls.double, kind="output_grad", modules="e"),
         ],
         """
-        - {call: tests.engine.tutorial_calls.add_two, kind: output_grad, modules: c}
-        - {call: tests.engine.tutorial_calls.look, kind: output_grad, modules: c}
-        - {call: tests.engine.tutorial_calls.add_hundred, kind: param_grad, params: d}
-        - {call: tests.engine.tutorial_calls.double, kind: output_grad, modules: e}
+        - {call: tests.engine.user_hooks.tutorial_calls.add_two, kind: output_grad, modules: c}
+        - {call: tests.engine.user_hooks.tutorial_calls.look, kind: output_grad, modules: c}
+        - {call: tests.engine.user_hooks.tutorial_calls.add_hundred, kind: param_grad, params: d}
+        - {call: tests.engine.user_hooks.tutorial_calls.double, kind: output_grad, modules: e}
         """,
     ),
 )
@@ -88,8 +88,8 @@ class ConvNet(nn.Module):
             Hook(calls.nothing_below_zero, kind="input_grad", modules="relu"),
         ],
         """
-        - {call: tests.engine.tutorial_calls.zero, kind: param_grad, params: "*.bias", types: Linear}
-        - {call: tests.engine.tutorial_calls.nothing_below_zero, kind: input_grad, modules: relu}
+        - {call: tests.engine.user_hooks.tutorial_calls.zero, kind: param_grad, params: "*.bias", types: Linear}
+        - {call: tests.engine.user_hooks.tutorial_calls.nothing_below_zero, kind: input_grad, modules: relu}
         """,
     ),
 )
@@ -116,7 +116,7 @@ def test_biases_by_name_and_the_gradient_out_of_a_relu(rules: list[Any]) -> None
     "rules",
     both_ways(
         [Hook(calls.ones_for_input, kind="full_backward", modules="0")],
-        "- {call: tests.engine.tutorial_calls.ones_for_input, kind: full_backward, modules: '0'}",
+        "- {call: tests.engine.user_hooks.tutorial_calls.ones_for_input, kind: full_backward, modules: '0'}",
     ),
 )
 def test_a_backward_rule_replaces_the_gradient_of_the_input(rules: list[Any]) -> None:
@@ -140,7 +140,7 @@ class Square(nn.Module):
     "rules",
     both_ways(
         [Hook(calls.noisy, kind="output_grad", modules="y")],
-        "- {call: tests.engine.tutorial_calls.noisy, kind: output_grad, modules: y}",
+        "- {call: tests.engine.user_hooks.tutorial_calls.noisy, kind: output_grad, modules: y}",
     ),
 )
 def test_noise_on_the_gradient_of_an_intermediate_tensor(rules: list[Any]) -> None:
@@ -158,8 +158,8 @@ def test_noise_on_the_gradient_of_an_intermediate_tensor(rules: list[Any]) -> No
             Hook(calls.noisy, kind="param_grad", params="0.bias"),
         ],
         """
-        - {call: tests.engine.tutorial_calls.look, kind: output_grad, modules: "0"}
-        - {call: tests.engine.tutorial_calls.noisy, kind: param_grad, params: "0.bias"}
+        - {call: tests.engine.user_hooks.tutorial_calls.look, kind: output_grad, modules: "0"}
+        - {call: tests.engine.user_hooks.tutorial_calls.noisy, kind: param_grad, params: "0.bias"}
         """,
     ),
 )
@@ -178,8 +178,8 @@ def test_noise_on_the_gradient_of_a_bias_alone(rules: list[Any]) -> None:
     both_ways(
         [Hook(calls.see_input, kind="forward_pre", modules="0"), Hook(calls.see_both, kind="forward", modules="0")],
         """
-        - {call: tests.engine.tutorial_calls.see_input, kind: forward_pre, modules: "0"}
-        - {call: tests.engine.tutorial_calls.see_both, kind: forward, modules: "0"}
+        - {call: tests.engine.user_hooks.tutorial_calls.see_input, kind: forward_pre, modules: "0"}
+        - {call: tests.engine.user_hooks.tutorial_calls.see_both, kind: forward, modules: "0"}
         """,
     ),
 )

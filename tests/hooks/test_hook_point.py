@@ -119,7 +119,7 @@ def test_training_is_bit_identical_where_it_is_watched(tmp_path: Path) -> None:
     plain = weights(tmp_path, Net())
     monitor = StatsMonitor([Watch(modules="marks.*", tensors=["input", "output", "output_grad"], stats=["norm"])])
     look = CustomHooks(
-        [Hook("tests.test_hook_point.look", kind=kind, modules="marks.*") for kind in ("forward", "output_grad")]
+        [Hook("tests.hooks.test_hook_point.look", kind=kind, modules="marks.*") for kind in ("forward", "output_grad")]
     )
     watched = weights(tmp_path, Marked(), monitor, look)
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
