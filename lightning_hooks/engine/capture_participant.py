@@ -57,10 +57,6 @@ class CaptureParticipant(Participant):
         """Every step of the schedule, in the stages."""
         return "always" if stage in self.stages and self.schedule.due(step) else None
 
-    def next_due(self, step: int) -> int | None:
-        """The next step of the schedule, if it captures in training."""
-        return self.schedule.next(step) if "train" in self.stages else None
-
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Note what is captured now."""
         self.now = (step, stage)

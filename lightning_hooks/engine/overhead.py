@@ -107,20 +107,18 @@ class Overhead:
         self._watched = False
         self._to_report = [0.0, 0.0]
         self._costs: list[tuple[float, float, bool]] = []
-        self._steps = 0  # that these are of
         self._skip = 1  # the first step prepares what the others reuse
 
     def begin(self) -> None:
         """A watched step begins."""
         self._watched = True
 
-    def note(self, own: float, wall: float | None, steps: int = 1, calls: int = 0) -> None:
+    def note(self, own: float, wall: float | None, calls: int = 0) -> None:
         """A step is over.
 
         Args:
             own: seconds that were spent on watching.
             wall: seconds of the step; None where they are not known.
-            steps: of how many steps this is the time; of several only the first was watched, if any.
             calls: of hooks.
         """
         watched, self._watched = self._watched, False
@@ -135,7 +133,6 @@ class Overhead:
             self._skip -= 1
         else:
             self._costs.append((own, wall, watched))
-            self._steps += steps
 
     def report(self) -> dict[str, float]:
         """The share over the steps since the last report; nothing where there was no step."""
@@ -150,9 +147,9 @@ class Overhead:
             factor: by how much they are.
         """
         costs = self._costs
-        if self.limit is None or self._steps < LEAST_STEPS or sum(watched for *_, watched in costs) < LEAST_WATCHED:
+        if self.limit is None or len(costs) < LEAST_STEPS or sum(watched for *_, watched in costs) < LEAST_WATCHED:
             return factor
-        self._costs, self._steps = [], 0
+        self._costs = []
         share = _share(costs)
         unwatched = _share([cost for cost in costs if not cost[2]])
         if share <= self.limit or unwatched >= self.limit:  # what steps cost that are not watched, no interval changes
@@ -163,7 +160,7 @@ class Overhead:
 
     def begin_anew(self) -> None:
         """The intervals are others: what was counted before says nothing about them."""
-        self._costs, self._steps, self._skip = [], 0, 1
+        self._costs, self._skip = [], 1
 
 
 def _share(costs: list[tuple[float, float, bool]]) -> float:

@@ -84,14 +84,6 @@ class Participant:
         """
         raise NotImplementedError
 
-    def next_due(self, step: int) -> int | None:
-        """From a step of training on, the first at which it may do something; None where it never does again.
-
-        Args:
-            step: from which on; also the answer of those who do not know, and are asked at every step.
-        """
-        return step
-
     def joined(self, gate: Gate) -> None:
         """Called when a hook manager has taken it in: place what stays from step to step."""
 
@@ -119,13 +111,12 @@ class Participant:
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Called when a step that is due begins."""
 
-    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None) -> None:
         """Called when a step of training is over because the next begins, whether or not it was due.
 
         Args:
             own: seconds that it took, outside hooks of modules; what all participants have in common included.
             wall: seconds of the step; None where they are not known.
-            steps: of how many steps this is the time; where nobody acts, several are one.
         """
 
     def begin_batch(self) -> None:

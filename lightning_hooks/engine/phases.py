@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
-from weakref import ref
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,10 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
 assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
+RunPhase: TypeAlias = WeakMethod[Callable[[str, HasParameters], None]]
+"""Runs a phase, given its name and the optimizer; nothing where the hook manager is lost."""
+
+
 class Phases:
     """Lets participants look at gradients and parameters before and after an optimizer's step.
 
@@ -114,7 +118,7 @@ class Phases:
         with participant.account:
             participant.before_step(optimizer, memo)
 
-    def at(self, name: str, optimizer: HasParameters, active: Sequence[Participant]) -> None:
+    def run(self, name: str, optimizer: HasParameters, active: Sequence[Participant]) -> None:
         """Let everybody look.
 
         Args:
@@ -146,25 +150,24 @@ class Phases:
         return self._memos[id(optimizer)][1]
 
 
-def hook_updates(optimizer: Optimizer, moment: Callable[[str, HasParameters], None], handles: Handles) -> None:
-    """Have a method called before and after an optimizer's step; it is known weakly.
+def hook_updates(optimizer: Optimizer, phase: RunPhase, handles: Handles) -> None:
+    """Run `before_update` and `after_update` around an optimizer's step.
 
     Args:
         optimizer: which.
-        moment: a bound method, called with the name of the moment and the optimizer.
+        phase: called with the name of the phase and the optimizer.
         handles: takes over the handles.
     """
-    handles.keep(optimizer.register_step_pre_hook(_UpdateHook(moment, "before_update")))
-    handles.keep(optimizer.register_step_post_hook(_UpdateHook(moment, "after_update")))
+    handles.keep(optimizer.register_step_pre_hook(_UpdateHook(phase, "before_update")))
+    handles.keep(optimizer.register_step_post_hook(_UpdateHook(phase, "after_update")))
 
 
 class _UpdateHook(OurHook):
-    def __init__(self, moment: Callable[[str, HasParameters], None], name: str) -> None:
-        self.owner = ref(moment.__self__)  # type: ignore[attr-defined]
-        self.method = moment.__name__
+    def __init__(self, phase: RunPhase, name: str) -> None:
+        self.phase = phase
         self.name = name
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        owner = self.owner()
-        if owner is not None:
-            getattr(owner, self.method)(self.name, optimizer)
+        run = self.phase()
+        if run is not None:
+            run(self.name, optimizer)

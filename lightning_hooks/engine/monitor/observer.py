@@ -98,12 +98,6 @@ class Observer(Participant):
             return None
         return self._due_at(step) or None
 
-    def next_due(self, step: int) -> int | None:
-        """The next step at which a schedule is due."""
-        if self.gone or self.stage != "train":
-            return None
-        return min((at for _, widened in self._intervals if (at := widened.next(step)) is not None), default=None)
-
     def _due_at(self, step: int) -> Due:
         if step != self._last_due[0]:
             due: list[EveryN] = []
@@ -135,11 +129,11 @@ class Observer(Participant):
             self.ran = None
         self.detour.direct = self.ran is None and not self.failed
 
-    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None) -> None:
         """Note what the step has cost."""
         seconds, calls = self.detour.spent()
         if self.overhead is not None:
-            self.overhead.note(own + seconds, wall, steps, calls)
+            self.overhead.note(own + seconds, wall, calls)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""

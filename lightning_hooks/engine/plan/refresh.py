@@ -33,6 +33,10 @@ class Refresh:
         self.requested = True
         self._idle.clear()
 
+    def forget(self) -> None:
+        """Forget what was called: other participants hook other modules."""
+        self._called.clear()
+
     def note(self, key: Hashable, called: set[int]) -> None:
         """Take in which hooked modules a step called.
 
