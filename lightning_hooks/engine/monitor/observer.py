@@ -140,14 +140,14 @@ class Observer(Participant):
         if factor != self.factor:
             self.factor = factor
             if self.overhead is not None:
-                self.overhead.begin_anew()
+                self.overhead.restart()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
             self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:
         """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""
-        wish = self.factor if self.overhead is None else self.overhead.wish(self.factor)
-        return self.table.merging(stop=self.failed, factor=wish)
+        wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
+        return self.table.merging(stop=self.failed, factor=wanted)
 
     def heed(self, merged: Merged) -> None:
         """Do what the ranks voted for in an exchange. All must do so at the same step, and all then widen alike.
