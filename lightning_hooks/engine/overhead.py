@@ -122,7 +122,9 @@ class Overhead:
         self.call = call
         self._is_watched = False
         self._reported = _Time()
-        self.restart()
+        self._watched = _Time()
+        self._unwatched = _Time()
+        self._is_first = True  # the first step prepares what the others reuse
 
     def begin(self) -> None:
         """A watched step begins; the others only `note`."""
@@ -168,7 +170,7 @@ class Overhead:
     def restart(self) -> None:
         """Forget the steps before: the intervals have changed."""
         self._watched, self._unwatched = _Time(), _Time()
-        self._is_first = True  # the first step prepares what the others reuse
+        self._is_first = True
 
 
 @lru_cache(maxsize=4)
