@@ -105,7 +105,7 @@ class HookManager:
         return any(each is participant for each, _ in self.active)
 
     def join(self, participant: Participant) -> None:
-        """Add a participant, at its place in the order."""
+        """Add a participant; hooks inside compiled code are placed now, all others when a step begins."""
         self.participants = sorted([*self.participants, participant], key=lambda each: each.order)
         self._installed.discard()
         _LIVE.add(self)
