@@ -185,7 +185,7 @@ class HooksCallback(EveryStage):
             return
         hook_manager.end_batch()
         self._finish_batch(trainer, "train", batch_idx)
-        if not hook_manager.active and not self._waits:
+        if hook_manager.idle and not self._waits:
             return
         step = hook_manager.step
         if step is None or trainer.fit_loop.epoch_loop._should_accumulate():

@@ -89,6 +89,12 @@ class HookManager:
         return None if opened is None else opened.step
 
     @property
+    def idle(self) -> bool:
+        """Whether a step of training is under way in which nobody acts."""
+        opened = self._open.get(TRAIN)
+        return opened is not None and not opened.active
+
+    @property
     def active(self) -> Active:
         """Who acts in the step of the current stage, each with the key of what it does."""
         opened = self._open.get(self.stage)
@@ -144,6 +150,7 @@ class HookManager:
             opened = self._begin_step(step, stage, reporting)
         if not opened.active:  # most steps, where few are watched: nothing is installed, measured or timed
             self._installed.remove()
+            self._installed.compiled_unchecked = True
             return
         with self._common_account:
             self._install()
