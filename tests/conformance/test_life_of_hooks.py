@@ -428,7 +428,7 @@ def test_gradient_transforms_leave_no_hook_between_batches(tmp_path: Path) -> No
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             counts.append(ours_on(pl_module))
 
-    ours = GradientTransforms([Apply(Scale(0.5), params="*", stage="backward")])
+    ours = GradientTransforms([Apply(Scale(0.5), params="*", when="backward")])
     trainer_of(tmp_path, Counts(), ours, accumulate_grad_batches=2).fit(Net(adamw), data(4))
     assert counts == [4, 0] * 4
 
