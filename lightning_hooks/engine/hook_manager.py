@@ -179,6 +179,7 @@ class HookManager:
             return False
         self.stage = TRAIN
         self._open[TRAIN] = self.resting = OpenStep(step, [])
+        self._hooks.look_again = True
         return True
 
     def _lap(self) -> None:
@@ -214,6 +215,7 @@ class HookManager:
                     participant.begin(step, stage, reporting)
         if not opened.active:
             self._hooks.off()
+            self._hooks.look_again = True
         elif opened.key != self._hooks.key:
             self._install()
         for participant in opened.actors:

@@ -52,7 +52,7 @@ class InstalledHooks:
         self.key: tuple[Any, ...] | None = None
         self.extras = Handles()
         self.final: Callable[[], Removable] | None = None
-        self.look_again = False  # for modules that were compiled meanwhile
+        self.look_again = False  # for modules compiled since: set where an epoch begins, and where a step has no hooks
         self._gate = gate
         self._optimizers = optimizers
         # Of the kind that came last: making hooks takes several times as long as putting them on.
