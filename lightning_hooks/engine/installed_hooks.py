@@ -86,10 +86,14 @@ class InstalledHooks:
         self.off()
         self.key = key  # first: what is interrupted is taken off again
         known = self._prepared
-        if known is None or known.key != key or known.called is not called or self.look_again:
+        if known is not None and (known.key != key or known.called is not called):
+            known = None
+        if known is None or self.look_again:
             self.look_again = False
             if self._compiled.changed():  # by somebody's on_train_start, say
                 self.place_inside(everybody)
+                known = None
+        if known is None:
             known = self._prepared = self._prepare(active, called, key)
         known.hooks.put_on(self._handles)
         for participant, wanted in active:
