@@ -345,6 +345,7 @@ class StatsMonitor(HooksCallback):
         except Exception as error:  # a device that failed; the exception of the fit says more
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
         self._leave(exception)
+        self._let_go()
 
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:

@@ -238,7 +238,8 @@ def test_a_failing_logger_detaches_the_monitor_and_training_goes_on(tmp_path: Pa
     trainer = trainer_of(tmp_path, monitor, other, logger=logger, max_epochs=2)
     with pytest.warns(UserWarning) as caught:
         trainer.fit(model, data())
-    said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    # Lightning warns of few workers of a data loader where there are more than two cores.
+    said = [str(w.message) for w in caught if issubclass(w.category, UserWarning) and "many workers" not in str(w.message)]
     assert said == ["a StatsMonitor stopped watching after OSError: no space left on device; training goes on"]
     assert trainer.global_step == 12
     assert [step for step, metrics in logger.ours if "grad_norm/body.0.weight" in metrics] == [0, 1]
