@@ -148,8 +148,9 @@ class HookManager:
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
             opened = self._begin_step(step, stage, reporting)
-        if not opened.active:  # most steps, where few are watched: nothing is installed, measured or timed
-            self._installed.remove()
+        if not opened.active:  # most steps, where few are watched: nothing is installed, and this is not timed
+            if self._installed.active is not None:
+                self._installed.remove()
             self._installed.compiled_unchecked = True
             return
         with self._common_account:
@@ -160,11 +161,12 @@ class HookManager:
 
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Harmless between batches."""
-        self.gate.shut()
         self._reopens = False
-        if self._installed.active is not None:
-            with self._common_account:
-                self._installed.remove()
+        if self._installed.active is None and not self.gate.open:
+            return
+        self.gate.shut()
+        with self._common_account:
+            self._installed.remove()
 
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
