@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.absent import AbsentParts
-from lightning_hooks.engine.monitor.optimizer_state import state_of
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reads import read, read_alone, read_changes
 from lightning_hooks.engine.monitor.param_rows import DueRows, ParamRows
@@ -21,7 +19,9 @@ from lightning_hooks.engine.monitor.row_visitor import Detour, RowVisitor
 from lightning_hooks.engine.monitor.snapshots import Snapshots
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
+from lightning_hooks.engine.phases import state_of
 from lightning_hooks.engine.plan.plan import FLOWING, Plan
+from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
@@ -98,7 +98,7 @@ class Observer(Participant):
             return None
         return self._due_at(step) or None
 
-    def rests_until(self, step: int) -> int | None:
+    def next_due(self, step: int) -> int | None:
         """The next step at which a schedule is due."""
         if self.gone or self.stage != "train":
             return None
@@ -116,7 +116,7 @@ class Observer(Participant):
             self._last_due = step, known
         return self._last_due[1]
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Start with an empty table."""
         self.schedules = self._due_at(step)
         if self.overhead is not None:
@@ -135,11 +135,11 @@ class Observer(Participant):
             self.ran = None
         self.detour.direct = self.ran is None and not self.failed
 
-    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Note what the step has cost."""
         seconds, calls = self.detour.spent()
         if self.overhead is not None:
-            self.overhead.lap(own + seconds, wall, steps, calls)
+            self.overhead.note(own + seconds, wall, steps, calls)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
@@ -170,7 +170,7 @@ class Observer(Participant):
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
-    def ended(self) -> None:
+    def end_step(self) -> None:
         """Say which parts no module had."""
         self.absent.warn()
 
@@ -178,7 +178,7 @@ class Observer(Participant):
         """Those of its rows."""
         return (row.target for row in self.plan.rows)
 
-    def renewed(self) -> None:
+    def refreshed(self) -> None:
         """Find rows by the parameters that there are now."""
         self._params.renew()
         self._snapshots.clear()
@@ -217,7 +217,7 @@ class Observer(Participant):
                     if parameter.grad is not None:
                         self.pairs.take(row, parameter.grad if memo.scale is None else parameter.grad / memo.scale)
 
-    def at_final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Read `final_grad`."""
         self._read(optimizer, "final_grad", memo, _GRAD, memo.scale)
 
@@ -260,7 +260,7 @@ class Observer(Participant):
     def _state(self, optimizer: HasParameters, tensor: str, parameter: nn.Parameter) -> Tensor | None:
         """A tensor of the optimizer's state; None where there is none and every rule that asks for it allows that."""
         try:
-            return state_of(optimizer, parameter, tensor.removeprefix("state."))
+            return state_of(optimizer, parameter, None, tensor.removeprefix("state."))
         except RuleError as error:
             asking = [(i, known.rule) for i, known in enumerate(self.plan.rules) if tensor in (known.rule.tensors or ())]
             position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])

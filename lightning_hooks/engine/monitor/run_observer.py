@@ -43,7 +43,7 @@ class RunObserver(Observer):
         """Every batch of its stage."""
         return _ALWAYS if stage == self.stage and not self.gone else None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Go on filling the table: the run is the step."""
         self.follow()
 
