@@ -14,11 +14,10 @@ import yaml
 from torch import nn
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks.activations import ActivationTransforms
 from lightning_hooks.callbacks.capture import ActivationCapture
 from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
-from lightning_hooks.callbacks.transforms import GradientTransforms
+from lightning_hooks.callbacks.transforms import ActivationTransforms, GradientTransforms
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.reading import init_args
