@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -358,6 +359,19 @@ class HooksCallback(Callback):
     @override
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end_run(trainer, "predict")
+
+
+def options_repr(callback: HooksCallback, kind: type[HooksCallback], **normalised: Any) -> str:
+    """The call that makes a callback, with the arguments that differ from their defaults.
+
+    Args:
+        callback: with an attribute for each argument of `kind`.
+        kind: its public class.
+        normalised: what the attributes hold for a default that is converted.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
+    shown = [f"{k}={getattr(callback, k)!r}" for k, default in defaults.items() if getattr(callback, k) != default]
+    return f"{kind.__name__}({', '.join(shown)})"
 
 
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:

@@ -46,7 +46,7 @@ def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
         where: who asks, for messages.
 
     Raises:
-        RuleError: no such file, no list of callbacks in it, or a callback that cannot be made.
+        RuleError: no such file, no list of callbacks in it, or an invalid callback.
     """
     file = Path(path)
     if not file.is_file():
@@ -82,7 +82,7 @@ def _callback(item: Any, where: str) -> HooksCallback:
 
 
 def _check_statistics(monitor: StatsMonitor) -> None:
-    """Names of statistics are resolved together with a model; here one without layers, in which no pattern can match."""
+    """Statistics are resolved against a model: here one without layers, in which no pattern can match."""
     rules = [dataclasses.replace(rule, strict=False) for rule in monitor.watch or ()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -104,7 +104,7 @@ def check_config(arguments: list[str]) -> None:
         arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
 
     Raises:
-        RuleError: a callback of ours that cannot be made, with the place of the wrong value.
+        RuleError: an invalid callback of this package, with the key of the invalid value.
     """
     for position, argument in enumerate(arguments):
         flag, _, value = argument.partition("=")

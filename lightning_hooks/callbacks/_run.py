@@ -40,7 +40,7 @@ def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterab
 
 
 def begin_run(hook_manager: HookManager, trainer: Trainer, ours_of: OursOf) -> None:
-    """Pause the hooks of other runs that work on the model, and put the guard in place; closing the hook manager ends both."""
+    """Pause the hooks of outer runs on the same model, and install the guard; closing the hook manager undoes both."""
     for outer in live_hook_managers(hook_manager.model):
         if owner_of(outer) is not trainer and is_running(owner_of(outer)):
             hook_manager.run_handles.keep(_Interruption(outer))

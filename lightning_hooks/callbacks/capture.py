@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
 from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
@@ -114,23 +114,7 @@ class ActivationCapture(HooksCallback):
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults: dict[str, Any] = {
-            "modules": None,
-            "tensor": "output",
-            "types": None,
-            "leaves": False,
-            "every_n_steps": None,
-            "stages": ("train",),
-            "reduce": None,
-            "dtype": None,
-            "max_bytes": None,
-            "batches_per_file": 32,
-            "folder": None,
-            "tensorboard": False,
-            "strict": True,
-        }
-        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
-        return f"ActivationCapture({', '.join(shown)})"
+        return options_repr(self, ActivationCapture, stages=("train",))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""

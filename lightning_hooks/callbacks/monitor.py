@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
 from lightning_hooks.callbacks._checks import check_options, refuse_changed_sums, refuse_common_tags, refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._trainer import current_step
@@ -98,19 +98,7 @@ class StatsMonitor(HooksCallback):
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults: dict[str, Any] = {
-            "watch": None,
-            "every_n_steps": 1,
-            "stages": ("train",),
-            "scalars": [],
-            "max_scalars": 500,
-            "prefix": "",
-            "on_error": "raise",
-            "max_overhead": None,
-            "consumers": [],
-        }
-        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
-        return f"StatsMonitor({', '.join(shown)})"
+        return options_repr(self, StatsMonitor, scalars=[], consumers=[])
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
@@ -202,7 +190,7 @@ class StatsMonitor(HooksCallback):
 
     @property
     def _trained(self) -> Producer | None:
-        """What publishes the steps of training."""
+        """The producer of the steps of training."""
         return self._producers.get("train")
 
     @property
@@ -269,10 +257,10 @@ class StatsMonitor(HooksCallback):
                 producer.end(step, reports, hook_manager.phases.scale)
                 if not observer.calls_checked:
                     observer.warn_uncalled(hook_manager.called)
-            self._widening.say(observer)
+            self._widening.warn(observer)
 
     def _flush(self) -> None:
-        """Publish the steps that have ended and whose numbers were on their way from a device."""
+        """Publish the steps that have ended and whose tables were still being copied from a device."""
         producer = self._trained
         if producer is not None and producer.waits:
             with producer.guard():
@@ -291,7 +279,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._flush()  # what was trained before is written before
+        self._flush()  # steps of training before are written first
         super()._start_run(trainer, pl_module, stage)
 
     @override
@@ -309,7 +297,7 @@ class StatsMonitor(HooksCallback):
         """Called when the fit failed or was interrupted: write the last step that ended, leave no hook."""
         try:
             self._flush()
-        except Exception as error:  # a device that failed; the exception of the fit says more
+        except Exception as error:  # of a device; the exception of the fit is more useful
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
         super().on_exception(trainer, pl_module, exception)
 
@@ -333,6 +321,6 @@ class StatsMonitor(HooksCallback):
 
 
 def _flows_forward(rule: Watch) -> bool:
-    """Whether a rule asks for what there is outside training too."""
+    """Whether a rule asks for tensors that exist outside training too."""
     tensors = rule.tensors or ("output",)
     return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)

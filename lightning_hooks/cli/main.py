@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, so a config may name what lies here
+        sys.path.insert(0, os.getcwd())  # as for a script: the config may name modules in this folder
     try:
         commands[command](rest)
     except HooksError as error:

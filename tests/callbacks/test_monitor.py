@@ -13,7 +13,6 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
-from lightning_hooks.engine.monitor.observer import Observer
 from tests.callbacks.models import (
     Gan,
     Memory,
@@ -216,21 +215,6 @@ def test_every_n_steps(tmp_path: Path, schedule: Any, steps: list[int]) -> None:
     monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")], every_n_steps=schedule)
     memory, _ = watch_fit(tmp_path, Net(), monitor, max_epochs=2)
     assert memory.steps == steps and bool(monitor.latest) == bool(steps)
-
-
-def test_a_monitor_begins_only_the_steps_that_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[int] = []
-    method = Observer.begin
-
-    def noting(self: Observer, step: int, stage: str, reporting: bool) -> None:
-        begun.append(step)
-        method(self, step, stage, reporting)
-
-    monkeypatch.setattr(Observer, "begin", noting)
-    rule = Watch(params="*", tensors="grad", stats="norm")
-    first, second = StatsMonitor([rule], every_n_steps=5), StatsMonitor([rule], every_n_steps=[7], prefix="b/")
-    trainer_of(tmp_path, first, second, max_epochs=2).fit(Net(), data())
-    assert begun == [4, 7, 9]
 
 
 def test_a_rules_own_schedule_goes_before_the_monitors(tmp_path: Path) -> None:
