@@ -13,18 +13,14 @@ from typing import Any
 import yaml
 from torch import nn
 
+from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks.capture import ActivationCapture
-from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
-from lightning_hooks.callbacks.transforms import ActivationTransforms, GradientTransforms
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.reading import init_args
 
-_KNOWN: dict[str, type[HooksCallback]] = {
-    kind.__name__: kind for kind in (ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor)
-}
+_KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
 
 
 class _Loader(yaml.SafeLoader):

@@ -51,7 +51,9 @@ class HooksGuard(Callback):
     """The first callback of a trainer while hooks may be on its model: it takes them off before anybody can copy the model.
 
     Lightning calls callbacks in their order, and an error in one keeps it from calling those behind it: only the first one
-    knows for sure that a batch, or the run, is over. Lightning's own tuner puts its callbacks there in the same way.
+    knows for sure that a batch, or the run, is over. The hook manager cannot know it by itself: with manual optimization
+    further backwards may follow any optimizer step, and with gradient accumulation a batch has no step. Lightning's own tuner
+    puts its callbacks first in the same way.
     """
 
     def __init__(self, trainer: Trainer, hook_manager: HookManager, ours_of: OursOf) -> None:
