@@ -134,8 +134,8 @@ class Note(StatsMonitor):
     def __init__(self, watch: Any, **options: Any) -> None:
         super().__init__(watch, max_scalars=10_000, **options)
 
-    def _finish(self, trainer: Any, step: int) -> None:
-        super()._finish(trainer, step)
+    def _end_step(self, trainer: Any, step: int) -> None:
+        super()._end_step(trainer, step)
         record = {tag: value for tag, value in self.latest.items() if tag != "hooks/overhead"}  # a time
         self.__dict__.setdefault("records", []).append(record)
         self.__dict__.setdefault("graphs", []).append(counters["stats"]["unique_graphs"])
