@@ -279,7 +279,7 @@ class StatsMonitor(HooksCallback):
     @property
     @override
     def _waits(self) -> bool:
-        return self._trained is not None and self._trained.waits
+        return self._trained is not None and self._trained.is_pending
 
     @override
     def _finish(self, trainer: Trainer, step: int) -> None:
@@ -287,12 +287,12 @@ class StatsMonitor(HooksCallback):
         if producer is None or hook_manager is None:
             return
         observer = producer.observer
-        acts = not observer.gone and hook_manager.acts(observer)
-        if not acts and not producer.waits:
+        acts = not observer.stopped and hook_manager.acts(observer)
+        if not acts and not producer.is_pending:
             return
         with producer.guard():
             if not acts:
-                producer.heed()
+                producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
                 producer.end(step, reports, hook_manager.moments.scale)
@@ -303,9 +303,9 @@ class StatsMonitor(HooksCallback):
     def _settle(self) -> None:
         """Publish the steps that have ended and whose numbers were on their way from a device."""
         producer = self._trained
-        if producer is not None and producer.waits:
+        if producer is not None and producer.is_pending:
             with producer.guard():
-                producer.settle()
+                producer.publish_pending()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -349,7 +349,7 @@ class StatsMonitor(HooksCallback):
     @override
     def _finish_run(self, trainer: Trainer, stage: str) -> None:
         producer = self._producers.get(stage)
-        if producer is None or producer.observer.gone:
+        if producer is None or producer.observer.stopped:
             return
         observer = producer.observer
         assert isinstance(observer, RunObserver)
@@ -357,7 +357,7 @@ class StatsMonitor(HooksCallback):
             try:
                 producer.end(current_step(trainer), {})
             finally:
-                observer.start_anew()
+                observer.clear()
         except Exception as error:
             observer.fail(error)
 

@@ -1,8 +1,8 @@
-"""Gradients seen in pairs: with the one of the watched step before, and as the parts that a step sums up."""
+"""Gradients compared in pairs: with that of the watched step before, and with those of the micro-batches of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class PairWatch:
         self._now: dict[int, Tensor] = {}
 
     def begin(self) -> None:
-        """A watched step begins: what was seen last is the one before."""
+        """A watched step begins: the gradients that were kept last are those of the step before."""
         self._before.update(self._now)
         self._now = {}
 
@@ -57,13 +57,21 @@ class PairWatch:
             if due(row):
                 yield row.target.value, _Part(self.table, row, say)
 
-    def take(self, row: int, gradient: Tensor) -> None:
-        """Compare the gradient of a step with the one before, and keep a copy of it.
+    @torch.no_grad()
+    def compare(self, parameters: Sequence[nn.Parameter], rows: Sequence[int], scale: Tensor | None) -> None:
+        """Compare the gradients of a step with those of the step before, and keep copies of them.
 
         Args:
-            row: the index of the parameter's gradient.
-            gradient: of the step; one that is sparse or of a type of its own is not compared.
+            parameters: whose gradients.
+            rows: their indices.
+            scale: the loss scale by which the gradients are still multiplied, if they are.
         """
+        for parameter, row in zip(parameters, rows, strict=True):
+            if parameter.grad is not None:
+                self._compare(row, parameter.grad if scale is None else parameter.grad / scale)
+
+    def _compare(self, row: int, gradient: Tensor) -> None:
+        # One that is sparse or of a type of its own is not compared.
         if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
             return
         before = self._before.get(row)
