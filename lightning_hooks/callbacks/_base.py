@@ -27,8 +27,8 @@ from lightning_hooks.callbacks._trainer import (
 )
 from lightning_hooks.callbacks._wrapped import WrappedHook
 from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
-from lightning_hooks.engine.match_report import Match
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.errors import RuleError, UnsupportedError
 
 _OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
@@ -118,10 +118,10 @@ class HooksCallback(EveryStage):
             participant.order = (position, i)
             hook_manager.join(participant)
             self._participants.append(participant)
-        if self._wants_final and hook_manager.final is None:
+        if self._wants_final and hook_manager.final_hook is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            hook_manager.final = WrappedHook(pl_module, name, hook_manager).install
+            hook_manager.final_hook = WrappedHook(pl_module, name, hook_manager).install
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
         name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
@@ -151,15 +151,14 @@ class HooksCallback(EveryStage):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before an epoch, which is when models are changed: look at the first batch whether this one was."""
         if self._hook_manager is not None:
-            self._hook_manager.renewal.want()
+            self._hook_manager.refresh.request()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._hook_manager is not None:
             step = current_step(trainer)
-            if not self._hook_manager.rests(step):
-                self._hook_manager.begin(step, reporting=is_log_step(trainer, step))
+            self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -184,23 +183,22 @@ class HooksCallback(EveryStage):
         hook_manager = self._hook_manager
         if hook_manager is None:
             return
-        if hook_manager.resting is None:
-            hook_manager.suspend()
+        hook_manager.end_batch()
         self._finish_batch(trainer, "train", batch_idx)
-        if hook_manager.resting is not None and not self._waits:
+        if hook_manager.idle and not self._waits:
             return
         step = hook_manager.step
         if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         self._finish(trainer, step)
         if hook_manager.participants and hook_manager.participants[-1] in self._participants:
-            hook_manager.end()
+            hook_manager.end_step()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch, also one that a callback cut short: close the gate."""
         if self._hook_manager is not None:
-            self._hook_manager.suspend()
+            self._hook_manager.end_batch()
 
     @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -212,12 +210,12 @@ class HooksCallback(EveryStage):
     @override
     def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
         if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
-            self._hook_manager.begin(batch_number(trainer, stage), stage=stage)
+            self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
     @override
     def _end_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
         if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
-            self._hook_manager.suspend()
+            self._hook_manager.end_batch()
             self._finish_batch(trainer, stage, batch_idx, dataloader_idx)
 
     @override
@@ -226,7 +224,7 @@ class HooksCallback(EveryStage):
             return
         if not trainer.sanity_checking:
             self._finish_run(trainer, stage)
-        self._hook_manager.end(stage)
+        self._hook_manager.end_step(stage)
         if not in_fit(trainer):
             self._leave()
 
@@ -257,7 +255,7 @@ class HooksCallback(EveryStage):
         """Called with a checkpoint, before or after the fit starts: go on counting."""
         self._scaler.load(checkpoint)
         if self._hook_manager is not None:  # intervals may be others than before
-            self._hook_manager.wake()
+            self._hook_manager.reschedule()
 
     def _leave(self) -> None:
         self._scaler.stop()
@@ -292,9 +290,9 @@ class HooksCallback(EveryStage):
         hook_manager = HookManager(pl_module, optimizers)
         for outer in live_hook_managers(pl_module):
             if _owner(outer) is not trainer and is_running(_owner(outer)):
-                hook_manager.extras.keep(_Interruption(outer))
+                hook_manager.run_handles.keep(_Interruption(outer))
         _OWNERS[hook_manager] = known
-        hook_manager.extras.keep(First(trainer, hook_manager).install())
+        hook_manager.run_handles.keep(First(trainer, hook_manager).install())
         return hook_manager
 
 

@@ -52,8 +52,8 @@ class First(EveryStage):
 
     def _suspend(self) -> None:
         hook_manager = self._hook_manager()
-        if hook_manager is not None and hook_manager.resting is None:
-            hook_manager.suspend()
+        if hook_manager is not None:
+            hook_manager.end_batch()
 
     @override
     def on_train_batch_end(

@@ -60,7 +60,7 @@ class WrappedHook:
             result = self._method(self._module(), optimizer, *args, **kwargs)
         hook_manager = self._hook_manager()
         if hook_manager is not None:
-            hook_manager.moment("at_final", optimizer)
+            hook_manager.phase("final", optimizer)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

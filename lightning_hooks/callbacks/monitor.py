@@ -19,11 +19,11 @@ from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.callbacks._widening import Widening
 from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.match_report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.monitor.run_observer import RunObserver, forward_plan
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan.match_report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import DEFAULT_WATCH, resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
@@ -295,7 +295,7 @@ class StatsMonitor(HooksCallback):
                 producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports, hook_manager.moments.scale)
+                producer.end(step, reports, hook_manager.phases.scale)
                 if not observer.calls_checked:
                     observer.warn_uncalled(hook_manager.called)
             self._widening.say(observer)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
@@ -57,11 +57,11 @@ class CaptureParticipant(Participant):
         """Every step of the schedule, in the stages."""
         return "always" if stage in self.stages and self.schedule.due(step) else None
 
-    def rests_until(self, step: int) -> int | None:
+    def next_due(self, step: int) -> int | None:
         """The next step of the schedule, if it captures in training."""
         return self.schedule.next(step) if "train" in self.stages else None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Note what is captured now."""
         self.now = (step, stage)
 
@@ -78,7 +78,7 @@ class CaptureParticipant(Participant):
                 stacklevel=2,
             )
 
-    def ended(self) -> None:
+    def end_step(self) -> None:
         """Say which parts no module had."""
         self.absent.warn()
 

@@ -36,32 +36,32 @@ class HookManager:
         self.meter = Meter()
         self.participants: list[Participant] = []
         self.stage = TRAIN
-        self.renewal = Refresh(model)
+        self.refresh = Refresh(model)
         self._open: dict[str, OpenStep] = {}
         self._like: dict[str, OpenStep] = {}  # the last step of each stage, which the next one is most often like
         self._called: dict[str, set[int]] = {}
         self._hooks = InstalledHooks(model, self.gate, optimizers)
-        self.moments = Phases()
+        self.phases = Phases()
         self._pauses = 0
         self._reopen = False
         self.resting: OpenStep | None = None
         """The step of training that is under way or was the last, where nobody acts in it and no hook is left from another."""
         self._rested = 0  # steps since the last that was begun
-        self._rests_until: float = 0  # nobody acts in a step before this one
+        self._next_due: float = 0  # nobody acts in a step before this one
 
     @property
-    def extras(self) -> Handles:
+    def run_handles(self) -> Handles:
         """Handles of what stays as long as this."""
-        return self._hooks.extras
+        return self._hooks.run_handles
 
     @property
-    def final(self) -> Callable[[], Removable] | None:
-        """Puts on what calls the moment `at_final`, where anybody needs it; its handle takes it off."""
-        return self._hooks.final
+    def final_hook(self) -> Callable[[], Removable] | None:
+        """Puts on what calls the moment `final`, where anybody needs it; its handle takes it off."""
+        return self._hooks.final_hook
 
-    @final.setter
-    def final(self, place: Callable[[], Removable]) -> None:
-        self._hooks.final = place
+    @final_hook.setter
+    def final_hook(self, place: Callable[[], Removable]) -> None:
+        self._hooks.final_hook = place
 
     @property
     def step(self) -> int | None:
@@ -88,7 +88,7 @@ class HookManager:
     def join(self, participant: Participant) -> None:
         """Take a participant in, at its place in the order."""
         self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
-        self.wake()
+        self.reschedule()
         self._hooks.forget()
         _LIVE.add(self)
         participant.account = Account(self.meter)
@@ -98,7 +98,7 @@ class HookManager:
     def leave(self, participant: Participant) -> None:
         """Let a participant go; the others have their hooks again at once. The last one turns out the lights."""
         participant.left()
-        self.wake()
+        self.reschedule()
         self._like.clear()
         self.participants = [p for p in self.participants if p is not participant]
         for opened in self._open.values():
@@ -111,7 +111,12 @@ class HookManager:
             if placed:
                 self._install()
 
-    def rests(self, step: int) -> bool:
+    @property
+    def idle(self) -> bool:
+        """Whether nobody acts in the step of training that is under way, and no hook is left from another."""
+        return self.resting is not None
+
+    def _rests(self, step: int) -> bool:
         """Whether nobody acts in a step of training, nor did in the one before: then there is nothing to begin or to end.
 
         Where only some steps are watched most are such ones, and they should cost nothing that can be measured.
@@ -120,32 +125,32 @@ class HookManager:
             step: the number of the step.
         """
         resting = self.resting
-        if resting is None or self.renewal.wanted:
+        if resting is None or self.refresh.requested:
             return False
         if step == resting.step:
             return True
-        known = resting.step < step < self._rests_until  # a loop that is turned back asks anew
+        known = resting.step < step < self._next_due  # a loop that is turned back asks anew
         if not known and self._is_due(step):
             return False
         if not known:
-            answers = [participant.rests_until(step + 1) for participant in self.participants]
-            self._rests_until = min((at for at in answers if at is not None), default=inf)
+            answers = [participant.next_due(step + 1) for participant in self.participants]
+            self._next_due = min((at for at in answers if at is not None), default=inf)
         resting.step = step
         self._rested += 1
         return True
 
-    def wake(self) -> None:
+    def reschedule(self) -> None:
         """Look at the next step anew: who takes part in training, or when, may have changed, or something else goes on."""
         self.resting = None
-        self._rests_until = 0
+        self._next_due = 0
 
     def interrupt(self) -> None:
         """Something that is no step of training begins, a validation for one: training is not watched meanwhile."""
-        self.suspend()
-        self.wake()
+        self.end_batch()
+        self.reschedule()
         self.meter.interrupt()
 
-    def begin(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
+    def begin_batch(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
         """Open the gate for a batch; at the first batch of a step decide who acts and put the hooks in place.
 
         Args:
@@ -153,7 +158,7 @@ class HookManager:
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
         """
-        if self._pauses:
+        if self._pauses or (stage == TRAIN and self._rests(step)):
             return
         opened = self._open.get(stage)
         fresh = opened is None or opened.step != step
@@ -161,7 +166,7 @@ class HookManager:
             self._lap()
         if stage == TRAIN and self._nobody_acts(step, fresh):
             return
-        self.wake()
+        self.reschedule()
         with self.meter.common if stage == TRAIN else self.meter.aside:
             self._begin(step, stage, reporting)
 
@@ -171,7 +176,7 @@ class HookManager:
 
     def _nobody_acts(self, step: int, fresh: bool) -> bool:
         """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do."""
-        if self._hooks.key is not None or self.renewal.wanted:
+        if self._hooks.key is not None or self.refresh.requested:
             return False
         if not fresh:
             return not self._open[TRAIN].active
@@ -182,17 +187,17 @@ class HookManager:
         return True
 
     def _lap(self) -> None:
-        wall, common = self.meter.lap(), self.meter.common.take()
+        wall, common = self.meter.next_step(), self.meter.common.take()
         steps, self._rested = 1 + self._rested, 0
         for participant in self.participants:
-            participant.lap(participant.account.take() + common, wall, steps)
+            participant.note_cost(participant.account.take() + common, wall, steps)
 
     def _begin(self, step: int, stage: str, reporting: bool) -> None:
         self.stage = stage
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
-            if self.renewal.wanted:
-                self._renew()
+            if self.refresh.requested:
+                self._refresh()
             active: list[tuple[Participant, Hashable]] = []
             for participant in self.participants:  # a comprehension would be one more call at every step
                 key = participant.due(step, stage)
@@ -205,19 +210,19 @@ class HookManager:
             opened.open_anew(step)
             self._open[stage] = opened
             if stage == TRAIN:
-                self.moments.clear()
+                self.phases.clear()
             # Where a monitor takes part the reports are in its event, and nowhere else.
             reporting = opened.reports or (reporting and not any(participant.reports for participant in self.participants))
             reporting = reporting and stage == TRAIN
             for participant in opened.actors:
                 with participant.account:
-                    participant.begin(step, stage, reporting)
+                    participant.begin_step(step, stage, reporting)
         if not opened.active:
             self._hooks.off()
         elif opened.key != self._hooks.key:
             self._install()
         for participant in opened.actors:
-            participant.batch()
+            participant.begin_batch()
         if opened.active:
             self._hooks.begin_batch()
         elif stage == TRAIN:
@@ -228,36 +233,36 @@ class HookManager:
         self.gate.shut()
         self._reopen = False
 
-    def suspend(self) -> None:
+    def end_batch(self) -> None:
         """A batch is over: close the gate and take the hooks off, so that nothing of ours gets into a copy of the model."""
         self.shut()
         if self._hooks.key is not None:
             with self.meter.common if self.stage == TRAIN else self.meter.aside:
                 self._hooks.off()
 
-    def end(self, stage: str = TRAIN) -> None:
+    def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage: close the gate, forget what only lived in it."""
         self.shut()
-        self.wake()
+        self.reschedule()
         opened = self._open.pop(stage, None)
         if opened is not None and not opened.active:
-            self.moments.clear()
+            self.phases.clear()
             return
         with self.meter.common if stage == TRAIN else self.meter.aside:
             if stage == TRAIN:
-                self.moments.clear()
+                self.phases.clear()
                 if opened is not None:
-                    self.renewal.note(opened.key, opened.called)
+                    self.refresh.note(opened.key, opened.called)
             self._hooks.end_step()
             for participant in opened.actors if opened is not None else ():
-                participant.ended()
+                participant.end_step()
 
     def pause(self, paused: bool) -> None:
         """Take the hooks off, or, when the outermost pause ends, put back those of a step that is still open."""
         if paused and not self._pauses:
             self._reopen = self.gate.open
             self.gate.shut()
-            self.wake()
+            self.reschedule()
             self._hooks.off()
             self._hooks.off_inside()
         self._pauses += 1 if paused else -1
@@ -271,13 +276,13 @@ class HookManager:
     def close(self) -> None:
         """Take everything away; harmless the second time."""
         self.gate.shut()
-        self.wake()
+        self.reschedule()
         self._hooks.forget()
         self._hooks.off_inside()
-        self.extras.close()
+        self.run_handles.close()
         for participant in self.participants:
             participant.left()
-        self.moments.clear()
+        self.phases.clear()
         self._open.clear()
         self._like.clear()
         _LIVE.discard(self)
@@ -287,16 +292,16 @@ class HookManager:
         if self.gate.open:
             actors = self._actors
             if participant in actors:
-                self.moments.before_step(participant, optimizer, actors)
+                self.phases.before_step(participant, optimizer, actors)
 
-    def moment(self, name: str, optimizer: HasParameters) -> None:
-        """Let every active participant look at a moment: `at_final`, `before_update` or `after_update`."""
+    def phase(self, name: str, optimizer: HasParameters) -> None:
+        """Let every active participant look at a moment: `final`, `before_update` or `after_update`."""
         if self.gate.open:
-            self.moments.at(name, optimizer, self._actors)
+            self.phases.at(name, optimizer, self._actors)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
-        self.moments.scaled_by(scale, self._actors)
+        self.phases.scaled_by(scale, self._actors)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants, for whoever writes the step first."""
@@ -306,11 +311,11 @@ class HookManager:
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         self._hooks.look_again = True
-        if self.renewal.renew(target for participant in self.participants for target in participant.all_targets()):
+        if self.refresh.run(target for participant in self.participants for target in participant.all_targets()):
             for participant in self.participants:
-                participant.renewed()
+                participant.refreshed()
             self._hooks.forget()
         elif self._hooks.compiled_anew():
             self._hooks.forget()
@@ -324,7 +329,7 @@ class HookManager:
     def _install(self) -> None:
         opened = self._open.get(self.stage)
         if opened is not None and opened.active:
-            self._hooks.put(opened.active, opened.called, opened.key, self.participants, self.moment)
+            self._hooks.put(opened.active, opened.called, opened.key, self.participants, self.phase)
 
 
 def live_hook_managers(model: nn.Module) -> list[HookManager]:

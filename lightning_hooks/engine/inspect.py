@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import live_hook_managers
-from lightning_hooks.engine.match_report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.plan.match_report import Match, hooks_report, links_report, plan_report
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError

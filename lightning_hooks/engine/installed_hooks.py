@@ -40,7 +40,7 @@ class InstalledHooks:
     """Owns every hook and handle of a model.
 
     `key` tells what the hooks that are on are for; None where none is on, as between two batches. Those inside compiled code
-    stay on. `extras` are the handles of what is no hook on the model; `final` puts on what calls the moment `at_final`.
+    stay on. `run_handles` are the handles of what is no hook on the model; `final` puts on what calls the moment `at_final`.
 
     Args:
         model: the root module.
@@ -50,8 +50,8 @@ class InstalledHooks:
 
     def __init__(self, model: nn.Module, gate: Gate, optimizers: Callable[[], Sequence[Optimizer]]) -> None:
         self.key: tuple[Any, ...] | None = None
-        self.extras = Handles()
-        self.final: Callable[[], Removable] | None = None
+        self.run_handles = Handles()
+        self.final_hook: Callable[[], Removable] | None = None
         self.look_again = False  # for modules that were compiled meanwhile
         self._gate = gate
         self._optimizers = optimizers
@@ -62,7 +62,7 @@ class InstalledHooks:
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = ParameterHooks(model, gate, self._handles, self._step_handles)
         # Knows the hooked objects weakly, as handles do: the model can be collected, and a lost hook manager leaves no hook.
-        closing = [self._handles, self._step_handles, self.extras]
+        closing = [self._handles, self._step_handles, self.run_handles]
         finalizer = finalize(self, _leave_nothing, gate, closing)
         finalizer.atexit = False
 
@@ -97,8 +97,8 @@ class InstalledHooks:
         if any(participant.needs_updates for participant, _ in active):
             for optimizer in self._optimizers():
                 hook_updates(optimizer, moment, self._handles)
-        if self.final is not None:
-            self._handles.keep(self.final())
+        if self.final_hook is not None:
+            self._handles.keep(self.final_hook())
 
     def _prepare(self, active: Active, called: set[int], key: tuple[Any, ...]) -> _Prepared:
         parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
@@ -133,7 +133,7 @@ class InstalledHooks:
         self._step_handles.close()
 
     def off(self) -> None:
-        """Take everything off but what is inside compiled code, and the extras."""
+        """Take everything off but what is inside compiled code, and the run_handles."""
         for_each(call, [self._handles.close, self._step_handles.close])
         self.key = None  # only now: what was interrupted is done again
 

@@ -46,7 +46,7 @@ class Meter:
         self._began: float | None = None
         self._stopped: float | None = None
 
-    def lap(self) -> float | None:
+    def next_step(self) -> float | None:
         """A step of training begins: the seconds of the one before, from start to start; None where that is not known."""
         now = self.clock()
         wall = self._stopped if self._began is None else now - self._began
@@ -114,7 +114,7 @@ class Overhead:
         """A watched step begins."""
         self._watched = True
 
-    def lap(self, own: float, wall: float | None, steps: int = 1, calls: int = 0) -> None:
+    def note(self, own: float, wall: float | None, steps: int = 1, calls: int = 0) -> None:
         """A step is over.
 
         Args:

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.shared_visitor import Part, SharedVisitor
+from lightning_hooks.engine.participant import Part
+from lightning_hooks.engine.sites import visitor_of
 from lightning_hooks.hooks import Gate, GradHook, Handles, OurHook
 
 
@@ -46,7 +47,7 @@ class ParameterHooks:
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
             elif parameter.requires_grad and ("param", key) not in self._handles:
-                self._handles.keep(parameter.register_hook(GradHook([SharedVisitor(parts)], self._gate)), key=("param", key))
+                self._handles.keep(parameter.register_hook(GradHook([visitor_of(parts)], self._gate)), key=("param", key))
         if lazy:  # it gets its shape in the forward pass, when its module is called
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():

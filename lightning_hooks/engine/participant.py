@@ -8,10 +8,30 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from lightning_hooks.engine.overhead import Account
-from lightning_hooks.engine.shared_visitor import Part
 from lightning_hooks.hooks import CallAction, Gate, Handles
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.measurement import Measurement
+
+
+class Looks(Protocol):
+    """A part that looks at a tensor: `see` where it is alone with it, `look` where others share the measurement."""
+
+    changes: bool
+
+    def look(self, look: Measurement) -> None: ...
+
+    def see(self, tensor: Tensor) -> None: ...
+
+
+class Changes(Protocol):
+    """A part that may replace a tensor."""
+
+    changes: bool
+
+    def change(self, tensor: Tensor) -> Tensor | None: ...
+
+
+Part = Looks | Changes
 
 
 class ModulePart(NamedTuple):
@@ -64,7 +84,7 @@ class Participant:
         """
         raise NotImplementedError
 
-    def rests_until(self, step: int) -> int | None:
+    def next_due(self, step: int) -> int | None:
         """From a step of training on, the first at which it may do something; None where it never does again.
 
         Args:
@@ -82,7 +102,7 @@ class Participant:
         """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
         return ()
 
-    def renewed(self) -> None:
+    def refreshed(self) -> None:
         """Called when targets hold other objects than before: forget what was derived from those."""
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
@@ -96,10 +116,10 @@ class Participant:
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """Register what only torch itself can place, in the order of the participants."""
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Called when a step that is due begins."""
 
-    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
         """Called when a step of training is over because the next begins, whether or not it was due.
 
         Args:
@@ -108,16 +128,16 @@ class Participant:
             steps: of how many steps this is the time; where nobody acts, several are one.
         """
 
-    def batch(self) -> None:
+    def begin_batch(self) -> None:
         """Called when a batch of a step that is due begins."""
 
-    def ended(self) -> None:
+    def end_step(self) -> None:
         """Called when a step in which it acted has ended."""
 
     def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
 
-    def at_final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called with the gradients that the optimizer will consume."""
 
     def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:

@@ -1,18 +1,86 @@
-"""The moments around an optimizer's step: what is shared between those who look at them."""
+"""The phases of an optimizer's step, which tensors of parameters exist in which, and what participants share in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks import rules
 from lightning_hooks.engine.participant import HasParameters, Participant, PhaseMemo
+from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.hooks import Handles, OurHook
 
-_READ_AT = {"at_final": ("final_grad",), "after_update": ("update", "state")}
+PHASES: Final = ("before_step", "final", "before_update", "after_update")
+"""In their order: gradients are accumulated, unscaled and averaged; clipped and changed; the parameters are still the old
+ones; the parameters are the new ones. Participants have a method of the name of each."""
+
+
+class ParamTensor(NamedTuple):
+    """Where a tensor of a parameter comes from.
+
+    Args:
+        phase: in which it exists.
+        value: of an optimizer, a parameter, its copy from `before_update` and the key of a state; None where there is none.
+        scaled: whether an optimizer that unscales inside its step is still to divide it by the loss scale.
+        copied: whether it needs the copy.
+    """
+
+    phase: str
+    value: Callable[[Any, nn.Parameter, Tensor | None, str], Tensor | None]
+    scaled: bool = False
+    copied: bool = False
+
+
+def _update(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
+    # In float32 at least: the difference of two numbers of half precision need not be one.
+    wide = torch.promote_types(parameter.dtype, torch.float32)
+    return None if before is None else parameter.detach().to(wide) - before
+
+
+def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
+    """One tensor of an optimizer's state: the tensor itself, or a number as a tensor.
+
+    None where the parameter did not step or the entry is empty.
+
+    Args:
+        optimizer: which has just stepped.
+        parameter: whose state.
+        before: not used.
+        key: `exp_avg_sq`, `momentum_buffer`, …
+
+    Raises:
+        RuleError: there is no such key, with those there are; or it holds no tensor.
+    """
+    state = getattr(optimizer, "state", {}).get(parameter, {})
+    if key not in state:
+        if not state and parameter.grad is None:
+            return None
+        kind = type(optimizer).__name__
+        there = f"it has {', '.join(map(str, state))}" if state else "it keeps nothing for this parameter"
+        raise RuleError(f"tensors: 'state.{key}': {kind} has no {key!r}{did_you_mean(key, map(str, state))}; {there}")
+    value = state[key]
+    if value is None or (isinstance(value, Tensor) and value.is_floating_point()):
+        return value
+    if isinstance(value, (int, float)) or (isinstance(value, Tensor) and not value.is_complex()):
+        return torch.as_tensor(value, dtype=torch.float64)
+    raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is no real tensor but {type(value).__name__}")
+
+
+PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
+    "param": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter),
+    "grad": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
+    "final_grad": ParamTensor("final", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
+    "update": ParamTensor("after_update", _update, copied=True),
+    "state": ParamTensor("after_update", state_of),
+}
+"""A tensor of parameters that rules may name is one row here; `rules.PARAM_TENSORS` says the names."""
+
+assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
 class Phases:
@@ -50,12 +118,13 @@ class Phases:
         """Let everybody look.
 
         Args:
-            name: of the moment: `at_final`, `before_update` or `after_update`.
+            name: of the moment: `final`, `before_update` or `after_update`.
             optimizer: whose step.
             active: all who act in the step.
         """
         memo = self._memo(optimizer, active)
-        memo.forget(*_READ_AT.get(name, ()))
+        if name != "before_step":
+            memo.forget(*(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == name))
         if name == "before_update":
             memo.before.clear()
         for participant in active:

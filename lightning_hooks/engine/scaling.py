@@ -45,7 +45,7 @@ class ScalerWatch(Participant):
         """Every step of training: one that is not logged counts too."""
         return "always" if stage == "train" else None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Count what the last step left."""
         self._settle()
 

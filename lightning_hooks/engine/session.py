@@ -113,15 +113,15 @@ class Instrument:
         """Register the hooks, all or none."""
         every: list[Participant | None] = [self._observer, *self._changers, self._custom]
         participants = [participant for participant in every if participant is not None]
-        extras = self._hook_manager.extras
+        run_handles = self._hook_manager.run_handles
         try:
             self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
-                extras.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
+                run_handles.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
             for participant in participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
-                extras.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
+                run_handles.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
             self._begin()
         except BaseException:
             self._hook_manager.close()
@@ -163,11 +163,11 @@ class Instrument:
         return self._latest.views.get("train", _BEFORE)
 
     def _begin(self) -> None:
-        self._hook_manager.begin(self._step, reporting=self._observer is None)
+        self._hook_manager.begin_batch(self._step, reporting=self._observer is None)
 
     def _end(self) -> None:
         self._stepped.clear()
-        self._hook_manager.shut()
+        self._hook_manager.gate.shut()
         reports = self._hook_manager.take_reports()
         if self._observer is not None and self._producer is not None and self._hook_manager.acts(self._observer):
             self._producer.end(self._step, reports)
@@ -178,7 +178,7 @@ class Instrument:
                 self._producer.agree()
             if reports:
                 self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
-        self._hook_manager.end()
+        self._hook_manager.end_step()
         self._step += 1
         self._begin()
 
@@ -197,11 +197,11 @@ class Instrument:
             self._end()
         for participant in self._hook_manager.participants:
             self._hook_manager.before_step(participant, optimizer)
-        self._hook_manager.moment("at_final", optimizer)
-        self._hook_manager.moment("before_update", optimizer)
+        self._hook_manager.phase("final", optimizer)
+        self._hook_manager.phase("before_update", optimizer)
 
     def _after(self, optimizer: Optimizer) -> None:
-        self._hook_manager.moment("after_update", optimizer)
+        self._hook_manager.phase("after_update", optimizer)
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._end()

@@ -1,20 +1,24 @@
-"""The parts of all participants, joined to one place for each module."""
+"""What several participants do at one module or parameter, joined: one hook, and one measurement of each tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_hooks.engine.participant import ModulePart
-from lightning_hooks.engine.shared_visitor import Part, SharedVisitor
-from lightning_hooks.hooks import CallAction, HookSite, TensorAction
+from torch import Tensor
 
-_PART_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
+from lightning_hooks.engine.participant import ModulePart, Part
+from lightning_hooks.hooks import CallAction, HookSite, TensorAction, Visitor
+from lightning_hooks.hooks.tree import described
+from lightning_hooks.stats.measurement import Measurement
+
+_FIELD_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
 
 
 @dataclass
-class _Shared:
+class _SameTensor:
     """Parts that see the same tensors, and so share one measurement."""
 
     path: str
@@ -22,33 +26,62 @@ class _Shared:
 
 
 def build_sites(parts: Iterable[ModulePart], called: set[int]) -> list[HookSite]:
-    """One place for each module that anything happens at.
+    """One site for each module at which anything happens.
 
-    Observers of the same tensor share a line, and with it the measurement, unless something between them may change it.
+    Observers of the same tensor share a measurement, unless a part between them may change the tensor.
 
     Args:
         parts: in the order in which they act.
         called: takes the ids of the modules that are called.
     """
-    places: dict[int, HookSite] = {}
-    lists: dict[tuple[int, str], list[_Shared | CallAction]] = {}
+    sites: dict[int, HookSite] = {}
+    actions: dict[tuple[int, str], list[_SameTensor | CallAction]] = {}
     for part in parts:
-        place = places.setdefault(id(part.module), HookSite(part.module, called=called))
+        site = sites.setdefault(id(part.module), HookSite(part.module, called=called))
         if part.at == "node":
-            place.node = (part.part, *place.node) if part.first else (*place.node, part.part)
+            site.node = (part.part, *site.node) if part.first else (*site.node, part.part)
         else:
-            _add(lists.setdefault((id(part.module), part.at), []), part)
-    for (module, at), items in lists.items():
-        setattr(places[module], _PART_OF[at], tuple(item if isinstance(item, CallAction) else _line(item) for item in items))
-    return list(places.values())
+            _add(actions.setdefault((id(part.module), part.at), []), part)
+    for (module, at), items in actions.items():
+        joined = tuple(item if isinstance(item, CallAction) else _tensor_action(item) for item in items)
+        setattr(sites[module], _FIELD_OF[at], joined)
+    return list(sites.values())
 
 
-def _add(items: list[_Shared | CallAction], part: ModulePart) -> None:
+def visitor_of(parts: Sequence[Part]) -> Visitor:
+    """What is called with a tensor: the part itself where it is alone and only looks, which most do, else all in order."""
+    first: Any = parts[0]
+    return first.see if len(parts) == 1 and hasattr(type(first), "see") else _SharedVisitor(parts)
+
+
+class _SharedVisitor:
+    """Shows a tensor to several parts; those that look share a measurement until one changes the tensor."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
+
+    def __call__(self, tensor: Tensor) -> Tensor | None:
+        measured: Measurement | None = None
+        replacement: Tensor | None = None
+        for part in self.parts:
+            if hasattr(part, "look"):
+                if measured is None:
+                    measured = Measurement(tensor)
+                part.look(measured)
+            else:
+                changed = part.change(tensor)
+                if changed is not None:
+                    tensor = replacement = changed
+                    measured = None
+        return replacement
+
+
+def _add(items: list[_SameTensor | CallAction], part: ModulePart) -> None:
     if part.is_whole:
         items.insert(0 if part.first else len(items), part.part)
         return
     if part.first:
-        items.insert(0, _Shared(part.path, [part.part]))
+        items.insert(0, _SameTensor(part.path, [part.part]))
         return
     for item in reversed(items):
         if isinstance(item, CallAction):
@@ -58,24 +91,67 @@ def _add(items: list[_Shared | CallAction], part: ModulePart) -> None:
             return
         if _changes(item.parts) or part.part.changes:
             break  # another path, but perhaps the same tensor
-    items.append(_Shared(part.path, [part.part]))
+    items.append(_SameTensor(part.path, [part.part]))
 
 
 def _changes(parts: Iterable[Any]) -> bool:
     return any(part.changes for part in parts)
 
 
-def _line(shared: _Shared) -> TensorAction:
-    absent = _Absent(shared.parts) if shared.path else None
-    return TensorAction(shared.path, SharedVisitor(shared.parts).visitor, _changes(shared.parts), absent)
+def _tensor_action(same: _SameTensor) -> TensorAction:
+    asking = [part.absent for part in same.parts if hasattr(part, "absent")] if same.path else []
+
+    def absent(found: bool, tree: Any) -> None:
+        for ask in asking:
+            ask(found, tree)
+
+    return TensorAction(same.path, visitor_of(same.parts), _changes(same.parts), absent if same.path else None)
 
 
-class _Absent:
-    """Tells parts whether what they are to see is there."""
+class AbsentParts:
+    """Parts of arguments and results that rules name and modules do not have: warned of once, when the step ends.
 
-    def __init__(self, parts: Iterable[Any]) -> None:
-        self.parts = [part for part in parts if hasattr(part, "absent")]
+    Example:
+        >>> absent = AbsentParts()
+        >>> absent.note("watch: 'output.logit'", "head", False, {"logits": 1})
+        >>> absent.warn()  # doctest: +SKIP
+        UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': nothing happens there
+    """
 
-    def __call__(self, found: bool, tree: Any) -> None:
-        for part in self.parts:
-            part.absent(found, tree)
+    def __init__(self) -> None:
+        self._new: dict[str, dict[str, str]] = {}
+        self._known: set[str] = set()
+
+    def note(self, rule: str, module: str, found: bool, tree: Any) -> None:
+        """Note whether a call of a module has a tensor at the path of a rule. One module that has it is enough.
+
+        Args:
+            rule: names the rule and its tensor.
+            module: the name of the module.
+            found: whether there is one.
+            tree: the arguments or the result.
+        """
+        if rule in self._known:
+            return
+        if found:
+            self._known.add(rule)
+            self._new.pop(rule, None)
+            return
+        modules = self._new.setdefault(rule, {})
+        if module not in modules:
+            modules[module] = described(tree)
+
+    def warn(self) -> None:
+        if not self._new:
+            return
+        new, self._new = self._new, {}
+        self._known.update(new)
+        shown = "; ".join(f"{rule} was not found at {_modules(found)}" for rule, found in new.items())
+        warnings.warn(f"{shown}: nothing happens there", stacklevel=2)
+
+
+def _modules(found: dict[str, str]) -> str:
+    first, has = next(iter(found.items()))
+    others = [name for name in found if name != first]
+    more = f" (nor at {', '.join(others[:5])}{f' and {len(others) - 5} more' if len(others) > 5 else ''})" if others else ""
+    return f"{first}{more}, which has {has}"

@@ -21,7 +21,7 @@ NAME = "configure_gradient_clipping"
 
 def wrapped(model: Net) -> tuple[WrappedHook, HookManager, list[Any]]:
     hook_manager, seen = HookManager(model), []
-    hook_manager.moment = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
+    hook_manager.phase = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
     return WrappedHook(model, NAME, hook_manager).install(), hook_manager, seen
 
 
@@ -36,7 +36,7 @@ def test_it_calls_the_method_then_tells_the_moment_and_goes_away() -> None:
     model = Clips()
     hook, kept, seen = wrapped(model)
     assert model.configure_gradient_clipping("opt", 1.0, gradient_clip_algorithm="norm") == "done"
-    assert calls == [("opt", (1.0,), {"gradient_clip_algorithm": "norm"})] and seen == [("at_final", "opt")]
+    assert calls == [("opt", (1.0,), {"gradient_clip_algorithm": "norm"})] and seen == [("final", "opt")]
     assert hook.__code__ is Clips.configure_gradient_clipping.__code__
     hook.remove()
     hook.remove()

@@ -32,7 +32,7 @@ def steps(overhead, number, own, rest, *, every=1):
         watched = (step + 1) % every == 0
         if watched:
             overhead.begin()
-        overhead.lap(own if watched else 0.0, rest + (own if watched else 0.0))
+        overhead.note(own if watched else 0.0, rest + (own if watched else 0.0))
 
 
 def test_accounts_exclude_one_another(clock):
@@ -62,35 +62,35 @@ def test_an_account_that_is_left_by_an_error_is_left(clock):
 
 def test_a_step_lasts_from_its_start_to_the_next_or_to_what_is_no_training(clock):
     meter = Meter(clock)
-    walls = [meter.lap()]
+    walls = [meter.next_step()]
     clock.now += 3
-    walls.append(meter.lap())
+    walls.append(meter.next_step())
     clock.now += 2
     meter.interrupt()
     clock.now += 100  # a validation
     meter.interrupt()
-    walls.append(meter.lap())
+    walls.append(meter.next_step())
     clock.now += 1
-    walls.append(meter.lap())
+    walls.append(meter.next_step())
     assert walls == [None, 3, 2, 1]
 
 
 def test_the_share_is_that_of_all_steps_since_the_last_report():
     costs = overhead()
     assert costs.report() == {}
-    costs.lap(1.0, None)
+    costs.note(1.0, None)
     assert costs.report() == {}
-    costs.lap(1.0, 4.0)
-    costs.lap(0.0, 4.0)
+    costs.note(1.0, 4.0)
+    costs.note(0.0, 4.0)
     assert costs.report() == {"hooks/overhead": 0.125}
-    costs.lap(1.0, 2.0)
+    costs.note(1.0, 2.0)
     assert costs.report() == {"hooks/overhead": 0.5}
 
 
 def test_what_torch_takes_to_call_hooks_counts_in_every_step():
     costs = overhead(call=0.25)
     for calls in (2, 4, 0):
-        costs.lap(0.5, 10.0, calls=calls)
+        costs.note(0.5, 10.0, calls=calls)
         assert costs.report() == {"hooks/overhead": (0.5 + calls * 0.25) / 10}
 
 
@@ -116,7 +116,7 @@ def test_a_few_steps_and_the_first_one_say_nothing():
     steps(costs, 8, 1.0, 1.0)
     assert costs.wish(1) == 1
     costs = overhead(limit=0.1)
-    costs.lap(1000.0, 1001.0)
+    costs.note(1000.0, 1001.0)
     steps(costs, 8, 0.01, 1.0)
     assert costs.wish(1) == 1
 
@@ -124,9 +124,9 @@ def test_a_few_steps_and_the_first_one_say_nothing():
 def test_what_unwatched_steps_cost_no_interval_changes():
     costs = overhead(limit=0.1)
     for _ in range(10):
-        costs.lap(1.0, 2.0)
+        costs.note(1.0, 2.0)
         costs.begin()
-        costs.lap(2.0, 3.0)
+        costs.note(2.0, 3.0)
     assert costs.wish(2) == 2
 
 

@@ -134,15 +134,14 @@ def test_steps_that_come_again_are_looked_at_anew():
         def due(self, step, stage):
             return "due" if self.schedule.due(step) else None
 
-        def rests_until(self, step):
+        def next_due(self, step):
             return self.schedule.next(step)
 
     hook_manager = HookManager(net())
     hook_manager.join(Rare())
 
     def acts(step):
-        if not hook_manager.rests(step):
-            hook_manager.begin(step)
+        hook_manager.begin_batch(step)
         return bool(hook_manager.active)
 
     assert [step for step in [*range(150), *range(90, 160)] if acts(step)] == [49, 99, 149, 99, 149]

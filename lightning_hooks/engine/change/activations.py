@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.engine.participant import ModulePart
+from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import is_recomputation
 from lightning_hooks.rules import parse_tensor
@@ -39,21 +39,21 @@ class ActivationChanger(GradientChanger):
         """The links whose rule names the stage."""
         return tuple(i for i, stages in enumerate(self._stages) if stage in stages) or None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Note the number of the step; in other stages than `train` it stays that of the training."""
         if stage == "train":
-            super().begin(step, stage, reporting)
+            super().begin_step(step, stage, reporting)
             return
         self.reporting = False
         for link in self.links:
             link.reseed(step, self.rank)
 
-    def batch(self) -> None:
+    def begin_batch(self) -> None:
         """Forget the calls of the last batch, which nobody will compute again."""
         for part in self._parts:
             part.calls.clear()
 
-    def ended(self) -> None:
+    def end_step(self) -> None:
         """Say which parts no module had."""
         self.absent.warn()
 

@@ -59,7 +59,7 @@ class GradientChanger(Participant):
         """Every step of training."""
         return "always" if self.links and stage == "train" else None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         """Note the number of the step and whether links report on it."""
         self.step = step
         self.reporting = reporting

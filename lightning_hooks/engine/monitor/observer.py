@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.absent import AbsentParts
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_writer import FallbackWriter, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import FLOWING, Plan
+from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS
@@ -91,7 +91,7 @@ class Observer(Participant):
             return None
         return self._due_at(step) or None
 
-    def rests_until(self, step: int) -> int | None:
+    def next_due(self, step: int) -> int | None:
         """The next step at which a schedule is due."""
         if self.stopped or self.stage != "train":
             return None
@@ -109,7 +109,7 @@ class Observer(Participant):
             self._last_due = step, known
         return self._last_due[1]
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         self.schedules = self._due_at(step)
         if self.overhead is not None:
             self.overhead.begin()
@@ -126,10 +126,10 @@ class Observer(Participant):
         if self.execution_order is None:
             self.fallback.direct = not self.failed
 
-    def lap(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
         seconds, calls = self.fallback.take_cost()
         if self.overhead is not None:
-            self.overhead.lap(own + seconds, wall, steps, calls)
+            self.overhead.note(own + seconds, wall, steps, calls)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
@@ -157,13 +157,13 @@ class Observer(Participant):
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
-    def ended(self) -> None:
+    def end_step(self) -> None:
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
         return (row.target for row in self.plan.rows)
 
-    def renewed(self) -> None:
+    def refreshed(self) -> None:
         self._reader.forget()
 
     def left(self) -> None:
@@ -188,8 +188,8 @@ class Observer(Participant):
                 if part.tensor == "grad":
                     self.pairs.compare(part.parameters, part.rows, memo.scale)
 
-    def at_final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        self._read("at_final", optimizer, memo.scale)
+    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+        self._read("final", optimizer, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         self._reader.copy_parameters(optimizer, self.schedules)

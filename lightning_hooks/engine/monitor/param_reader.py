@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.monitor.param_tensors import KINDS, ParamTensor
 from lightning_hooks.engine.participant import HasParameters
+from lightning_hooks.engine.phases import PARAM_TENSORS, ParamTensor
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError
@@ -22,19 +22,37 @@ from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.divided import Divided
 from lightning_hooks.stats.measurement import Measurement, measure_all
-from lightning_hooks.stats.table import Places, Table
+from lightning_hooks.stats.table import Table
 
 Left = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with what was measured for them."""
 
 
 class TensorRows(NamedTuple):
-    """The rows of one tensor that are due: a parameter for each."""
+    """The rows of one tensor that are due, and the parameter of each.
+
+    Args:
+        tensor: as a rule names it: `grad`, `state.exp_avg`.
+        kind: where it comes from.
+        parameters: one for each row.
+        rows: their indices.
+    """
 
     tensor: str
     kind: ParamTensor
     parameters: list[nn.Parameter]
     rows: list[int]
+
+
+class ReadTogether:
+    """Rows of one or several tensors that are measured in one call."""
+
+    def __init__(self, parts: list[TensorRows], table: Table) -> None:
+        self.parts = parts
+        self.copied = parts[0].kind.copied
+        self.scaled = [part.kind.scaled for part in parts for _ in part.rows]
+        self.rows = [row for part in parts for row in part.rows]
+        self.in_table = table.places(self.rows)
 
 
 class ParamReader:
@@ -43,29 +61,23 @@ class ParamReader:
     Args:
         plan: whose rows.
         table: in which they are.
+
+    Attributes:
+        phases: those in which anything is read.
     """
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self._plan = plan
         self._table = table
-        kinds = [(tensor, KINDS[kind]) for tensor in plan.tensors if (kind := parse_tensor(tensor)[0]) in KINDS]
-        self._read_together = {  # by phase: the tensors that one call can measure
-            phase: [
-                [(tensor, kind) for tensor, kind in kinds if kind.phase == phase and kind.less_before == less_before]
-                for less_before in (True, False)
-            ]
-            for phase in {kind.phase for _, kind in kinds}
-        }
+        kinds = {tensor: PARAM_TENSORS.get(parse_tensor(tensor)[0]) for tensor in plan.tensors}
+        self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
+        self.phases = {kind.phase for kind in self._kinds.values()}
         self._update_of = {param: update for update, param in plan.param_row_of.items()}
-        self._known: dict[tuple[str, Due, nn.Parameter], _Due] = {}
+        # By phase, schedules and first parameter: all parameters of an optimizer, and what is read of them.
+        self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[ReadTogether]]] = {}
         self._snapshots = Snapshots()
         self._before: WeakKeyDictionary[HasParameters, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
         self._said_missing: set[str] = set()
-
-    @property
-    def phases(self) -> set[str]:
-        """Those in which anything is read."""
-        return {*self._read_together}
 
     def forget(self) -> None:
         """Give the copies back, and find rows by the parameters that there are then."""
@@ -79,9 +91,7 @@ class ParamReader:
 
     def copy_parameters(self, optimizer: HasParameters, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
-        watched = [
-            p for part in self.due("after_update", optimizer, schedules) if part.kind.less_before for p in part.parameters
-        ]
+        watched = [p for part in self.due("after_update", optimizer, schedules) if part.kind.copied for p in part.parameters]
         if not watched:
             return
         # A lazy parameter has no value before its first step.
@@ -105,60 +115,66 @@ class ParamReader:
         """
         left: Left = []
         for call in self._calls(phase, optimizer, schedules):
-            values: list[Tensor | None] = []
-            for part in call.parts:
-                values += part.kind.values(optimizer, part.parameters, part.tensor, self._missing)
-            before: list[Tensor] | None = None
-            if call.less_before:
-                values, before = self._changed(optimizer, values)
-            rows: Sequence[int] | Places = call.places
-            kept = [i for i, value in enumerate(values) if value is not None]
-            if len(kept) < len(values):
-                rows = [call.rows[i] for i in kept]
-            there = [value for value in values if value is not None]
-            if scale is not None and any(part.kind.scaled for part in call.parts):
-                scaled = [part.kind.scaled for part in call.parts for _ in part.rows]
-                looks = measure_all(there)
-                looks = [Divided(look, scale) if scaled[i] else look for i, look in zip(kept, looks, strict=True)]
-                left += self._put([call.rows[i] for i in kept], looks)
-                continue
-            not_measured = self._table.measure_all(rows, there, before)
-            if not_measured:
-                with torch.no_grad():
-                    again = [_difference(there[i], before[i]) if before else there[i] for i in not_measured]
-                left += self._put([call.rows[kept[i]] for i in not_measured], measure_all(again))
+            left += self._read_changes(call, optimizer) if call.copied else self._read_values(call, optimizer, scale)
         return left
+
+    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Left:
+        values = [self._value(part, optimizer, parameter) for part in call.parts for parameter in part.parameters]
+        kept = [i for i, value in enumerate(values) if value is not None]
+        tensors = [value for value in values if value is not None]
+        every = len(kept) == len(values)
+        rows = call.rows if every else [call.rows[i] for i in kept]
+        if scale is not None and any(call.scaled):
+            looks = measure_all(tensors)
+            return self._put(
+                rows, [Divided(look, scale) if call.scaled[i] else look for i, look in zip(kept, looks, strict=True)]
+            )
+        left = self._table.measure_all(call.in_table if every else rows, tensors)
+        return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
+
+    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Left:
+        """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
+        (part,) = call.parts
+        parameters, copies = self._before.pop(optimizer, ([], []))
+        rows, every = part.rows, _are_same(parameters, part.parameters)
+        if not every:
+            row_of = dict(zip(part.parameters, part.rows, strict=True))
+            rows = [row_of[parameter] for parameter in parameters]
+        left = self._table.measure_all(call.in_table if every else rows, parameters, copies)
+        with torch.no_grad():
+            changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
+        return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
+
+    def _value(self, part: TensorRows, optimizer: HasParameters, parameter: nn.Parameter) -> Tensor | None:
+        try:
+            return part.kind.value(optimizer, parameter, None, part.tensor.partition(".")[2])
+        except RuleError as error:
+            self._missing(part.tensor, error)
+            return None
 
     def _put(self, rows: list[int], looks: list[Measurement]) -> Left:
         return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
 
-    def _changed(self, optimizer: HasParameters, values: list[Tensor | None]) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Parameters, None for those of which there is no copy, and the copies of the others."""
-        parameters, copies = self._before.pop(optimizer, ([], []))
-        if _are_same(parameters, values):
-            return values, copies
-        copy_of = dict(zip(parameters, copies, strict=True))
-        there = [value if value in copy_of else None for value in values]
-        return there, [copy_of[value] for value in there if value is not None]  # type: ignore[index]
-
-    def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[_Call]:
-        if phase not in self._read_together:
+    def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
+        if phase not in self.phases:
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if not parameters:
             return []
         key = (phase, schedules, parameters[0])
-        known = self._known.get(key)
-        if known is None or not _are_same(known.parameters, parameters):
-            found = [[self._find(parameters, schedules, *each) for each in tensors] for tensors in self._read_together[phase]]
-            calls = [_Call(parts, self._table) for parts in found if any(part.rows for part in parts)]
-            known = self._known[key] = _Due(parameters, calls)
-        return known.calls
+        known, calls = self._known.get(key, ([], []))
+        if not _are_same(known, parameters):
+            of_phase = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
+            parts = [self._find(parameters, schedules, tensor) for tensor in of_phase]
+            split = ([part for part in parts if part.rows and part.kind.copied == copied] for copied in (True, False))
+            calls = [ReadTogether(together, self._table) for together in split if together]
+            self._known[key] = parameters, calls
+        return calls
 
-    def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str, kind: ParamTensor) -> TensorRows:
+    def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
         found = [parameter for parameter in parameters if parameter in rows]
-        return TensorRows(tensor, kind, found, [rows[parameter] for parameter in found])
+        return TensorRows(tensor, self._kinds[tensor], found, [rows[parameter] for parameter in found])
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         update = self._update_of.get(row.index)  # whose ratio to this parameter may be due
@@ -173,23 +189,6 @@ class ParamReader:
         if tensor not in self._said_missing:
             self._said_missing.add(tensor)
             warnings.warn(f"watch[{position}].{error}", stacklevel=2)
-
-
-class _Call:
-    """Rows of one or several tensors that are measured in one call."""
-
-    def __init__(self, parts: list[TensorRows], table: Table) -> None:
-        self.parts = parts
-        self.less_before = parts[0].kind.less_before
-        self.rows = [row for part in parts for row in part.rows]
-        self.places = table.places(self.rows)
-
-
-class _Due(NamedTuple):
-    """What is read of the parameters of an optimizer."""
-
-    parameters: list[nn.Parameter]
-    calls: list[_Call]
 
 
 class Snapshots:
@@ -219,11 +218,6 @@ class Snapshots:
         for i in kernels.host.copy_many(copies, parameters):
             copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
         return copies
-
-
-def _difference(value: Tensor, before: Tensor) -> Tensor:
-    # In float32 at least: the difference of two numbers of half precision need not be one.
-    return value.detach().to(torch.promote_types(value.dtype, torch.float32)) - before
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:

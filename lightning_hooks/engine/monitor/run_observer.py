@@ -42,7 +42,7 @@ class RunObserver(Observer):
     def due(self, step: int, stage: str) -> Hashable | None:
         return _ALWAYS if stage == self.stage and not self.stopped else None
 
-    def begin(self, step: int, stage: str, reporting: bool) -> None:
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         self.note_order()
 
     def clear(self) -> None:

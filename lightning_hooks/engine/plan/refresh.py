@@ -23,14 +23,14 @@ class Refresh:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.wanted = False  # a look when the next step begins
+        self.requested = False  # a look when the next step begins
         self._called: dict[Hashable, set[int]] = {}
         self._idle: set[int] = set()
         self._gone: set[str] = set()
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Ask for a look when the next step begins."""
-        self.wanted = True
+        self.requested = True
         self._idle.clear()
 
     def note(self, key: Hashable, called: set[int]) -> None:
@@ -47,9 +47,9 @@ class Refresh:
         missing = before - called - self._idle
         if missing:  # each is suspected once: a layer that is dropped at random is still there
             self._idle |= missing
-            self.wanted = True
+            self.requested = True
 
-    def renew(self, targets: Iterable[Target[Any]]) -> bool:
+    def run(self, targets: Iterable[Target[Any]]) -> bool:
         """Look once more where that was asked for; say whether anything was replaced.
 
         What is gone is named in one warning.
@@ -57,9 +57,9 @@ class Refresh:
         Args:
             targets: of all rules; those that were replaced hold the new object afterwards.
         """
-        if not self.wanted:
+        if not self.requested:
             return False
-        self.wanted = False
+        self.requested = False
         there: dict[tuple[bool, str], Target[Any]] = {}
         for module in named_modules(self._model):
             there.update({(False, alias): module for alias in module.aliases})

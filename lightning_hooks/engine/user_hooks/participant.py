@@ -134,10 +134,10 @@ class UserHooksParticipant(Participant):
         """The hooks that are due at a step of a stage."""
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
-            self._now = due  # here, since `begin` is not called where none is
+            self._now = due  # here, since `begin_step` is not called where none is
         return due or None
 
-    def batch(self) -> None:
+    def begin_batch(self) -> None:
         """Give parameters that were unfrozen meanwhile their hook."""
         for parameter, place in [pair for pair in self._frozen if pair[0].requires_grad]:
             place()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Group, Row
-from lightning_hooks.engine.user_hooks.participant import BoundHook
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
+
+if TYPE_CHECKING:  # plans know neither transforms nor hooks of users
+    from lightning_hooks.engine.change.bound import BoundTransform
+    from lightning_hooks.engine.user_hooks.participant import BoundHook
 
 # Measured on event files of this package: a scalar's tag and value, and its place in the table.
 _BYTES_PER_TABLE_VALUE = 4
