@@ -267,7 +267,7 @@ class StatsMonitor(HooksCallback):
             return
         plans = {STAGE_PREFIX[stage]: each.observer.plan for stage, each in self._producers.items()}
         there = self._hook_manager.participants
-        links = [link for p in there for link in getattr(p, "links", ())]
+        links = [link for p in there for link in getattr(p, "transforms", ())]
         hooks = [hook for p in there if isinstance(p, UserHooksParticipant) for hook in p.hooks]
         markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
         charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]

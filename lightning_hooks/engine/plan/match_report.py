@@ -159,7 +159,7 @@ def links_report(links: Sequence[BoundTransform]) -> list[MatchLine]:
             first = position == 0  # the report is one for the whole link
             lines.append(
                 MatchLine(
-                    rule=link.place.removesuffix(".transform"),
+                    rule=link.where.removesuffix(".transform"),
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
