@@ -83,7 +83,7 @@ def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, cloc
 
     monkeypatch.setattr(Report, "after", slow)
     monitor = StatsMonitor([Watch(params="body.0.weight", tensors="param", stats="mean")])
-    change = GradientTransforms([Apply(Slow(), params="body.0.weight", stage=stage)])
+    change = GradientTransforms([Apply(Slow(), params="body.0.weight", when=stage)])
     memory = Memory()
     trainer_of(tmp_path, monitor, change, logger=memory).fit(timed(Net, clock), data(6))
     assert memory.values("hooks/overhead") == [0.125] * 5

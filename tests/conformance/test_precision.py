@@ -95,7 +95,7 @@ def test_every_number_under_a_scaler_with_an_optimizer_that_unscales_inside_its_
 def test_a_step_rule_is_refused_where_the_optimizer_unscales_inside_its_step(tmp_path: Path) -> None:
     model = Net(fused_sgd)
     rule = GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])
-    with pytest.raises(UnsupportedError, match=r"apply\[0\].*fused=True.*unscales inside its own step.*fused=False or stage="):
+    with pytest.raises(UnsupportedError, match=r"apply\[0\].*fused=True.*unscales inside its own step.*fused=False or when="):
         trainer_of(tmp_path, rule, plugins=scaler()).fit(model, data())
     assert_clean(model)
 
