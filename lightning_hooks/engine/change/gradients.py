@@ -185,8 +185,8 @@ class GradientChanger(Participant):
                 if not (promises or getattr(optimizer, "skips_missing_gradients", False)):
                     raise UnsupportedError(
                         f"{bound.where}: {bound.name} skips a step by taking the gradients away, and "
-                        f"{type(optimizer).__name__} is not known to leave parameters without gradient, and their state, as they "
-                        "are. If it does, set skips_missing_gradients = True on it"
+                        f"{type(optimizer).__name__} is not known to leave parameters without gradient, and their state, as "
+                        "they are. If it does, set skips_missing_gradients = True on it"
                     )
 
     def refuse_under_scaler(self, optimizers: Sequence[Optimizer], where: str = "apply") -> None:
