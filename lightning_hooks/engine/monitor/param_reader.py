@@ -91,12 +91,12 @@ class ParamReader:
 
     def copy_parameters(self, optimizer: HasParameters, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
-        watched = [p for part in self.due("after_update", optimizer, schedules) if part.kind.copied for p in part.parameters]
-        if not watched:
-            return
-        # A lazy parameter has no value before its first step.
-        parameters = [p for p in watched if not isinstance(p, UninitializedParameter)]
-        self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
+        due = self.due("after_update", optimizer, schedules)
+        parameters = [parameter for part in due if part.kind.copied for parameter in part.parameters]
+        if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
+            parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
+        if parameters:
+            self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
     def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Left:
         """Set the rows of a phase.
@@ -119,16 +119,14 @@ class ParamReader:
         return left
 
     def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Left:
-        values = [self._value(part, optimizer, parameter) for part in call.parts for parameter in part.parameters]
-        kept = [i for i, value in enumerate(values) if value is not None]
+        values = [value for part in call.parts for value in self._values(part, optimizer)]
         tensors = [value for value in values if value is not None]
-        every = len(kept) == len(values)
-        rows = call.rows if every else [call.rows[i] for i in kept]
+        every = len(tensors) == len(values)
+        rows = call.rows if every else [row for row, value in zip(call.rows, values, strict=True) if value is not None]
         if scale is not None and any(call.scaled):
             looks = measure_all(tensors)
-            return self._put(
-                rows, [Divided(look, scale) if call.scaled[i] else look for i, look in zip(kept, looks, strict=True)]
-            )
+            scaled = [scaled for scaled, value in zip(call.scaled, values, strict=True) if value is not None]
+            return self._put(rows, [Divided(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)])
         left = self._table.measure_all(call.in_table if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
 
@@ -145,15 +143,19 @@ class ParamReader:
             changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
 
-    def _value(self, part: TensorRows, optimizer: HasParameters, parameter: nn.Parameter) -> Tensor | None:
-        try:
-            return part.kind.value(optimizer, parameter, None, part.tensor.partition(".")[2])
-        except RuleError as error:
-            self._missing(part.tensor, error)
-            return None
+    def _values(self, part: TensorRows, optimizer: HasParameters) -> list[Tensor | None]:
+        value, key = part.kind.value, part.tensor.partition(".")[2]
+        values: list[Tensor | None] = []
+        for parameter in part.parameters:
+            try:
+                values.append(value(optimizer, parameter, None, key))
+            except RuleError as error:
+                self._missing(part.tensor, error)
+                values.append(None)
+        return values
 
     def _put(self, rows: list[int], looks: list[Measurement]) -> Left:
-        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
+        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)] if rows else []
 
     def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
         if phase not in self.phases:
@@ -211,10 +213,12 @@ class Snapshots:
     def take(self, optimizer: Any, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         """Copies in the order of the parameters; the next call for the optimizer may overwrite them."""
         kept = self._kept.setdefault(optimizer, {})
+        copies = []
         for parameter in parameters:
-            if parameter not in kept:
-                kept[parameter] = parameter.detach().clone()
-        copies = [kept[parameter] for parameter in parameters]
+            copy = kept.get(parameter)
+            if copy is None:
+                copy = kept[parameter] = parameter.detach().clone()
+            copies.append(copy)
         for i in kernels.host.copy_many(copies, parameters):
             copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
         return copies
