@@ -118,10 +118,10 @@ class HooksCallback(EveryStage):
             participant.order = (position, i)
             hook_manager.join(participant)
             self._participants.append(participant)
-        if self._wants_final and hook_manager.final_hook is None:
+        if self._wants_final and hook_manager.install_final is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            hook_manager.final_hook = WrappedHook(pl_module, name, hook_manager).install
+            hook_manager.install_final = WrappedHook(pl_module, name, hook_manager).install
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
         name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
@@ -185,7 +185,7 @@ class HooksCallback(EveryStage):
             return
         hook_manager.end_batch()
         self._finish_batch(trainer, "train", batch_idx)
-        if hook_manager.idle and not self._waits:
+        if not hook_manager.active and not self._waits:
             return
         step = hook_manager.step
         if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
@@ -254,8 +254,6 @@ class HooksCallback(EveryStage):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: go on counting."""
         self._scaler.load(checkpoint)
-        if self._hook_manager is not None:  # intervals may be others than before
-            self._hook_manager.reschedule()
 
     def _leave(self) -> None:
         self._scaler.stop()

@@ -1,4 +1,4 @@
-"""One model under watch: where selection, taps, statistics and transforms meet."""
+"""The engine: one hook manager per model, the participants that act through it, and `instrument` for plain loops."""
 
 from lightning_hooks.engine.inspect import assert_no_hooks, match, paused
 from lightning_hooks.engine.session import Instrument, instrument

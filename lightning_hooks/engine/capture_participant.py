@@ -1,4 +1,4 @@
-"""What is captured at modules: each tensor that passes is handed on, as it is or reduced."""
+"""The participant of a capture: hands on each tensor that passes at matched modules, whole or reduced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CaptureParticipant(Participant):
     Args:
         targets: the modules.
         tensor: `output`, `input`, `output_grad`, `input_grad`, or a part of one.
-        stages: in which it does.
+        stages: in which it acts.
         schedule: at which steps; in other stages than `train` at which batches.
         reduce: from a tensor to the tensor that is captured.
         take: called with the name, the tensor, the number of the step (or batch) and the stage.
@@ -54,19 +54,12 @@ class CaptureParticipant(Participant):
         self.absent = AbsentParts()
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """Every step of the schedule, in the stages."""
         return "always" if stage in self.stages and self.schedule.due(step) else None
 
-    def next_due(self, step: int) -> int | None:
-        """The next step of the schedule, if it captures in training."""
-        return self.schedule.next(step) if "train" in self.stages else None
-
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Note what is captured now."""
         self.now = (step, stage)
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        """The modules."""
         return self.targets
 
     def say_unreadable(self, name: str, tensor: Tensor, error: Exception) -> None:
@@ -79,11 +72,9 @@ class CaptureParticipant(Participant):
             )
 
     def end_step(self) -> None:
-        """Say which parts no module had."""
         self.absent.warn()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """A part for every module."""
         at, path = parse_tensor(self.tensor)
         for target in self.targets:
             yield ModulePart(target.value, at, path, _Copy(self, target.name))
@@ -99,11 +90,9 @@ class _Copy:
         self.name = name
 
     def absent(self, found: bool, tree: Any) -> None:
-        """Note whether a call of the module has the tensor."""
         self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, found, tree)
 
     def change(self, tensor: Tensor) -> None:
-        """Hand the tensor on."""
         owner = self.owner
         if inside_transform(tensor):
             raise UnsupportedError(

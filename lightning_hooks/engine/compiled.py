@@ -1,4 +1,4 @@
-"""Modules under `torch.compile`: which they are, what is refused there, and the taps that are traced into their graphs."""
+"""Modules under `torch.compile`: which they are, what is refused there, and the hooks that are traced into their graphs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
-    """The modules inside compiled ones, themselves included: id to the name of the compiled one.
-
-    Args:
-        model: the root.
-    """
+    """The modules inside compiled ones, themselves included: id to the name of the compiled one."""
     inside: dict[int, str] = {}
     for name, part in _compiled_parts(model):
         inside.setdefault(id(part), name)
@@ -37,12 +33,12 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
 
     Args:
         model: the root.
-        targets: the modules that a rule means.
+        targets: the modules that a rule matches.
         where: the option, for the message.
-        what: it would do there.
+        what: the rule would do there.
 
     Raises:
-        UnsupportedError: with the first such module and the way out.
+        UnsupportedError: with the first such module and the alternatives.
     """
     inside = compiled_modules(model)
     for target in targets:
@@ -55,12 +51,16 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
 
 
 class CompiledHooks:
-    """The taps of one model inside compiled code.
+    """The hooks of one model inside compiled code. They are placed before the first trace and stay; each step fills them.
 
     Args:
         model: the root.
         gate: of the model.
-        step_handles: of the hook manager.
+        step_handles: take over what a step leaves on tensors.
+
+    Attributes:
+        inside: the ids of the modules inside compiled ones; these modules are kept alive for as long.
+        busy: whether anything happens there in the steps to come.
     """
 
     def __init__(self, model: nn.Module, gate: Gate, step_handles: Handles) -> None:
@@ -70,59 +70,51 @@ class CompiledHooks:
         self.busy = False
         self._step_handles = step_handles
         self._handles = Handles()
-        self._places: dict[int, TracedSite] = {}
-        self._kept: list[nn.Module] = []
+        self._sites: dict[int, TracedSite] = {}
+        self._modules: list[nn.Module] = []
 
     def place(self, participants: Sequence[Participant]) -> None:
-        """Put hooks wherever any participant ever does anything, before the first trace.
-
-        `inside` is keyed by the ids of modules, so it is renewed with the hooks and `_kept` keeps these modules alive.
-
-        Args:
-            participants: in their order.
-        """
+        """Place hooks wherever any participant ever does anything, instead of those that are placed."""
         self.close()
-        self._kept = [part for _, part in _compiled_parts(self.model)]
+        self._modules = [part for _, part in _compiled_parts(self.model)]
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
         from lightning_hooks.hooks.traced_hooks import TracedSite  # defines operations, so only where they are needed
 
         parts = [part for p in participants if p.ever is not None for part in p.module_parts(p.ever)]
-        for place in build_sites(self.inside_of(parts), set()):
-            traced = self._places[id(place.module)] = TracedSite(place, self.gate, self._step_handles)
+        for site in build_sites(self._inside_of(parts), set()):
+            traced = self._sites[id(site.module)] = TracedSite(site, self.gate, self._step_handles)
             traced.register(self._handles)
-        if self._places:
-            forget_graphs(self._kept)
+        if self._sites:
+            forget_graphs(self._modules)
 
     def changed(self) -> bool:
         """Whether something was compiled, or is no longer, since the hooks were placed."""
-        # Asked wherever hooks are put on, and names of modules take longer than most models' hooks.
+        # Names of modules take longer than the hooks of most models.
         if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
-    def inside_of(self, parts: Iterable[ModulePart]) -> list[ModulePart]:
-        """Those of the parts that are inside compiled code."""
-        return [part for part in parts if id(part.module) in self.inside]
-
     def fill(self, parts: Iterable[ModulePart], called: set[int]) -> None:
-        """Say what happens in the steps to come.
+        """Set what happens in the steps to come.
 
         Args:
-            parts: of all modules; those outside compiled code are passed over.
+            parts: of all modules; those outside compiled code are skipped.
             called: takes the ids of the modules that are called.
         """
-        filled = {id(place.module): place for place in build_sites(self.inside_of(parts), called)}
+        filled = {id(site.module): site for site in build_sites(self._inside_of(parts), called)}
         self.busy = bool(filled)
-        for key, traced in self._places.items():
+        for key, traced in self._sites.items():
             traced.fill(filled.get(key))
 
     def close(self) -> None:
-        """Take the hooks away."""
         self._handles.close()
-        self._places.clear()
+        self._sites.clear()
         self.busy = False
+
+    def _inside_of(self, parts: Iterable[ModulePart]) -> list[ModulePart]:
+        return [part for part in parts if id(part.module) in self.inside]
 
 
 def forget_graphs(modules: Sequence[nn.Module]) -> None:
@@ -139,7 +131,7 @@ def forget_graphs(modules: Sequence[nn.Module]) -> None:
 
 
 def _forget(modules: Sequence[nn.Module]) -> bool:
-    """Drop the graphs of modules by torch's private list of them; say whether that worked.
+    """Drop the graphs of modules by torch's private list of them. Returns whether that worked.
 
     Torch keeps graphs with the code that was traced, and modules of one class share them. What follows a graph break has code
     of its own; its graphs are known by the backend, of which each call of `torch.compile` makes one.

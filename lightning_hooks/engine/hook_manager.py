@@ -1,79 +1,98 @@
-"""One hook manager per model: one hook per place, participants in order, nothing left behind."""
+"""The hook manager: owns every hook on one model and says when hooks are installed, open, closed and removed.
+
+The life of a step: `begin_batch` asks each participant at the first batch of a step whether it acts, installs the hooks that
+those need and opens the gate; `before_step` and `phase` run what participants do around the optimizer's step; `end_batch`
+closes the gate and removes the hooks, so that none gets into a copy of the model; `end_step` ends the step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.installed_hooks import InstalledHooks
-from lightning_hooks.engine.open_step import OpenStep
+from lightning_hooks.engine.installed_hooks import Active, InstalledHooks, InstallFinal
 from lightning_hooks.engine.overhead import Account, Meter
 from lightning_hooks.engine.participant import HasParameters, Participant
 from lightning_hooks.engine.phases import Phases
 from lightning_hooks.engine.plan.refresh import Refresh
-from lightning_hooks.hooks import Gate, Handles
-from lightning_hooks.hooks.handles import Removable
+from lightning_hooks.hooks import Gate
 
 TRAIN = "train"
 _LIVE: WeakSet[HookManager] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
 
 
+@dataclass
+class _OpenStep:
+    """A step that has begun and not ended. A validation run may fall into a step of training: each stage has its own.
+
+    Args:
+        step: its number.
+        active: who acts in it.
+        called: the ids of the hooked modules that were called in it.
+    """
+
+    step: int
+    active: Active
+    called: set[int]
+
+    @property
+    def participants(self) -> list[Participant]:
+        return [participant for participant, _ in self.active]
+
+
 class HookManager:
-    """Joins the participants of one model, and says when their hooks come and go.
+    """Owns every hook on one model, and calls the participants in their order.
 
     Args:
         model: the root module.
         optimizers: called for the optimizers whose updates are watched; they may change during a fit.
+
+    Attributes:
+        participants: who may act, in order.
+        stage: of the batch that began last.
+        refresh: looks up targets again that were replaced in the model.
+        run_handles: of what stays until this is closed.
+        install_final: installs what runs the phase `final`, and returns its handle; set by who knows when that is.
     """
 
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
         self.model = model
         self.gate = Gate()
         self.meter = Meter()
+        self.phases = Phases()
+        self.refresh = Refresh(model)
         self.participants: list[Participant] = []
         self.stage = TRAIN
-        self.refresh = Refresh(model)
-        self._open: dict[str, OpenStep] = {}
-        self._like: dict[str, OpenStep] = {}  # the last step of each stage, which the next one is most often like
-        self._called: dict[str, set[int]] = {}
-        self._hooks = InstalledHooks(model, self.gate, optimizers)
-        self.phases = Phases()
+        self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
+        self.run_handles = self._installed.run_handles
+        self._open: dict[str, _OpenStep] = {}
+        self._called: dict[str, set[int]] = {}  # by stage; the same object in every step: installed hooks write into it
         self._pauses = 0
-        self._reopen = False
-        self.resting: OpenStep | None = None
-        """The step of training that is under way or was the last, where nobody acts in it and no hook is left from another."""
-        self._rested = 0  # steps since the last that was begun
-        self._next_due: float = 0  # nobody acts in a step before this one
+        self._reopens = False  # a batch was under way when the hooks were paused, and still is
 
     @property
-    def run_handles(self) -> Handles:
-        """Handles of what stays as long as this."""
-        return self._hooks.run_handles
+    def install_final(self) -> InstallFinal | None:
+        return self._installed.install_final
 
-    @property
-    def final_hook(self) -> Callable[[], Removable] | None:
-        """Puts on what calls the moment `final`, where anybody needs it; its handle takes it off."""
-        return self._hooks.final_hook
-
-    @final_hook.setter
-    def final_hook(self, place: Callable[[], Removable]) -> None:
-        self._hooks.final_hook = place
+    @install_final.setter
+    def install_final(self, install: InstallFinal) -> None:
+        self._installed.install_final = install
 
     @property
     def step(self) -> int | None:
-        """The step of training that is under way; between two None, or the last one where nobody acted in it."""
+        """The step of training that is under way."""
         opened = self._open.get(TRAIN)
         return None if opened is None else opened.step
 
     @property
-    def active(self) -> list[tuple[Participant, Hashable]]:
-        """Who acts in the step of the current stage, with the key of what they do."""
+    def active(self) -> Active:
+        """Who acts in the step of the current stage, each with the key of what it does."""
         opened = self._open.get(self.stage)
-        return [] if opened is None else opened.active
+        return () if opened is None else opened.active
 
     @property
     def called(self) -> set[int]:
@@ -83,256 +102,188 @@ class HookManager:
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
-        return participant in self._actors
+        return any(each is participant for each, _ in self.active)
 
     def join(self, participant: Participant) -> None:
-        """Take a participant in, at its place in the order."""
-        self.participants = sorted([*self.participants, participant], key=lambda p: p.order)
-        self.reschedule()
-        self._hooks.forget()
+        """Add a participant; hooks inside compiled code are placed now, all others when a step begins."""
+        self.participants = sorted([*self.participants, participant], key=lambda each: each.order)
+        self._installed.discard()
         _LIVE.add(self)
         participant.account = Account(self.meter)
         participant.joined(self.gate)
-        self._hooks.place_inside(self.participants)
+        self._installed.place_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:
-        """Let a participant go; the others have their hooks again at once. The last one turns out the lights."""
+        """Remove a participant; the others have their hooks again at once. When the last one leaves, all is closed."""
         participant.left()
-        self.reschedule()
-        self._like.clear()
-        self.participants = [p for p in self.participants if p is not participant]
+        self.participants = [each for each in self.participants if each is not participant]
         for opened in self._open.values():
-            opened.let_go(participant)
+            opened.active = tuple(pair for pair in opened.active if pair[0] is not participant)
         if not self.participants:
             self.close()
-        else:
-            placed = self._hooks.key is not None
-            self._hooks.forget()
-            if placed:
-                self._install()
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody acts in the step of training that is under way, and no hook is left from another."""
-        return self.resting is not None
-
-    def _rests(self, step: int) -> bool:
-        """Whether nobody acts in a step of training, nor did in the one before: then there is nothing to begin or to end.
-
-        Where only some steps are watched most are such ones, and they should cost nothing that can be measured.
-
-        Args:
-            step: the number of the step.
-        """
-        resting = self.resting
-        if resting is None or self.refresh.requested:
-            return False
-        if step == resting.step:
-            return True
-        known = resting.step < step < self._next_due  # a loop that is turned back asks anew
-        if not known and self._is_due(step):
-            return False
-        if not known:
-            answers = [participant.next_due(step + 1) for participant in self.participants]
-            self._next_due = min((at for at in answers if at is not None), default=inf)
-        resting.step = step
-        self._rested += 1
-        return True
-
-    def reschedule(self) -> None:
-        """Look at the next step anew: who takes part in training, or when, may have changed, or something else goes on."""
-        self.resting = None
-        self._next_due = 0
-
-    def interrupt(self) -> None:
-        """Something that is no step of training begins, a validation for one: training is not watched meanwhile."""
-        self.end_batch()
-        self.reschedule()
-        self.meter.interrupt()
+            return
+        self.refresh.forget()
+        was_installed = self._installed.active is not None
+        self._installed.discard()
+        if was_installed:
+            self._install()
 
     def begin_batch(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
-        """Open the gate for a batch; at the first batch of a step decide who acts and put the hooks in place.
+        """Open the gate for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
 
         Args:
             step: the number of the step; in other stages than `train`, of the batch.
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
         """
-        if self._pauses or (stage == TRAIN and self._rests(step)):
+        if self._pauses:
             return
-        opened = self._open.get(stage)
-        fresh = opened is None or opened.step != step
-        if fresh and stage == TRAIN:
-            self._lap()
-        if stage == TRAIN and self._nobody_acts(step, fresh):
-            return
-        self.reschedule()
-        with self.meter.common if stage == TRAIN else self.meter.aside:
-            self._begin(step, stage, reporting)
-
-    def _is_due(self, step: int) -> bool:
-        """Whether anybody acts in a step of training."""
-        return any(participant.due(step, TRAIN) is not None for participant in self.participants)
-
-    def _nobody_acts(self, step: int, fresh: bool) -> bool:
-        """Whether nobody acts in a step of training and no hook is left from another: then there is nothing to do."""
-        if self._hooks.key is not None or self.refresh.requested:
-            return False
-        if not fresh:
-            return not self._open[TRAIN].active
-        if self._is_due(step):
-            return False
-        self.stage = TRAIN
-        self._open[TRAIN] = self.resting = OpenStep(step, [])
-        return True
-
-    def _lap(self) -> None:
-        wall, common = self.meter.next_step(), self.meter.common.take()
-        steps, self._rested = 1 + self._rested, 0
-        for participant in self.participants:
-            participant.note_cost(participant.account.take() + common, wall, steps)
-
-    def _begin(self, step: int, stage: str, reporting: bool) -> None:
         self.stage = stage
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
-            if self.refresh.requested:
-                self._refresh()
-            active: list[tuple[Participant, Hashable]] = []
-            for participant in self.participants:  # a comprehension would be one more call at every step
-                key = participant.due(step, stage)
-                if key is not None:
-                    active.append((participant, key))
-            opened = self._like.get(stage)
-            if opened is None or opened.active != active:
-                called = self._called.setdefault(stage, set())  # the same set at every step: the hooks that stay write into it
-                opened = self._like[stage] = OpenStep(step, active, called)
-            opened.open_anew(step)
-            self._open[stage] = opened
-            if stage == TRAIN:
-                self.phases.clear()
-            # Where a monitor takes part the reports are in its event, and nowhere else.
-            reporting = opened.reports or (reporting and not any(participant.reports for participant in self.participants))
-            reporting = reporting and stage == TRAIN
-            for participant in opened.actors:
-                with participant.account:
-                    participant.begin_step(step, stage, reporting)
-        if not opened.active:
-            self._hooks.off()
-        elif opened.key != self._hooks.key:
+            opened = self._begin_step(step, stage, reporting)
+        if not opened.active:  # most steps, where few are watched: nothing is installed, measured or timed
+            self._installed.remove()
+            return
+        with self._common_account:
             self._install()
-        for participant in opened.actors:
-            participant.begin_batch()
-        if opened.active:
-            self._hooks.begin_batch()
-        elif stage == TRAIN:
-            self.resting = opened
-
-    def shut(self) -> None:
-        """Close the gate; the hooks stay, where the next step may begin at any moment."""
-        self.gate.shut()
-        self._reopen = False
+            for participant in opened.participants:
+                participant.begin_batch()
+            self._installed.open_gate()
 
     def end_batch(self) -> None:
-        """A batch is over: close the gate and take the hooks off, so that nothing of ours gets into a copy of the model."""
-        self.shut()
-        if self._hooks.key is not None:
-            with self.meter.common if self.stage == TRAIN else self.meter.aside:
-                self._hooks.off()
+        """Close the gate and remove the hooks; those inside compiled code stay. Harmless between batches."""
+        self.gate.shut()
+        self._reopens = False
+        if self._installed.active is not None:
+            with self._common_account:
+                self._installed.remove()
 
     def end_step(self, stage: str = TRAIN) -> None:
-        """End the step of a stage: close the gate, forget what only lived in it."""
-        self.shut()
-        self.reschedule()
+        """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
+        self.gate.shut()
+        self._reopens = False
         opened = self._open.pop(stage, None)
-        if opened is not None and not opened.active:
+        if stage == TRAIN:
             self.phases.clear()
+        if opened is None or not opened.active:
             return
-        with self.meter.common if stage == TRAIN else self.meter.aside:
+        with self._common_account:
             if stage == TRAIN:
-                self.phases.clear()
-                if opened is not None:
-                    self.refresh.note(opened.key, opened.called)
-            self._hooks.end_step()
-            for participant in opened.actors if opened is not None else ():
+                self.refresh.note(opened.active, opened.called)
+            self._installed.end_step()
+            for participant in opened.participants:
                 participant.end_step()
 
+    def interrupt(self) -> None:
+        """Something that is no step of training begins, a validation for one: its time is not that of a step."""
+        self.end_batch()
+        self.meter.interrupt()
+
     def pause(self, paused: bool) -> None:
-        """Take the hooks off, or, when the outermost pause ends, put back those of a step that is still open."""
+        """Remove all hooks, or, when the outermost pause ends, install those of a batch that is still under way."""
         if paused and not self._pauses:
-            self._reopen = self.gate.open
+            self._reopens = self.gate.open
             self.gate.shut()
-            self.reschedule()
-            self._hooks.off()
-            self._hooks.off_inside()
+            self._installed.remove()
+            self._installed.remove_compiled()
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
-        self._hooks.place_inside(self.participants)
-        if self._reopen and self._open.get(self.stage) is not None:  # else the batch is over
+        self._installed.place_compiled(self.participants)
+        if self._reopens and self.active:
             self._install()
-            self._hooks.begin_batch()
+            self._installed.open_gate()
 
     def close(self) -> None:
-        """Take everything away; harmless the second time."""
+        """Remove everything; harmless the second time."""
         self.gate.shut()
-        self.reschedule()
-        self._hooks.forget()
-        self._hooks.off_inside()
+        self._reopens = False
+        self._installed.discard()
+        self._installed.remove_compiled()
         self.run_handles.close()
         for participant in self.participants:
             participant.left()
         self.phases.clear()
+        self.refresh.forget()
         self._open.clear()
-        self._like.clear()
         _LIVE.discard(self)
 
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
-        """Let one participant act on the gradients of an optimizer's step."""
-        if self.gate.open:
-            actors = self._actors
-            if participant in actors:
-                self.phases.before_step(participant, optimizer, actors)
+        """Run the phase `before_step` of one participant, if it acts in this step."""
+        if self.gate.open and self.acts(participant):
+            self.phases.before_step(participant, optimizer, self._acting)
 
     def phase(self, name: str, optimizer: HasParameters) -> None:
-        """Let every active participant look at a moment: `final`, `before_update` or `after_update`."""
+        """Run one of the other phases of every participant that acts in this step."""
         if self.gate.open:
-            self.phases.at(name, optimizer, self._actors)
+            self.phases.run(name, optimizer, self._acting)
 
     def scaled_by(self, scale: Tensor) -> None:
-        """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
-        self.phases.scaled_by(scale, self._actors)
+        """Note the loss scale of the backward that begins."""
+        self.phases.scaled_by(scale, self._acting)
 
     def take_reports(self) -> dict[str, float]:
-        """The reports of all participants, for whoever writes the step first."""
+        """The reports of all participants in this step; each is given once."""
         out: dict[str, float] = {}
-        for participant, _ in self.active:
+        for participant in self._acting:
             for tag, value in participant.take_reports().items():
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
 
-    def _refresh(self) -> None:
-        self._hooks.look_again = True
-        if self.refresh.run(target for participant in self.participants for target in participant.all_targets()):
-            for participant in self.participants:
-                participant.refreshed()
-            self._hooks.forget()
-        elif self._hooks.compiled_anew():
-            self._hooks.forget()
-            self._hooks.place_inside(self.participants)  # before the first trace, even if nobody acts in this step
+    @property
+    def _acting(self) -> list[Participant]:
+        return [participant for participant, _ in self.active]
 
     @property
-    def _actors(self) -> list[Participant]:
-        opened = self._open.get(self.stage)
-        return [] if opened is None else opened.actors
+    def _common_account(self) -> Account:
+        return self.meter.common if self.stage == TRAIN else self.meter.aside
+
+    def _begin_step(self, step: int, stage: str, reporting: bool) -> _OpenStep:
+        if stage == TRAIN:
+            self._note_costs()
+            self.phases.clear()
+        if self.refresh.requested:
+            with self._common_account:
+                self._refresh()
+        active = []
+        for participant in self.participants:
+            key = participant.due(step, stage)
+            if key is not None:
+                active.append((participant, key))
+        called = self._called.setdefault(stage, set())
+        called.clear()
+        opened = self._open[stage] = _OpenStep(step, tuple(active), called)
+        if active:
+            # Where a monitor takes part the reports are in its event, and nowhere else.
+            monitored = any(participant.reports for participant in self.participants)
+            reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
+            with self._common_account:
+                for participant, _ in active:
+                    with participant.account:
+                        participant.begin_step(step, stage, reporting and stage == TRAIN)
+        return opened
+
+    def _note_costs(self) -> None:
+        wall, common = self.meter.next_step(), self.meter.common.take()
+        for participant in self.participants:
+            participant.note_cost(participant.account.take() + common, wall)
+
+    def _refresh(self) -> None:
+        replaced = self.refresh.run(target for participant in self.participants for target in participant.all_targets())
+        if replaced:
+            for participant in self.participants:
+                participant.refreshed()
+            self._installed.discard()
+        self._installed.check_compiled(self.participants)
 
     def _install(self) -> None:
         opened = self._open.get(self.stage)
         if opened is not None and opened.active:
-            self._hooks.put(opened.active, opened.called, opened.key, self.participants, self.phase)
+            self._installed.install(opened.active, opened.called, self.participants)
 
 
 def live_hook_managers(model: nn.Module) -> list[HookManager]:
     """The hook managers whose model is this one, holds it, or is held by it."""
     inside = set(map(id, model.modules()))
-    return [d for d in list(_LIVE) if id(d.model) in inside or any(m is model for m in d.model.modules())]
+    return [each for each in list(_LIVE) if id(each.model) in inside or any(m is model for m in each.model.modules())]

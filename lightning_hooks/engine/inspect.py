@@ -1,4 +1,4 @@
-"""Hooks of ours on a model: none for a block, none at all, and the dry run of a rule."""
+"""What a user asks about hooks of this package: pause them, assert that none is left, see what rules would match."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 
 def _carries(holder: Any) -> bool:
-    """Whether a module or a tensor has anything of this package among its hooks, or in the place of a method."""
+    """Whether anything of this package is among the hooks of a module or a tensor, or stands in for a method."""
     found = [hook for name in _DICTS for hook in (getattr(holder, name, None) or {}).values()]
     found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
     return any(map(_is_ours, found))

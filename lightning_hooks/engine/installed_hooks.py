@@ -1,147 +1,179 @@
-"""The hooks that are on a model, for whom they were put there, and how they come off."""
+"""The hooks that are on a model: made for the participants of a step, installed for a batch, removed after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import call
-from typing import Any, NamedTuple
-from weakref import finalize
+from typing import Any, TypeAlias
+from weakref import WeakMethod, finalize, ref
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import CompiledHooks
-from lightning_hooks.engine.param_hooks import ParameterHooks
-from lightning_hooks.engine.participant import HasParameters, Participant
+from lightning_hooks.engine.participant import HasParameters, Part, Participant
 from lightning_hooks.engine.phases import hook_updates
-from lightning_hooks.engine.sites import build_sites
-from lightning_hooks.hooks import Gate, Handles, ModuleHooks, for_each
+from lightning_hooks.engine.sites import build_sites, visitor_of
+from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each
 from lightning_hooks.hooks.handles import Removable
 
-Active = Sequence[tuple[Participant, Hashable]]
-"""Who acts in a step, with the key of what they do."""
-
-
-class _Prepared(NamedTuple):
-    """The hooks of a model's modules for steps of one kind; what is inside compiled code and at parameters is of the same kind.
-
-    Args:
-        key: of these steps.
-        called: takes the ids of the modules that are called.
-        hooks: of all modules.
-    """
-
-    key: tuple[Any, ...]
-    called: set[int]
-    hooks: ModuleHooks
+Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
+"""Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
+InstallFinal: TypeAlias = Callable[[], Removable]
+"""Installs what runs the phase `final`; returns its handle."""
 
 
 class InstalledHooks:
-    """Owns every hook and handle of a model.
+    """Every hook and handle on a model. Handles live for a batch, for a step, or, the `run_handles`, until the end of a run.
 
-    `key` tells what the hooks that are on are for; None where none is on, as between two batches. Those inside compiled code
-    stay on. `run_handles` are the handles of what is no hook on the model; `final` puts on what calls the moment `at_final`.
+    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed.
 
     Args:
         model: the root module.
-        gate: that the hooks ask.
+        gate: that the hooks read.
         optimizers: called for the optimizers whose updates are watched; they may change during a fit.
+        phase: a bound method, known weakly; called with the name of a phase and the optimizer.
     """
 
-    def __init__(self, model: nn.Module, gate: Gate, optimizers: Callable[[], Sequence[Optimizer]]) -> None:
-        self.key: tuple[Any, ...] | None = None
+    def __init__(
+        self,
+        model: nn.Module,
+        gate: Gate,
+        optimizers: Callable[[], Sequence[Optimizer]],
+        phase: Callable[[str, HasParameters], None],
+    ) -> None:
+        self.active: Active | None = None
         self.run_handles = Handles()
-        self.final_hook: Callable[[], Removable] | None = None
-        self.look_again = False  # for modules that were compiled meanwhile
+        self.install_final: InstallFinal | None = None
         self._gate = gate
         self._optimizers = optimizers
-        # Of the kind that came last: making hooks takes several times as long as putting them on.
-        self._prepared: _Prepared | None = None
-        self._handles = Handles()
+        self._phase = WeakMethod(phase)
+        self._batch_handles = Handles()
         self._step_handles = Handles()
         self._compiled = CompiledHooks(model, gate, self._step_handles)
-        self._parameters = ParameterHooks(model, gate, self._handles, self._step_handles)
-        # Knows the hooked objects weakly, as handles do: the model can be collected, and a lost hook manager leaves no hook.
-        closing = [self._handles, self._step_handles, self.run_handles]
-        finalizer = finalize(self, _leave_nothing, gate, closing)
+        self._parameters = _ParameterHooks(model, gate, self._batch_handles, self._step_handles)
+        # Made for these, and kept while they are installed and removed: to make them takes several times as long.
+        self._modules: ModuleHooks | None = None
+        self._made_for: tuple[Active, set[int]] | None = None
+        # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
+        finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
-    def put(
-        self,
-        active: Active,
-        called: set[int],
-        key: tuple[Any, ...],
-        everybody: Sequence[Participant],
-        moment: Callable[[str, HasParameters], None],
-    ) -> None:
-        """Put the hooks of a step in the place of those that are there.
+    def install(self, active: Active, called: set[int], everybody: Sequence[Participant]) -> None:
+        """Install the hooks of a step instead of those that are installed; nothing where those are the same.
 
         Args:
             active: who acts in it.
             called: takes the ids of the modules that are called.
-            key: of the step.
             everybody: who may act in any step: hooks inside compiled code are theirs.
-            moment: a bound method, known weakly; called around an optimizer's step with the moment's name and the optimizer.
         """
-        self.off()
-        self.key = key  # first: what is interrupted is taken off again
-        known = self._prepared
-        if known is None or known.key != key or known.called is not called or self.look_again:
-            self.look_again = False
-            if self._compiled.changed():  # by somebody's on_train_start, say
-                self.place_inside(everybody)
-            known = self._prepared = self._prepare(active, called, key)
-        known.hooks.put_on(self._handles)
-        for participant, wanted in active:
-            participant.register(wanted, self._gate, self._handles)
+        made = self._made_for
+        is_made = made is not None and made[0] == active and made[1] is called
+        if is_made and self.active is not None:
+            return
+        self.remove()
+        self.active = active  # first: what is interrupted is removed again
+        if not is_made:
+            self._make(active, called, everybody)
+        assert self._modules is not None
+        self._modules.put_on(self._batch_handles)
+        for participant, key in active:
+            participant.register(key, self._gate, self._batch_handles)
         if any(participant.needs_updates for participant, _ in active):
             for optimizer in self._optimizers():
-                hook_updates(optimizer, moment, self._handles)
-        if self.final_hook is not None:
-            self._handles.keep(self.final_hook())
+                hook_updates(optimizer, self._phase, self._batch_handles)
+        if self.install_final is not None:
+            self._batch_handles.keep(self.install_final())
 
-    def _prepare(self, active: Active, called: set[int], key: tuple[Any, ...]) -> _Prepared:
-        parts = [part for participant, wanted in active for part in participant.module_parts(wanted)]
+    def _make(self, active: Active, called: set[int], everybody: Sequence[Participant]) -> None:
+        if self._compiled.changed():  # by somebody's on_train_start, say
+            self.place_compiled(everybody)
+        parts = [part for participant, key in active for part in participant.module_parts(key)]
         self._compiled.fill(parts, called)
-        self._parameters.build(part for participant, wanted in active for part in participant.param_parts(wanted))
-        places = build_sites([part for part in parts if id(part.module) not in self._compiled.inside], called)
-        return _Prepared(key, called, ModuleHooks(places, self._gate, self._step_handles))
+        self._parameters.build(part for participant, key in active for part in participant.param_parts(key))
+        sites = build_sites([part for part in parts if id(part.module) not in self._compiled.inside], called)
+        self._modules = ModuleHooks(sites, self._gate, self._step_handles)
+        self._made_for = (active, called)
 
-    def forget(self) -> None:
-        """Take the hooks off and rebuild them at the next step: the participants or their targets have changed."""
-        self.off()
-        self._prepared = None
-
-    def compiled_anew(self) -> bool:
-        """Whether a module was compiled, or is no longer, since hooks were placed in compiled code."""
-        return self._compiled.changed()
-
-    def place_inside(self, everybody: Sequence[Participant]) -> None:
-        """Put hooks inside compiled code wherever anybody ever acts there."""
-        self._prepared = None
-        self._compiled.place(everybody)
-
-    def begin_batch(self) -> None:
+    def open_gate(self) -> None:
         """Hook parameters that can only now be hooked, and open the gate."""
-        if self._parameters.chains:
-            self._parameters.register()
+        self._parameters.register()
         self._gate.open = True
         self._gate.traced = self._compiled.busy
 
     def end_step(self) -> None:
-        """Take off what only one step needs, where the other hooks stay."""
+        """Remove what only one step needs, where the other hooks stay."""
         self._step_handles.close()
 
-    def off(self) -> None:
-        """Take everything off but what is inside compiled code, and the run_handles."""
-        for_each(call, [self._handles.close, self._step_handles.close])
-        self.key = None  # only now: what was interrupted is done again
+    def remove(self) -> None:
+        """Remove all hooks but those inside compiled code and the `run_handles`."""
+        for_each(call, [self._batch_handles.close, self._step_handles.close])
+        self.active = None  # only now: what was interrupted is done again
 
-    def off_inside(self) -> None:
-        """Take off what is inside compiled code."""
+    def discard(self) -> None:
+        """Remove the hooks, and make others at the next step: the participants or their targets have changed."""
+        self.remove()
+        self._modules = self._made_for = None
+
+    def place_compiled(self, everybody: Sequence[Participant]) -> None:
+        """Place hooks inside compiled code wherever anybody ever acts there; before the first trace."""
+        self._modules = self._made_for = None
+        self._compiled.place(everybody)
+
+    def check_compiled(self, everybody: Sequence[Participant]) -> None:
+        """Place them again where a module was compiled, or no longer is, since they were placed."""
+        if self._compiled.changed():
+            self.discard()
+            self.place_compiled(everybody)
+
+    def remove_compiled(self) -> None:
         self._compiled.close()
 
 
-def _leave_nothing(gate: Gate, handles: list[Handles]) -> None:
+class _ParameterHooks:
+    """The hooks that see gradients as backward makes them: one for each parameter, as soon as it can carry one."""
+
+    def __init__(self, model: nn.Module, gate: Gate, handles: Handles, step_handles: Handles) -> None:
+        self.gate = gate
+        self._model = model
+        self._handles = handles
+        self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
+        self._parts: dict[int, tuple[nn.Parameter, list[Part]]] = {}
+
+    def build(self, parts: Iterable[tuple[nn.Parameter, Part]]) -> None:
+        """Join the parts of each parameter, in their order; what must see the gradient as it is accumulated comes last."""
+        self._parts = {}
+        for parameter, part in parts:
+            self._parts.setdefault(id(parameter), (parameter, []))[1].append(part)
+        for _, joined in self._parts.values():
+            joined.sort(key=lambda part: getattr(part, "last", False))
+
+    def register(self) -> None:
+        """Hook the parameters that have none yet. A frozen one refuses a hook, so it gets its own when it is unfrozen."""
+        lazy = False
+        for key, (parameter, parts) in self._parts.items():
+            if isinstance(parameter, UninitializedParameter):
+                lazy = True
+            elif parameter.requires_grad and ("param", key) not in self._handles:
+                self._handles.keep(parameter.register_hook(GradHook([visitor_of(parts)], self.gate)), key=("param", key))
+        if lazy:  # it gets its shape in the forward pass, when its module is called
+            for module in self._model.modules():
+                if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+                    self._step_handles.keep(module.register_forward_hook(_Materialized(self)))
+
+
+class _Materialized(OurHook):
+    def __init__(self, hooks: _ParameterHooks) -> None:
+        self.hooks = ref(hooks)
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        hooks = self.hooks()
+        if hooks is not None and hooks.gate.open:
+            hooks.register()
+
+
+def _remove_all(gate: Gate, handles: list[Handles]) -> None:
     gate.shut()
     for_each(call, [kept.close for kept in handles])

@@ -1,9 +1,10 @@
-"""What watching costs: the time of everybody who works on a step, and the share of the step that one monitor takes."""
+"""Overhead: the time that work on a step takes, by participant, and the share of the step that a monitor takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 from time import perf_counter
@@ -18,20 +19,19 @@ from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAc
 
 Clock = Callable[[], float]
 
-LEAST_STEPS = 8
-LEAST_WATCHED = 2
-"""So many steps, and of them watched ones, are judged together: the first step of a run and a slow one say little alone."""
-WIDEST = 2**20
+# Intervals are judged by this many steps at least, of which this many were watched: one slow step says little.
+_LEAST_STEPS = 8
+_LEAST_WATCHED = 2
+_MAX_FACTOR = 2**20
 _CALLS = 24
 _EVICTED = 1 << 21  # bytes written between two calls of a hook: about what a core caches for itself
 
 
 class Meter:
-    """Adds up, per account, the seconds between entering and leaving it.
+    """The clock and the accounts of one model. Only the innermost account that is entered counts, so no second counts twice.
 
-    Accounts exclude one another: who works on behalf of another (the hook manager that lets a monitor read gradients) stands
-    still meanwhile, so nothing is counted twice. The clock is that of the process: work that an accelerator still has to do
-    when a call returns is not in it, since to know it the device would have to be waited for.
+    The clock is that of the process: what an accelerator still has to do when a call returns is not counted, since the call
+    would have to wait for it.
 
     Args:
         clock: seconds from anywhere.
@@ -47,7 +47,7 @@ class Meter:
         self._stopped: float | None = None
 
     def next_step(self) -> float | None:
-        """A step of training begins: the seconds of the one before, from start to start; None where that is not known."""
+        """A step of training begins. The seconds of the one before, from start to start; None where they are not known."""
         now = self.clock()
         wall = self._stopped if self._began is None else now - self._began
         self._began, self._stopped = now, None
@@ -72,7 +72,6 @@ class Account:
         self.seconds = 0.0
 
     def __enter__(self) -> None:
-        """Begin to work; who was working stands still."""
         meter = self.meter
         now = meter.clock()
         if meter._entered:
@@ -81,16 +80,33 @@ class Account:
         meter._entered.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Whoever was working before goes on."""
         meter = self.meter
         now = meter.clock()
         meter._entered.pop().seconds += now - meter._since
         meter._since = now
 
     def take(self) -> float:
-        """What has come together, which begins anew."""
+        """The seconds since this was called last."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
+
+
+@dataclass
+class _Time:
+    """The seconds of several steps, and those of them that were spent on watching."""
+
+    own: float = 0.0
+    wall: float = 0.0
+    steps: int = 0
+
+    def add(self, own: float, wall: float, steps: int = 1) -> None:
+        self.own += own
+        self.wall += wall
+        self.steps += steps
+
+    @property
+    def share(self) -> float:
+        return self.own / self.wall if self.wall else 0.0
 
 
 class Overhead:
@@ -104,71 +120,57 @@ class Overhead:
     def __init__(self, limit: float | None = None, call: float = 0.0) -> None:
         self.limit = limit
         self.call = call
-        self._watched = False
-        self._to_report = [0.0, 0.0]
-        self._costs: list[tuple[float, float, bool]] = []
-        self._steps = 0  # that these are of
-        self._skip = 1  # the first step prepares what the others reuse
+        self._is_watched = False
+        self._reported = _Time()
+        self._watched = _Time()
+        self._unwatched = _Time()
+        self._is_first = True  # the first step prepares what the others reuse
 
     def begin(self) -> None:
-        """A watched step begins."""
-        self._watched = True
+        """A watched step begins; the others only `note`."""
+        self._is_watched = True
 
-    def note(self, own: float, wall: float | None, steps: int = 1, calls: int = 0) -> None:
+    def note(self, own: float, wall: float | None, calls: int = 0) -> None:
         """A step is over.
 
         Args:
             own: seconds that were spent on watching.
             wall: seconds of the step; None where they are not known.
-            steps: of how many steps this is the time; of several only the first was watched, if any.
             calls: of hooks.
         """
-        watched, self._watched = self._watched, False
+        watched, self._is_watched = self._is_watched, False
         if wall is None or wall <= 0.0:
             return
         own += calls * self.call
-        self._to_report[0] += own
-        self._to_report[1] += wall
-        if self.limit is None:
-            return
-        if self._skip:
-            self._skip -= 1
+        self._reported.add(own, wall)
+        if self._is_first:
+            self._is_first = False
         else:
-            self._costs.append((own, wall, watched))
-            self._steps += steps
+            (self._watched if watched else self._unwatched).add(own, wall)
 
     def report(self) -> dict[str, float]:
         """The share over the steps since the last report; nothing where there was no step."""
-        own, wall = self._to_report
-        self._to_report = [0.0, 0.0]
-        return {"hooks/overhead": own / wall} if wall else {}
+        reported, self._reported = self._reported, _Time()
+        return {"hooks/overhead": reported.share} if reported.steps else {}
 
-    def wish(self, factor: int) -> int:
-        """By how much the intervals should be longer than the user wrote.
-
-        Args:
-            factor: by how much they are.
-        """
-        costs = self._costs
-        if self.limit is None or self._steps < LEAST_STEPS or sum(watched for *_, watched in costs) < LEAST_WATCHED:
+    def wanted_factor(self, factor: int) -> int:
+        """By how much the intervals should be longer than the user wrote, where they are longer by `factor` now."""
+        watched, unwatched = self._watched, self._unwatched
+        steps = watched.steps + unwatched.steps
+        if self.limit is None or steps < _LEAST_STEPS or watched.steps < _LEAST_WATCHED:
             return factor
-        self._costs, self._steps = [], 0
-        share = _share(costs)
-        unwatched = _share([cost for cost in costs if not cost[2]])
-        if share <= self.limit or unwatched >= self.limit:  # what steps cost that are not watched, no interval changes
+        self._watched, self._unwatched = _Time(), _Time()
+        share = _Time(watched.own + unwatched.own, watched.wall + unwatched.wall).share
+        if share <= self.limit or unwatched.share >= self.limit:  # no interval changes what unwatched steps cost
             return factor
         # Of own and all other time, the first is to shrink until the limit is kept, and each doubling halves it at best.
-        needed = share / (1.0 - share) * (1.0 - self.limit) / self.limit if share < 1.0 else WIDEST
-        return int(min(factor * 2 ** max(1, math.ceil(math.log2(needed) - 1e-9)), WIDEST))
+        needed = share / (1.0 - share) * (1.0 - self.limit) / self.limit if share < 1.0 else _MAX_FACTOR
+        return int(min(factor * 2 ** max(1, math.ceil(math.log2(needed) - 1e-9)), _MAX_FACTOR))
 
-    def begin_anew(self) -> None:
-        """The intervals are others: what was counted before says nothing about them."""
-        self._costs, self._steps, self._skip = [], 0, 1
-
-
-def _share(costs: list[tuple[float, float, bool]]) -> float:
-    wall = sum(each for _, each, _ in costs)
-    return sum(own for own, _, _ in costs) / wall if wall else 0.0
+    def restart(self) -> None:
+        """Forget the steps before: the intervals have changed."""
+        self._watched, self._unwatched = _Time(), _Time()
+        self._is_first = True
 
 
 @lru_cache(maxsize=4)
@@ -197,7 +199,7 @@ def hook_cost(clock: Clock) -> float:
 
 
 def _call(module: nn.Module, cache: Any, clock: Clock) -> Iterator[float]:
-    """Seconds of a forward and of a backward."""
+    """The seconds of a forward, then of a backward."""
     x = torch.ones(1, requires_grad=True)
     cache.fill(1)
     begun = clock()
@@ -215,7 +217,7 @@ class _Same(nn.Module):
 
 
 def _ignore(tensor: Tensor) -> None:
-    """Called with what a hook sees."""
+    pass
 
 
 _ONE = torch.ones(1)

@@ -1,4 +1,4 @@
-"""What the hook manager asks of a monitor, of a set of transforms, of a user's hooks."""
+"""A participant: a monitor, a set of transforms or a user's hooks, as the hook manager sees it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ Part = Looks | Changes
 
 
 class ModulePart(NamedTuple):
-    """What a participant does at one place of a module.
+    """What a participant does at one module.
 
     Args:
         module: where.
         at: `input`, `output`, `input_grad`, `output_grad`, or `node` (the autograd nodes of the result).
         path: to a part of the arguments or the result; empty for all of it.
         part: sees each tensor there; a `CallAction` sees the whole arguments (at `input`) or the whole result (at `output`); at
-            `node` a callable that is given the node.
-        first: whether it goes before all that is there already.
+            `node` a callable that is given the node. One with a method `absent` is told at every call whether there is a tensor
+            at the path, and the arguments or the result.
+        first: whether it goes before all others at the module.
     """
 
     module: nn.Module
@@ -65,18 +66,24 @@ class HasParameters(Protocol):
 
 
 class Participant:
-    """One monitor, one set of transforms, or one set of hooks."""
+    """One monitor, one set of transforms, or one set of a user's hooks, as the hook manager sees it.
+
+    Attributes:
+        order: sorts the participants of a model.
+        reports: whether it writes what transforms report.
+        ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
+        account: takes the time of its work; opened by the hook manager when it joins.
+        reads: whether it measures parameters: several that do share each measurement.
+    """
 
     order: tuple[int, ...] = (0,)
     reports: bool = False
     ever: Hashable | None = None
-    """The key of everything that it does at modules in any step, where it can act inside compiled code; else None."""
     account: Account
-    """What its work costs; the hook manager that takes it in opens it."""
-    reads: bool = False  # whether it looks at parameters, so that two that do share a measurement
+    reads: bool = False
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """A key that says what it does at a step (the same key, the same hooks), or None for nothing.
+        """A key that says what it does at a step (equal keys, equal hooks), or None for nothing. Asked once at every step.
 
         Args:
             step: in training the number of the step; in the other stages a running number of the batch.
@@ -84,19 +91,11 @@ class Participant:
         """
         raise NotImplementedError
 
-    def next_due(self, step: int) -> int | None:
-        """From a step of training on, the first at which it may do something; None where it never does again.
-
-        Args:
-            step: from which on; also the answer of those who do not know, and are asked at every step.
-        """
-        return step
-
     def joined(self, gate: Gate) -> None:
-        """Called when a hook manager has taken it in: place what stays from step to step."""
+        """Called when it has joined a hook manager: install what stays from step to step."""
 
     def left(self) -> None:
-        """Called when it has gone: take that away; harmless the second time."""
+        """Called when it has left: remove that; harmless the second time."""
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
@@ -114,25 +113,24 @@ class Participant:
         return ()
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
-        """Register what only torch itself can place, in the order of the participants."""
+        """Register hooks that cannot be shared with other participants; called when the hooks of a step are installed."""
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Called when a step that is due begins."""
+        """Called when a step begins in which it acts."""
 
-    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
-        """Called when a step of training is over because the next begins, whether or not it was due.
+    def begin_batch(self) -> None:
+        """Called when a batch of such a step begins; perhaps several times."""
+
+    def end_step(self) -> None:
+        """Called when such a step has ended."""
+
+    def note_cost(self, own: float, wall: float | None) -> None:
+        """Called when the next step of training begins, whether or not it acted in the one before.
 
         Args:
             own: seconds that it took, outside hooks of modules; what all participants have in common included.
             wall: seconds of the step; None where they are not known.
-            steps: of how many steps this is the time; where nobody acts, several are one.
         """
-
-    def begin_batch(self) -> None:
-        """Called when a batch of a step that is due begins."""
-
-    def end_step(self) -> None:
-        """Called when a step in which it acted has ended."""
 
     def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
@@ -160,18 +158,23 @@ class Participant:
 
     @property
     def needs_updates(self) -> bool:
-        """Whether it wants `before_update` and `after_update`."""
+        """Whether it acts in `before_update` and `after_update`."""
         return False
 
 
 class PhaseMemo:
-    """Measurements and copies that several participants share within one moment of a step.
-
-    `skipped` says that the step does not happen, although the optimizer is called. Under a loss scaler `found_inf` above 0
-    says so too, on the device, and `scale` is what the gradients are still multiplied by; None where they are not.
+    """What participants share in the phases of one optimizer's step: measurements, copies, and whether the step happens.
 
     Args:
-        shared: whether there are several that measure.
+        shared: whether several participants measure.
+
+    Attributes:
+        looks: measurements by the id of the parameter and the tensor.
+        before: copies of parameters from `before_update`, by the id of the parameter.
+        readers: ids of the participants that were called with `before_step`.
+        skipped: the step does not happen, although the optimizer is called.
+        found_inf: of a loss scaler, on the device; above 0 the step does not happen either.
+        scale: by which the gradients are still multiplied; None where they are not.
     """
 
     def __init__(self, shared: bool = True) -> None:

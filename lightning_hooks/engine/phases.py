@@ -1,10 +1,10 @@
-"""The phases of an optimizer's step, which tensors of parameters exist in which, and what participants share in them."""
+"""The phases of an optimizer's step, and the table of which tensor of a parameter exists in which."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
-from weakref import ref
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ ones; the parameters are the new ones. Participants have a method of the name of
 
 
 class ParamTensor(NamedTuple):
-    """Where a tensor of a parameter comes from.
+    """One tensor of a parameter: when it exists, and how it is read.
 
     Args:
         phase: in which it exists.
@@ -78,30 +78,34 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
     "update": ParamTensor("after_update", _update, copied=True),
     "state": ParamTensor("after_update", state_of),
 }
-"""A tensor of parameters that rules may name is one row here; `rules.PARAM_TENSORS` says the names."""
+"""Every tensor of a parameter: a row here, its name in `rules.PARAM_TENSORS`."""
 
 assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
+RunPhase: TypeAlias = WeakMethod[Callable[[str, HasParameters], None]]
+"""Runs a phase, given its name and the optimizer; nothing where the hook manager is lost."""
+
+
 class Phases:
-    """Lets participants look at gradients and parameters before and after an optimizer's step.
+    """Runs the phases of the optimizers' steps within one step of training.
 
     `scale` is the loss scale of the last backward; None where none was noted.
     """
 
     def __init__(self) -> None:
         self.scale: Tensor | None = None
-        self._memos: dict[int, tuple[HasParameters, PhaseMemo]] = {}  # with the optimizer, whose id stays its own
+        self._memos: dict[int, tuple[HasParameters, PhaseMemo]] = {}  # with the optimizer, so that its id stays its own
 
     def clear(self) -> None:
-        """Forget what was measured in the step that ends."""
+        """Forget the step that ends."""
         self._memos.clear()
 
     def before_step(self, participant: Participant, optimizer: HasParameters, active: Sequence[Participant]) -> None:
-        """Let one participant act on the gradients of an optimizer's step.
+        """Run `before_step` of one participant: each acts in its turn among the callbacks of other packages.
 
         Args:
-            participant: who.
+            participant: which.
             optimizer: whose step.
             active: all who act in the step.
         """
@@ -114,17 +118,16 @@ class Phases:
         with participant.account:
             participant.before_step(optimizer, memo)
 
-    def at(self, name: str, optimizer: HasParameters, active: Sequence[Participant]) -> None:
-        """Let everybody look.
+    def run(self, name: str, optimizer: HasParameters, active: Sequence[Participant]) -> None:
+        """Run one of the other phases of every participant.
 
         Args:
-            name: of the moment: `final`, `before_update` or `after_update`.
+            name: `final`, `before_update` or `after_update`.
             optimizer: whose step.
             active: all who act in the step.
         """
         memo = self._memo(optimizer, active)
-        if name != "before_step":
-            memo.forget(*(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == name))
+        memo.forget(*(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == name))
         if name == "before_update":
             memo.before.clear()
         for participant in active:
@@ -132,7 +135,7 @@ class Phases:
                 getattr(participant, name)(optimizer, memo)
 
     def scaled_by(self, scale: Tensor, active: Sequence[Participant]) -> None:
-        """Note the loss scale of the backward that begins; what flowed before it in this step is brought to that."""
+        """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
         # Only where an optimizer has stepped can the scale have changed.
         factor = scale / self.scale if self._memos and self.scale is not None else None
         self.scale = scale.detach().clone()
@@ -141,30 +144,29 @@ class Phases:
 
     def _memo(self, optimizer: HasParameters, active: Sequence[Participant]) -> PhaseMemo:
         if id(optimizer) not in self._memos:
-            memo = PhaseMemo(shared=len(active) > 1 and sum(p.reads for p in active) > 1)
+            memo = PhaseMemo(shared=sum(participant.reads for participant in active) > 1)
             self._memos[id(optimizer)] = optimizer, memo
         return self._memos[id(optimizer)][1]
 
 
-def hook_updates(optimizer: Optimizer, moment: Callable[[str, HasParameters], None], handles: Handles) -> None:
-    """Have a method called before and after an optimizer's step; it is known weakly.
+def hook_updates(optimizer: Optimizer, phase: RunPhase, handles: Handles) -> None:
+    """Run `before_update` and `after_update` around an optimizer's step.
 
     Args:
         optimizer: which.
-        moment: a bound method, called with the name of the moment and the optimizer.
+        phase: called with the name of the phase and the optimizer.
         handles: takes over the handles.
     """
-    handles.keep(optimizer.register_step_pre_hook(_UpdateHook(moment, "before_update")))
-    handles.keep(optimizer.register_step_post_hook(_UpdateHook(moment, "after_update")))
+    handles.keep(optimizer.register_step_pre_hook(_UpdateHook(phase, "before_update")))
+    handles.keep(optimizer.register_step_post_hook(_UpdateHook(phase, "after_update")))
 
 
 class _UpdateHook(OurHook):
-    def __init__(self, moment: Callable[[str, HasParameters], None], name: str) -> None:
-        self.owner = ref(moment.__self__)  # type: ignore[attr-defined]
-        self.method = moment.__name__
+    def __init__(self, phase: RunPhase, name: str) -> None:
+        self.phase = phase
         self.name = name
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        owner = self.owner()
-        if owner is not None:
-            getattr(owner, self.method)(self.name, optimizer)
+        run = self.phase()
+        if run is not None:
+            run(self.name, optimizer)

@@ -1,4 +1,4 @@
-"""What a loss scaler does to steps: which it leaves out, and whose gradients it leaves scaled."""
+"""What a loss scaler does: which steps it skips, and whose gradients it leaves scaled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ def unscales_itself(optimizer: Any) -> bool:
 
 
 class ScalerWatch(Participant):
-    """Notes for the other participants what the loss scaler found, and counts the steps that it leaves out.
+    """Notes for the other participants what the loss scaler found, and counts the steps that it skips.
 
-    Whether a gradient was infinite is a tensor on the device. It is kept as it is and read when the step is written, so no
-    hook waits for it; the scaler itself waits for it once a step, unless the optimizer is fused. Where a transform asked to
-    skip the same step, that one counts it.
+    Whether a gradient was infinite is a tensor on the device, which is read when the step is written: no hook waits for it.
+    Where a transform skips the same step, that one counts it.
 
     Args:
         scale: gives the loss scale, or None where it has not scaled yet.
@@ -42,46 +41,39 @@ class ScalerWatch(Participant):
         self._open: dict[int, PhaseMemo] = {}
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """Every step of training: one that is not logged counts too."""
         return "always" if stage == "train" else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Count what the last step left."""
-        self._settle()
+        self._count_open()
 
     def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Note what is known before the optimizer is called."""
         memo.found_inf = self._found_inf(optimizer)
         memo.scale = self._scale() if unscales_itself(optimizer) else None
-        self._open[id(memo)] = memo
+        self._open[id(memo)] = memo  # as LBFGS runs its closure, the same one several times
 
     def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Note what a fused optimizer is told: it is called whatever was found."""
+        # A fused optimizer is called whatever was found, and is told only here.
         found: Tensor | None = getattr(optimizer, "found_inf", None)
         if found is not None:
             memo.found_inf = found
 
     @property
     def needs_updates(self) -> bool:
-        """Only inside its step a fused optimizer knows."""
         return self._fused
 
     def take_reports(self) -> dict[str, float]:
-        """How many steps were left out until now."""
-        self._settle()
+        self._count_open()
         self._count = float(self._count)
         return {"hooks/skipped_steps": self._count}
 
     def state_dict(self) -> dict[str, float]:
-        """The count."""
-        self._settle()
+        self._count_open()
         return {"skipped_steps": float(self._count)}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on counting."""
         self._count = state.get("skipped_steps", 0.0)
 
-    def _settle(self) -> None:
+    def _count_open(self) -> None:
         for memo in self._open.values():
             if memo.found_inf is not None and not memo.skipped:
                 self._count = self._count + (memo.found_inf > 0).double()

@@ -13,13 +13,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.change.activations import ActivationChanger
-from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
@@ -31,7 +31,7 @@ from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_ten
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 
-_BEFORE: Final = StepView(step=-1)
+_NO_STEP: Final = StepView(step=-1)
 
 
 class Instrument:
@@ -91,18 +91,17 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         plan = resolve(model, rules, EveryN()) if rules else None
         self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
+        self._participants: list[Participant] = [] if self._observer is None else [self._observer]
         links = [link for link in resolve_applies(model, applies, torch.initial_seed()) if link.targets]
-        forward, backward = _parted(links)
-        self._changers: list[GradientChanger] = []
-        if forward:
-            self._changers.append(ActivationChanger(forward, order=(1,)))
-        if backward:
-            self._changers.append(GradientChanger(backward, order=(2,)))
-            self._changers[-1].refuse_skipping(self.optimizers)
-        bound = [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]
-        self._custom = (
-            UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True) if bound else None
-        )
+        if forward := [link for link in links if link.when == "forward"]:
+            self._participants.append(ActivationChanger(forward, order=(1,)))
+        if backward := [link for link in links if link.when != "forward"]:
+            changer = GradientChanger(backward, order=(2,))
+            changer.refuse_skipping(self.optimizers)
+            self._participants.append(changer)
+        if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
+            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True)
+            self._participants.append(user_hooks)
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *check_consumers(consumers)])
         self._producer = Producer(self._observer, self._publisher) if self._observer else None
@@ -111,14 +110,12 @@ class Instrument:
 
     def __enter__(self) -> Instrument:
         """Register the hooks, all or none."""
-        every: list[Participant | None] = [self._observer, *self._changers, self._custom]
-        participants = [participant for participant in every if participant is not None]
         run_handles = self._hook_manager.run_handles
         try:
             self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
                 run_handles.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
-            for participant in participants:
+            for participant in self._participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
                 run_handles.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
@@ -148,7 +145,7 @@ class Instrument:
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._observer is not None:
-            self._hook_manager.before_step(self._observer, _Everything(self.model))
+            self._hook_manager.before_step(self._observer, _AllParameters(self.model))
         self._end()
 
     def compute(self) -> dict[str, float]:
@@ -158,9 +155,9 @@ class Instrument:
 
     @property
     def record(self) -> StepView:
-        """The whole last ended step, histograms too; where its numbers are on their way from a device, that is waited for."""
+        """The whole last ended step, histograms too; waits for numbers that are still on a device."""
         self._settle()
-        return self._latest.views.get("train", _BEFORE)
+        return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
         self._hook_manager.begin_batch(self._step, reporting=self._observer is None)
@@ -207,13 +204,8 @@ class Instrument:
             self._end()
 
 
-def _parted(links: Sequence[BoundTransform]) -> tuple[list[BoundTransform], list[BoundTransform]]:
-    forward = [link for link in links if link.when == "forward"]
-    return forward, [link for link in links if link.when != "forward"]
-
-
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
-    """A plain loop does not say when it validates."""
+    # A plain loop does not say when it validates.
     named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
     named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
     for where, stages in named:
@@ -222,10 +214,11 @@ def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
 
 
 def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
-    """The watch rules where nobody says when the optimizer steps: what needs to know that is refused."""
+    """Refuse what needs an optimizer, and return the watch rules with the tensors that exist without one."""
     for i, rule in enumerate(watch):
         for tensor in rule.tensors or ():
-            if parse_tensor(tensor)[0] in ("final_grad", "update", "state"):
+            row = PARAM_TENSORS.get(parse_tensor(tensor)[0])
+            if row is not None and row.phase != "before_step":
                 raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
     for i, apply_rule in enumerate(apply):
         if apply_rule.acts_at() == "step":
@@ -233,12 +226,12 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
     for i, hook in enumerate(hooks):
         if hook.kind in OPTIMIZER_KINDS:
             raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
-    seen = ("param", "grad")
+    seen = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
     return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
 
 
-class _Everything:
-    """All parameters of a model, where no optimizer says which."""
+class _AllParameters:
+    """Stands for an optimizer of all parameters, where there is none."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]

@@ -1,8 +1,7 @@
-"""Tensors of which every rank holds a part (`DTensor`, as FSDP2 makes them): what transforms are given of them.
+"""Sharded tensors (`DTensor`, as FSDP2 makes them): what transforms are given of them, and what is refused.
 
-A transform that treats each element by itself gets the part. Any other gets the whole, gathered from all ranks, and each rank
-keeps its part of the result: norms, means over rows, or the largest of all elements are then what they are without sharding.
-Parameters are gathered only for a transform that says that it needs them.
+An elementwise transform gets the part of this rank. Any other gets the whole, gathered from all ranks, and each rank keeps its
+part of the result, so norms and means are those of the whole. Parameters are gathered only for a transform that needs them.
 """
 
 from __future__ import annotations
@@ -52,12 +51,9 @@ def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list
 
 
 class NotGathered(list[Tensor | None]):
-    """Stands where sharded parameters would, for a transform that does not ask for them: to read it is an error.
+    """Sharded parameters for a transform that does not declare that it needs them: reading them is an error.
 
-    Gathering them at the first look instead would leave the others waiting where one rank alone looks.
-
-    Args:
-        reader: as for `params_for`.
+    Gathering them when they are read would deadlock where one rank alone reads them.
     """
 
     def __init__(self, reader: str) -> None:
@@ -71,27 +67,12 @@ class NotGathered(list[Tensor | None]):
         )
 
     def __len__(self) -> int:
-        """Refused.
-
-        Raises:
-            TransformError: always.
-        """
         self._refuse()
 
     def __iter__(self) -> Iterator[Tensor | None]:
-        """Refused.
-
-        Raises:
-            TransformError: always.
-        """
         self._refuse()
 
     def __getitem__(self, index: Any) -> Any:
-        """Refused.
-
-        Raises:
-            TransformError: always.
-        """
         self._refuse()
 
 
@@ -114,12 +95,12 @@ def refuse_sharded(targets: Iterable[Target[Any]], where: str, what: str) -> Non
     """Refuse what needs a tensor hook on a sharded parameter: torch registers it and never calls it.
 
     Args:
-        targets: the parameters that a rule means.
+        targets: the parameters that a rule matches.
         where: the option, for the message.
         what: what would never run.
 
     Raises:
-        UnsupportedError: with the first such parameter and the way out.
+        UnsupportedError: with the first such parameter.
     """
     for target in targets:
         if is_sharded(target.value):

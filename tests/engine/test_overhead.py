@@ -94,31 +94,31 @@ def test_what_torch_takes_to_call_hooks_counts_in_every_step():
         assert costs.report() == {"hooks/overhead": (0.5 + calls * 0.25) / 10}
 
 
-@pytest.mark.parametrize(("own", "wished"), [(0.05, 1), (0.12, 2), (0.25, 4), (1.0, 16), (2.0, 32)])
-def test_the_wish_is_the_power_of_two_that_keeps_the_limit(own, wished):
+@pytest.mark.parametrize(("own", "wanted"), [(0.05, 1), (0.12, 2), (0.25, 4), (1.0, 16), (2.0, 32)])
+def test_the_wish_is_the_power_of_two_that_keeps_the_limit(own, wanted):
     costs = overhead(limit=0.1)
     steps(costs, 9, own, 1.0)
-    assert costs.wish(1) == wished
-    assert own / wished / (1.0 + own / wished) <= 0.1
+    assert costs.wanted_factor(1) == wanted
+    assert own / wanted / (1.0 + own / wanted) <= 0.1
 
 
 def test_where_it_was_not_enough_it_wishes_for_more():
     costs = overhead(limit=0.1)
     steps(costs, 9, 0.5, 1.0)
-    assert costs.wish(1) == 8
-    costs.begin_anew()
+    assert costs.wanted_factor(1) == 8
+    costs.restart()
     steps(costs, 17, 2.0, 1.0, every=8)  # a watched step is dearer now
-    assert costs.wish(8) == 32 and costs.wish(8) == 8
+    assert costs.wanted_factor(8) == 32 and costs.wanted_factor(8) == 8
 
 
 def test_a_few_steps_and_the_first_one_say_nothing():
     costs = overhead(limit=0.1)
     steps(costs, 8, 1.0, 1.0)
-    assert costs.wish(1) == 1
+    assert costs.wanted_factor(1) == 1
     costs = overhead(limit=0.1)
     costs.note(1000.0, 1001.0)
     steps(costs, 8, 0.01, 1.0)
-    assert costs.wish(1) == 1
+    assert costs.wanted_factor(1) == 1
 
 
 def test_what_unwatched_steps_cost_no_interval_changes():
@@ -127,7 +127,7 @@ def test_what_unwatched_steps_cost_no_interval_changes():
         costs.note(1.0, 2.0)
         costs.begin()
         costs.note(2.0, 3.0)
-    assert costs.wish(2) == 2
+    assert costs.wanted_factor(2) == 2
 
 
 def test_schedules_widen():

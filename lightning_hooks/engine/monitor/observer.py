@@ -91,12 +91,6 @@ class Observer(Participant):
             return None
         return self._due_at(step) or None
 
-    def next_due(self, step: int) -> int | None:
-        """The next step at which a schedule is due."""
-        if self.stopped or self.stage != "train":
-            return None
-        return min((at for _, widened in self._intervals if (at := widened.next(step)) is not None), default=None)
-
     def _due_at(self, step: int) -> Due:
         if step != self._last_due[0]:
             due: list[EveryN] = []
@@ -126,24 +120,24 @@ class Observer(Participant):
         if self.execution_order is None:
             self.fallback.direct = not self.failed
 
-    def note_cost(self, own: float, wall: float | None, steps: int = 1) -> None:
+    def note_cost(self, own: float, wall: float | None) -> None:
         seconds, calls = self.fallback.take_cost()
         if self.overhead is not None:
-            self.overhead.note(own + seconds, wall, steps, calls)
+            self.overhead.note(own + seconds, wall, calls)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
         if factor != self.factor:
             self.factor = factor
             if self.overhead is not None:
-                self.overhead.begin_anew()
+                self.overhead.restart()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
             self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
-        factor = self.factor if self.overhead is None else self.overhead.wish(self.factor)
-        return self.table.merging(stop=self.failed, factor=factor)
+        wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
+        return self.table.merging(stop=self.failed, factor=wanted)
 
     def agree(self, merged: Merged) -> None:
         """Do what ranks requested in an exchange. All ranks must do so at the same step.

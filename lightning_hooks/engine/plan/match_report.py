@@ -1,4 +1,4 @@
-"""What rules matched, as rows for a terminal, for Markdown and for TensorBoard's text tab."""
+"""The match report: what rules matched, as a table for a terminal or in Markdown."""
 
 from __future__ import annotations
 
@@ -137,12 +137,12 @@ def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
     return lines
 
 
-def _line(rule: str, name: str, kind: str, shape: str, asked: Sequence[Row | Group], target: Target[Any] | None) -> MatchLine:
+def _line(rule: str, name: str, kind: str, shape: str, written: Sequence[Row | Group], target: Target[Any] | None) -> MatchLine:
     """The line of something that is written."""
-    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in asked for stat in row.stats]
+    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in written for stat in row.stats]
     size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
     statistics = ", ".join(dict.fromkeys(stat for stat, _ in tags))
-    tensors = ", ".join(row.tensor for row in asked)
+    tensors = ", ".join(row.tensor for row in written)
     return MatchLine(rule, name, kind, shape, tensors, statistics, len(tags), 1000 * size)
 
 
@@ -174,7 +174,7 @@ def links_report(links: Sequence[BoundTransform]) -> list[MatchLine]:
 
 
 def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
-    """One line for each place of each hook; one for the hook of an optimizer.
+    """One line for each target of each hook; one for the hook of an optimizer.
 
     Args:
         hooks: from `resolve_hooks`.
@@ -212,7 +212,7 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     elements = _USUAL_ELEMENTS
     if isinstance(value, nn.Parameter) and not isinstance(value, UninitializedParameter):
         elements = max(1, value.numel())
-    # The least of n ordinary magnitudes is about 1/n of the greatest: so many powers of two, for both signs. A few elements
+    # The least of n ordinary magnitudes is about 1/n of the greatest: log2(n) buckets for each sign. A few elements
     # fill a bucket each, and have an empty one before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
 

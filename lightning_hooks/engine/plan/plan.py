@@ -1,4 +1,4 @@
-"""Everything that a monitor watches: its rows, the groups of these, and what its rules matched."""
+"""The plan of a monitor: its rules resolved against a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lightning_hooks.engine.plan.rows import Asked, Group, Rows
+from lightning_hooks.engine.plan.rows import Group, Requested, Rows
 from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import PARAM_TENSORS, Watch
@@ -67,7 +67,7 @@ class Plan:
         """The name of a row or of a group.
 
         Args:
-            index: its place: rows first, then groups.
+            index: rows first, then groups.
         """
         return self.rows.name(index) if index < len(self.rows) else self.groups[index - len(self.rows)].name
 
@@ -77,8 +77,8 @@ class Plan:
         return sorted(i for first, rows in self.rows.alike() if first.kind in FLOWING for i in rows.tolist())
 
     @property
-    def asked(self) -> list[Asked]:
-        """What is asked of rows, once where it is the same of several, and of groups."""
+    def asked(self) -> list[Requested]:
+        """The first of all rows with equal requests, and the groups."""
         return [*(first for first, _ in self.rows.alike()), *self.groups]
 
     @property
@@ -88,22 +88,22 @@ class Plan:
 
     @property
     def histogram_rows(self) -> tuple[int, ...]:
-        """Rows of which a histogram or a quantile is asked, or of whose group one is."""
+        """Rows with a histogram or a quantile, or in a group with one."""
         return self._rows_with(needs_histogram)
 
     @property
     def pair_rows(self) -> tuple[int, ...]:
-        """Rows of which a pair statistic is asked, or of whose group one is."""
+        """Rows with a pair statistic, or in a group with one."""
         return self._rows_with(lambda stat: stat in PAIR_STATS)
 
     @property
     def needs_magnitudes(self) -> bool:
-        """Whether any statistic is read from the sums of magnitudes or the counts of underflows."""
+        """Whether any statistic needs the sums of magnitudes or the counts of underflows."""
         return bool(self._rows_with(lambda stat: stat in MAGNITUDE_STATS))
 
     @property
     def replicated_rows(self) -> tuple[int, ...]:
-        """Rows of parameters, which data-parallel ranks have alike; of a sharded one each rank has another part."""
+        """Rows of parameters that are equal on all data-parallel ranks; of a sharded one each rank has another part."""
         return tuple(r.index for r in self.rows if r.kind in PARAM_TENSORS and not is_sharded(r.target.value))
 
     @property

@@ -1,4 +1,4 @@
-"""What a fit replaces: a rule means a name, so a module or parameter that takes another's name takes its place in the rule."""
+"""Refresh of targets: a rule names modules and parameters, and a fit may replace what has the name."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ class Refresh:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.requested = False  # a look when the next step begins
+        self.requested = False  # to be run when the next step begins
         self._called: dict[Hashable, set[int]] = {}
         self._idle: set[int] = set()
         self._gone: set[str] = set()
 
     def request(self) -> None:
-        """Ask for a look when the next step begins."""
         self.requested = True
         self._idle.clear()
 
+    def forget(self) -> None:
+        """Forget what was called: other participants hook other modules."""
+        self._called.clear()
+
     def note(self, key: Hashable, called: set[int]) -> None:
-        """Take in which hooked modules a step called.
+        """Note which hooked modules a step called, and request a look where one is missing.
 
         Args:
             key: equal for steps with the same hooks.
-            called: their ids.
+            called: the ids of the modules.
         """
         before = self._called.get(key, set())
         if called == before:
@@ -50,12 +53,15 @@ class Refresh:
             self.requested = True
 
     def run(self, targets: Iterable[Target[Any]]) -> bool:
-        """Look once more where that was asked for; say whether anything was replaced.
+        """Look up targets where that was requested; those that were replaced hold the new object afterwards.
 
         What is gone is named in one warning.
 
         Args:
-            targets: of all rules; those that were replaced hold the new object afterwards.
+            targets: of all rules.
+
+        Returns:
+            Whether any was replaced.
         """
         if not self.requested:
             return False
@@ -75,10 +81,10 @@ class Refresh:
                     gone[target.name] = None
             elif now.value is not target.value:
                 target.value, target.owner, changed = now.value, now.owner, True
-        self._say_gone([name for name in gone if name not in self._gone])
+        self._warn_gone([name for name in gone if name not in self._gone])
         return changed
 
-    def _say_gone(self, names: list[str]) -> None:
+    def _warn_gone(self, names: list[str]) -> None:
         if names:
             self._gone.update(names)
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

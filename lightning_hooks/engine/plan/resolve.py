@@ -33,7 +33,7 @@ _KNOWN = (*NAMES, *PAIR_STATS)
 
 
 def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
-    """The rows that rules mean in a model.
+    """Resolve watch rules against a model.
 
     Args:
         model: the root; names are those of its `named_modules()` and `named_parameters()`.
@@ -42,12 +42,12 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         where: the option that holds the rules, for messages.
 
     Raises:
-        RuleError: a rule that cannot be meant here, or matches nothing.
+        RuleError: a rule that is invalid here, or matches nothing.
     """
     if rules is None:
         rules = DEFAULT_WATCH
     rows = _RowsByTarget()
-    known: dict[Requests, Requests] = {}  # one object where the same is asked
+    known: dict[Requests, Requests] = {}  # one object for equal requests
     modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
@@ -74,7 +74,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         matched.append(found)
     below = _add_param_rows(rows, matched)
     plan = Plan(Rows(rows.all), matched, tuple(schedules), param_row_of=below)
-    _place_groups(plan)
+    _index_groups(plan)
     return plan
 
 
@@ -89,14 +89,13 @@ def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[lis
 
 
 class _RowsByTarget:
-    """Rows while they are made."""
+    """The rows while they are made: one for each target and tensor, whatever number of rules names it."""
 
     def __init__(self) -> None:
         self.all: list[Row] = []
         self._known: dict[str, dict[int, Row]] = {}
 
     def of(self, target: Target[Any], tensor: str) -> Row:
-        """That of a target and one of its tensors; made where there is none."""
         known = self._known.setdefault(tensor, {})
         row = known.get(id(target.value))
         if row is None:
@@ -115,7 +114,7 @@ def _add_param_rows(rows: _RowsByTarget, matched: Sequence[Matched]) -> dict[int
     }
 
 
-def _place_groups(plan: Plan) -> None:
+def _index_groups(plan: Plan) -> None:
     """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them."""
     if not any(found.groups for found in plan.rules):
         return
@@ -166,7 +165,7 @@ def _statistics(
 
 
 def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStatistic:
-    """A statistic under a name that no other one has: `name`, `name_2`, … in the order of the rules."""
+    """A user's statistic under a name of its own: `name`, `name_2`, … in the order of the rules."""
     for number in itertools.count(1):
         name = user.name if number == 1 else f"{user.name}_{number}"
         if name not in own:
@@ -177,7 +176,7 @@ def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStat
 
 
 def _is_same(call: Any, other: Any) -> bool:
-    """Whether two callables are one; a method is another object whenever it is asked for."""
+    """Whether two callables are one; each access of a method makes another object."""
     return call is other or (isinstance(call, MethodType) and isinstance(other, MethodType) and call == other)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of taps and of groups of taps, and thousands of taps without an object for each."""
+"""Rows and groups of a plan: a target, one of its tensors, and the statistics that rules request of it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NO_USERS: Mapping[str, UserStatistic] = {}
 
 
 @dataclass(slots=True)
-class Asked:
-    """What rules ask of a row or of a group.
+class Requested:
+    """A row or a group, and what rules request of it.
 
     Args:
-        index: its place: rows first, then groups.
+        index: in the table: rows first, then groups.
         tensor: as the rule wrote it: `grad`, `output[0]`.
         requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
         users: the user's own statistics among them, by name.
@@ -37,7 +37,7 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """What its tags call it."""
+        """Its name in tags."""
         raise NotImplementedError
 
     @property
@@ -65,8 +65,8 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Row(Asked):
-    """One tap: a target and one of its tensors.
+class Row(Requested):
+    """A target and one of its tensors.
 
     A row that a rule only measures for a group has a request without statistics.
     """
@@ -75,16 +75,15 @@ class Row(Asked):
 
     @property
     def name(self) -> str:
-        """The dotted name of the target."""
         return self.target.name
 
 
 @dataclass(slots=True)
-class Group(Asked):
+class Group(Requested):
     """Rows that a rule merges into one.
 
     Args:
-        called: what the tags call it.
+        called: its name in tags.
         members: the indices of its rows.
     """
 
@@ -93,14 +92,11 @@ class Group(Asked):
 
     @property
     def name(self) -> str:
-        """What the tags call it."""
         return self.called
 
 
 class Rows(Sequence[Row]):
-    """Rows that are made when they are asked for.
-
-    An object for each would take more memory than its moments, and what is asked is the same of many.
+    """Rows that are made on access: an object for each would take more memory than its moments, and many requests are equal.
 
     Args:
         rows: each at its index.
@@ -114,29 +110,28 @@ class Rows(Sequence[Row]):
         ('bias', True, 2)
     """
 
-    __slots__ = ("_asked", "_targets", "_which")
+    __slots__ = ("_requested", "_targets", "_which")
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._asked: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []  # each once
+        self._requested: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []  # each once
         self._which = array("i")  # of these, for each row
         self._targets: list[Target[Any]] = []
         known: dict[Any, int] = {}
         for row in rows:
             key = row.tensor, row.requests, tuple((name, id(user)) for name, user in row.users.items())
             which = known.setdefault(key, len(known))
-            if which == len(self._asked):
-                self._asked.append((row.tensor, row.requests, row.users))
+            if which == len(self._requested):
+                self._requested.append((row.tensor, row.requests, row.users))
             self._which.append(which)
             self._targets.append(row.target)
 
     def alike(self) -> list[tuple[Row, NDArray[np.intp]]]:
-        """The rows of which the same is asked: the first of them, and the indices of all."""
+        """The rows with equal requests: the first of them, and the indices of all."""
         which = np.array(self._which, dtype=np.intp)  # numbered by their first rows
         found = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         return [(self[int(indices[0])], indices) for indices in found if len(indices)]
 
     def name(self, index: int) -> str:
-        """The name of one of them."""
         return self._targets[index].name
 
     def __len__(self) -> int:
@@ -144,7 +139,7 @@ class Rows(Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         for index, (which, target) in enumerate(zip(self._which, self._targets, strict=True)):
-            yield Row(index, *self._asked[which], target)
+            yield Row(index, *self._requested[which], target)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -153,5 +148,5 @@ class Rows(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        return Row(place, *self._asked[self._which[place]], self._targets[place])
+        at = range(len(self))[index]
+        return Row(at, *self._requested[self._which[at]], self._targets[at])

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks import Watch, instrument
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
@@ -12,7 +12,6 @@ from lightning_hooks.hooks import plain_hooks
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
-from tests.callbacks.models import Net, data, watch_fit
 
 RULES = [
     Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),
@@ -55,25 +54,22 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
         assert counts == [0, 0, 3, 0, 0, 3]
 
 
-def test_a_step_like_the_one_before_is_opened_again():
+def test_a_step_begins_with_no_module_called_and_only_due_steps_have_hooks():
     model = net()
     with instrument(model, watch=RULES) as watched:
         hook_manager = watched._hook_manager
-        opened = hook_manager._open["train"]
         for step in range(3):
-            assert hook_manager._open["train"] is opened and opened.step == step and not opened.called
+            assert hook_manager.step == step and not hook_manager.called
             model(torch.randn(3, 4)).sum().backward()
-            assert opened.called == set(map(id, model))
+            assert hook_manager.called == set(map(id, model))
             watched.step()
         (observer,) = hook_manager.participants
         observer.widen(2)
         counts = []
         for _ in range(4):
             run(model, watched, 1)
-            counts.append(len(hook_manager._open["train"].active))
+            counts.append(len(hook_manager.active))
         assert counts == [0, 1, 0, 1] or counts == [1, 0, 1, 0]
-        hook_manager.leave(observer)
-        assert not hook_manager._like
 
 
 def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow():
@@ -127,15 +123,12 @@ def test_hooks_that_come_again_are_made_anew_for_whoever_takes_part_then():
         assert first.record.step == 5
 
 
-def test_steps_that_come_again_are_looked_at_anew():
+def test_a_loop_that_counts_back_has_the_same_due_steps_again():
     class Rare(Participant):
         schedule = EveryN(every=50)
 
         def due(self, step, stage):
             return "due" if self.schedule.due(step) else None
-
-        def next_due(self, step):
-            return self.schedule.next(step)
 
     hook_manager = HookManager(net())
     hook_manager.join(Rare())
@@ -157,16 +150,6 @@ def test_the_record_of_an_instrument_is_of_the_last_watched_step():
             found.append((watched.record.step, watched.compute().get("output_mean/0")))
     assert [step for step, _ in found[2:]] == [2, 2, 2, 5, 5]
     assert found[2] == found[3] == found[4] != found[5] == found[6]
-
-
-def test_observers_are_not_asked_again_before_a_schedule_is_due(tmp_path, monkeypatch):
-    asked = []
-    due = Observer.due
-    monkeypatch.setattr(Observer, "due", lambda self, step, stage: asked.append(step) or due(self, step, stage))
-    monitor = StatsMonitor(RULES, every_n_steps=20)
-    memory, _ = watch_fit(tmp_path, Net(), monitor, data(60))
-    assert memory.steps == [19, 39, 59]
-    assert {step for step in asked if step % 20 > 2} == {19, 39, 59} and len(asked) <= 5 * 3
 
 
 def test_the_row_index_is_made_once_and_a_layout_once_for_each_set_of_schedules(monkeypatch):
