@@ -101,7 +101,6 @@ class GradientChanger(Participant):
                     parameter.grad = None
         for bound in self._at_step:
             bound.context.skip_reason = None
-        memo.forget("grad")
 
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
