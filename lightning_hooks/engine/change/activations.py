@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.change.bound import BoundTransform
@@ -77,7 +78,7 @@ class _ForwardPart:
         self.bound = bound
         self.target = target
         self.random = bool(getattr(bound.transform, "random", False))
-        self.calls: list[_Before] = []
+        self.calls: list[tuple[Tensor | None, dict[str, Any]]] = []  # random state and state of the transform before each
 
     def absent(self, found: bool, tree: Any) -> None:
         """Note whether a call of the module has the tensor."""
@@ -100,7 +101,7 @@ class _ForwardPart:
     def _first(self, tensor: Tensor) -> Tensor:
         context = self.bound.context
         drawn = context.generator_for(tensor.device).get_state() if self.random else None
-        before = _Before(drawn, copy.deepcopy(context.state))
+        before = drawn, copy.deepcopy(context.state)
         (result,) = self.changer.run(self.bound, [tensor], [self.target.name], [None], owned=False)
         if self.random or context.state:
             self.calls.append(before)
@@ -115,23 +116,16 @@ class _ForwardPart:
                 "activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
                 "checkpoint, or use a transform that is neither random nor keeps state"
             )
-        (before,) = self.calls
+        ((drawn, first_state),) = self.calls
         context = self.bound.context
-        state, context.state = context.state, copy.deepcopy(before.state)
-        generator = context.generator_for(tensor.device) if before.drawn is not None else None
-        drawn = generator.get_state() if generator is not None else None
+        now = context.state, None if drawn is None else context.generator_for(tensor.device).get_state()
         try:
-            if generator is not None and before.drawn is not None:
-                generator.set_state(before.drawn)
+            self._restore(drawn, copy.deepcopy(first_state), tensor.device)
             return self._repeat(tensor)
         finally:
-            context.state = state
-            if generator is not None and drawn is not None:
-                generator.set_state(drawn)
+            self._restore(now[1], now[0], tensor.device)
 
-
-class _Before(NamedTuple):
-    """Random state and transform state before a call."""
-
-    drawn: Tensor | None
-    state: dict[str, Any]
+    def _restore(self, drawn: Tensor | None, state: dict[str, Any], device: torch.device) -> None:
+        self.bound.context.state = state
+        if drawn is not None:
+            self.bound.context.generator_for(device).set_state(drawn)

@@ -145,7 +145,7 @@ class GradientChanger(Participant):
                 try:
                     bound.report.after(before, results, factor=bound.context.factor, apart=apart)
                 except Exception as error:
-                    bound.cannot_report(before.tensors or results, names, error)
+                    bound.cannot_report(tensors, names, error)
         return results
 
     def take_reports(self) -> dict[str, float]:

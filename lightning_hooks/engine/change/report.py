@@ -7,7 +7,7 @@ cosine follows from the norms. For any other the product of before and after is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -34,20 +34,11 @@ class Measured(NamedTuple):
     squares: Any
 
 
-class Before(NamedTuple):
-    """What is kept of tensors that a transform is given: their moments, or the tensors (copies, if it may overwrite them)."""
+Before: TypeAlias = Measured | list[Tensor]
+"""What is kept of tensors that a transform is given; the tensors are copies if it may overwrite them."""
 
-    measured: Measured | None
-    tensors: Sequence[Tensor] | None
-
-
-class Sums(NamedTuple):
-    """Over the tensors of one call; numbers, or scalars on a device."""
-
-    before: Any
-    after: Any
-    product: Any
-    acted: Any
+Sums: TypeAlias = tuple[Any, Any, Any, Any]
+"""Over the tensors of one call: squares before and after, product, whether any changed; numbers, or scalars on a device."""
 
 
 class Report:
@@ -78,8 +69,8 @@ class Report:
             owned: whether the transform may overwrite them.
         """
         if self.keeps_direction and all(tensor.dtype in _EXACT for tensor in tensors):
-            return Before(_measured(tensors), None)
-        return Before(None, [tensor.clone() for tensor in tensors] if owned else tensors)
+            return _measured(tensors)
+        return [tensor.clone() if owned else tensor for tensor in tensors]
 
     @np.errstate(all="ignore")
     def after(
@@ -95,14 +86,12 @@ class Report:
         """
         self._apart = apart
         self._device = results[0].device
-        if before.measured is None:
-            assert before.tensors is not None
-            sums = _sums_of_any(before.tensors, results)
+        if isinstance(before, list):
+            self._calls.append(_sums_of_any(before, results))
         elif factor is None:
-            sums = _sums_of_scaled(before.measured, _measured(results))
+            self._calls.append(_sums_of_scaled(before, _measured(results)))
         else:
-            sums = _sums_of_factor(before.measured.squares, factor)
-        self._calls.append(sums)
+            self._calls.append(_sums_of_factor(before.squares, factor))
 
     @np.errstate(all="ignore")
     def finish(self) -> dict[str, float]:
@@ -159,13 +148,13 @@ def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
 def _sums_of_factor(squares: Any, factor: Tensor | float) -> Sums:
     """Of tensors that were multiplied by one number."""
     by: Any = torch.as_tensor(factor).to(squares) if isinstance(squares, Tensor) else float(factor)
-    return Sums(squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any())
+    return squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any()
 
 
 def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
     """Of tensors each of which was multiplied by a number."""
     product = (old.squares**0.5 * new.squares**0.5).sum()
-    return Sums(old.squares.sum(), new.squares.sum(), product, _rows_differ(old.moments, new.moments).any())
+    return old.squares.sum(), new.squares.sum(), product, _rows_differ(old.moments, new.moments).any()
 
 
 def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor]) -> Sums:
@@ -173,7 +162,7 @@ def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor]) -> Sums:
     old, new = _measured(before), _measured(after)
     pairs = [_compare(*pair) for pair in zip(before, after, _rows_differ(old.moments, new.moments), strict=True)]
     product, acted = map(sum, zip(*pairs, strict=True))
-    return Sums(old.squares.sum(), new.squares.sum(), product, acted)
+    return old.squares.sum(), new.squares.sum(), product, acted
 
 
 def _rows_differ(old: Any, new: Any) -> Any:
@@ -200,7 +189,7 @@ def _on_host(calls: Sequence[Sums]) -> list[float]:
     if device is not None:
         there = [torch.as_tensor(number, device=device).to(device, torch.float64) for number in numbers]
         numbers = torch.stack(there).tolist()
-    totals: list[float] = np.array(numbers, dtype=np.float64).reshape(-1, len(Sums._fields)).sum(0).tolist()
+    totals: list[float] = np.array(numbers, dtype=np.float64).reshape(-1, 4).sum(0).tolist()
     return totals
 
 

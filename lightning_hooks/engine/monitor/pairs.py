@@ -16,7 +16,7 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.prepare import is_plain, local_part
 from lightning_hooks.stats.table import Table
 
-Say = Callable[[int, UnmeasurableError], None]
+Warn = Callable[[int, UnmeasurableError], None]
 
 
 class PairWatch:
@@ -46,16 +46,16 @@ class PairWatch:
         self._before.update(self._now)
         self._now = {}
 
-    def param_parts(self, due: Callable[[Row], bool], say: Say) -> Iterable[tuple[nn.Parameter, _Part]]:
+    def param_parts(self, due: Callable[[Row], bool], warn: Warn) -> Iterable[tuple[nn.Parameter, _Part]]:
         """A part for each parameter whose micro-batches are seen.
 
         Args:
             due: whether a row is.
-            say: called with the index of a row and why a micro-batch of it cannot be read.
+            warn: called with the index of a row and why a micro-batch of it cannot be read.
         """
         for row in self.summed:
             if due(row):
-                yield row.target.value, _Part(self.table, row, say)
+                yield row.target.value, _Part(self.table, row, warn)
 
     @torch.no_grad()
     def compare(self, parameters: Sequence[nn.Parameter], rows: Sequence[int], scale: Tensor | None) -> None:
@@ -89,10 +89,10 @@ class _Part:
     changes = False
     last = True
 
-    def __init__(self, table: Table, row: Row, say: Say) -> None:
+    def __init__(self, table: Table, row: Row, warn: Warn) -> None:
         self.table = table
         self.row = row
-        self.say = say
+        self.warn = warn
 
     def look(self, look: Measurement) -> None:
         """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
@@ -100,7 +100,7 @@ class _Part:
         try:
             new = look.moments.to(sums.device, non_blocking=True)
         except UnmeasurableError as error:
-            self.say(self.row.index, error)
+            self.warn(self.row.index, error)
             return
         if self.row.target.value.grad is None:
             sums[SMALL:] = 0.0
