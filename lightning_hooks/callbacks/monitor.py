@@ -226,7 +226,7 @@ class StatsMonitor(HooksCallback):
             return
         plans = {STAGE_PREFIX[stage]: plan for stage, plan in self._plans.items()}
         participants = self._hook_manager.participants
-        links = [link for p in participants for link in getattr(p, "links", ())]
+        links = [link for p in participants for link in getattr(p, "transforms", ())]
         hooks = [hook for p in participants if isinstance(p, UserHooksParticipant) for hook in p.hooks]
         markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
         charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
@@ -238,7 +238,7 @@ class StatsMonitor(HooksCallback):
     @property
     @override
     def _pending(self) -> bool:
-        return self._trained is not None and self._trained.waits
+        return self._trained is not None and self._trained.is_pending
 
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
@@ -246,12 +246,12 @@ class StatsMonitor(HooksCallback):
         if producer is None or hook_manager is None:
             return
         observer = producer.observer
-        acts = not observer.gone and hook_manager.acts(observer)
-        if not acts and not producer.waits:
+        acts = not observer.stopped and hook_manager.acts(observer)
+        if not acts and not producer.is_pending:
             return
         with producer.guard():
             if not acts:
-                producer.heed()
+                producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
                 producer.end(step, reports, hook_manager.phases.scale)
@@ -262,9 +262,9 @@ class StatsMonitor(HooksCallback):
     def _flush(self) -> None:
         """Publish the steps that have ended and whose tables were still being copied from a device."""
         producer = self._trained
-        if producer is not None and producer.waits:
+        if producer is not None and producer.is_pending:
             with producer.guard():
-                producer.settle()
+                producer.publish_pending()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -304,7 +304,7 @@ class StatsMonitor(HooksCallback):
     @override
     def _after_run(self, trainer: Trainer, stage: str) -> None:
         producer = self._producers.get(stage)
-        if producer is None or producer.observer.gone:
+        if producer is None or producer.observer.stopped:
             return
         observer = producer.observer
         assert isinstance(observer, RunObserver)
@@ -312,7 +312,7 @@ class StatsMonitor(HooksCallback):
             try:
                 producer.end(current_step(trainer), {})
             finally:
-                observer.start_anew()
+                observer.clear()
         except Exception as error:
             observer.fail(error)
 

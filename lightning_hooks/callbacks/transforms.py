@@ -96,7 +96,7 @@ class AppliesRules(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_unsupported(trainer, about)
-        taken = sum(len(p.links) for p in hook_manager.participants if isinstance(p, GradientChanger))
+        taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, GradientChanger))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         links = self.links(pl_module, seed, taken)
         if not any(link.targets for link in links):

@@ -221,7 +221,7 @@ class HookManager:
     def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
         """Run the phase `before_step` of one participant, if it acts in this step."""
         if self.gate.open and self.acts(participant):
-            self.phases.before_step(participant, optimizer, self._acting)
+            self.phases.before_step(participant, optimizer)
 
     def phase(self, name: str, optimizer: HasParameters) -> None:
         """Run one of the other phases of every participant that acts in this step."""

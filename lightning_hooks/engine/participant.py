@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -73,14 +74,12 @@ class Participant:
         reports: whether it writes what transforms report.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         account: takes the time of its work; opened by the hook manager when it joins.
-        reads: whether it measures parameters: several that do share each measurement.
     """
 
     order: tuple[int, ...] = (0,)
     reports: bool = False
     ever: Hashable | None = None
     account: Account
-    reads: bool = False
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (equal keys, equal hooks), or None for nothing. Asked once at every step.
@@ -162,30 +161,18 @@ class Participant:
         return False
 
 
+@dataclass
 class PhaseMemo:
-    """What participants share in the phases of one optimizer's step: measurements, copies, and whether the step happens.
+    """What participants tell each other in the phases of one optimizer's step.
 
     Args:
-        shared: whether several participants measure.
-
-    Attributes:
-        looks: measurements by the id of the parameter and the tensor.
-        before: copies of parameters from `before_update`, by the id of the parameter.
-        readers: ids of the participants that were called with `before_step`.
+        acted: the participants that were called with `before_step`.
         skipped: the step does not happen, although the optimizer is called.
         found_inf: of a loss scaler, on the device; above 0 the step does not happen either.
         scale: by which the gradients are still multiplied; None where they are not.
     """
 
-    def __init__(self, shared: bool = True) -> None:
-        self.shared = shared
-        self.looks: dict[tuple[int, str], Measurement] = {}
-        self.before: dict[int, Tensor] = {}
-        self.readers: set[int] = set()
-        self.skipped = False
-        self.found_inf: Tensor | None = None
-        self.scale: Tensor | None = None
-
-    def forget(self, *tensors: str) -> None:
-        """Drop what was measured of tensors, because they changed; `state` stands for every tensor of the state."""
-        self.looks = {key: look for key, look in self.looks.items() if key[1].partition(".")[0] not in tensors}
+    acted: list[Participant] = field(default_factory=list)
+    skipped: bool = False
+    found_inf: Tensor | None = None
+    scale: Tensor | None = None

@@ -101,20 +101,18 @@ class Phases:
         """Forget the step that ends."""
         self._memos.clear()
 
-    def before_step(self, participant: Participant, optimizer: HasParameters, active: Sequence[Participant]) -> None:
+    def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
         """Run `before_step` of one participant: each acts in its turn among the callbacks of other packages.
 
         Args:
             participant: which.
             optimizer: whose step.
-            active: all who act in the step.
         """
-        memo = self._memo(optimizer, active)
-        if id(participant) in memo.readers:  # LBFGS runs its closure again: what was read before is old
-            memo.readers.clear()
-            memo.looks.clear()
+        memo = self._memo(optimizer)
+        if participant in memo.acted:  # LBFGS runs its closure again
+            memo.acted.clear()
             memo.skipped = False
-        memo.readers.add(id(participant))
+        memo.acted.append(participant)
         with participant.account:
             participant.before_step(optimizer, memo)
 
@@ -126,10 +124,7 @@ class Phases:
             optimizer: whose step.
             active: all who act in the step.
         """
-        memo = self._memo(optimizer, active)
-        memo.forget(*(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == name))
-        if name == "before_update":
-            memo.before.clear()
+        memo = self._memo(optimizer)
         for participant in active:
             with participant.account:
                 getattr(participant, name)(optimizer, memo)
@@ -142,10 +137,9 @@ class Phases:
         for participant in active:
             participant.scaled_by(self.scale, factor)
 
-    def _memo(self, optimizer: HasParameters, active: Sequence[Participant]) -> PhaseMemo:
+    def _memo(self, optimizer: HasParameters) -> PhaseMemo:
         if id(optimizer) not in self._memos:
-            memo = PhaseMemo(shared=sum(participant.reads for participant in active) > 1)
-            self._memos[id(optimizer)] = optimizer, memo
+            self._memos[id(optimizer)] = optimizer, PhaseMemo()
         return self._memos[id(optimizer)][1]
 
 

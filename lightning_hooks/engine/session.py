@@ -132,7 +132,7 @@ class Instrument:
             self._hook_manager.leave(participant)
         try:
             if self._producer is not None and kind is None:
-                self._producer.settle()
+                self._producer.publish_pending()
         finally:
             self._publisher.close(error)
 
@@ -172,7 +172,7 @@ class Instrument:
                 self._observer.warn_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
-                self._producer.heed()
+                self._producer.agree()
             if reports:
                 self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
         self._hook_manager.end_step()
@@ -181,7 +181,7 @@ class Instrument:
 
     def _settle(self) -> None:
         if self._producer is not None:
-            self._producer.settle()
+            self._producer.publish_pending()
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first

@@ -229,7 +229,7 @@ def test_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched.compute()["output_mean/0"] == last
 
 
-# -- votes -----------------------------------------------------------------------------------------------------------------
+# -- requests of ranks ----------------------------------------------------------------------------------------------------
 
 
 class Scripted(Producer):
@@ -239,7 +239,7 @@ class Scripted(Producer):
         self.calls: list[str] = []
         model = nn.Sequential(nn.Linear(2, 2))
         observer = Observer(resolve(model, OUTPUT_OF_0, EveryN()))
-        observer.heed = lambda merged: self.calls.append("heed")  # type: ignore[method-assign]
+        observer.agree = lambda merged: self.calls.append("agree")  # type: ignore[method-assign]
         super().__init__(observer, Publisher([self]))  # type: ignore[list-item]
         self._full = full
 
@@ -259,13 +259,13 @@ OUTPUT_OF_0 = [Watch(modules="0", tensors="output", stats="mean")]
 def test_who_asks_early_gets_the_view_and_the_votes_wait_for_the_end_of_a_step(late: list[str]) -> None:
     steps = Scripted()
     steps.end(0)
-    steps.settle()
-    steps.settle()
+    steps.publish_pending()
+    steps.publish_pending()
     assert steps.calls == ["end 0", "publish 0"]
     steps.end(1)
-    assert steps.calls[2:] == ["end 1", "heed"]
-    steps.heed()
-    assert steps.calls[4:] == ["heed", "publish 1"] and not steps.waits
+    assert steps.calls[2:] == ["end 1", "agree"]
+    steps.agree()
+    assert steps.calls[4:] == ["agree", "publish 1"] and not steps.is_pending
 
 
 def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away(late: list[str]) -> None:
@@ -274,7 +274,7 @@ def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away(
     for step in (1, 2):
         with pytest.raises(OSError, match=f"no space for {step - 1}"):
             steps.end(step)
-    assert [call for call in steps.calls if "publish" not in call] == ["end 0", "end 1", "heed", "end 2", "heed"]
+    assert [call for call in steps.calls if "publish" not in call] == ["end 0", "end 1", "agree", "end 2", "agree"]
 
 
 def _timeless(numbers: dict[str, float]) -> dict[str, str]:

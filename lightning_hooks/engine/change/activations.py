@@ -1,11 +1,12 @@
-"""One set of transforms at work on activations: changes what modules are given, or return, in the forward pass."""
+"""The transforms of one callback at work on activations: the inputs or outputs of modules, in the forward pass."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.change.bound import BoundTransform
@@ -19,92 +20,89 @@ from lightning_hooks.rules.patterns import Target
 
 
 class ActivationChanger(GradientChanger):
-    """Runs the links of a chain in the forward pass; autograd goes through what they do.
+    """Runs transforms in the forward pass; autograd goes through what they do.
 
     Args:
-        links: from `resolve_applies`, of stage `forward`.
-        order: place among the participants.
+        transforms: from `resolve_applies`, with `when="forward"`.
+        order: its position among the participants.
         rank: of this process.
     """
 
     ever: str | None = None
 
-    def __init__(self, links: Sequence[BoundTransform], *, order: tuple[int, ...] = (0,), rank: int = 0) -> None:
-        super().__init__(links, order=order, rank=rank)
-        self._stages = [link.rule.stages or ("train",) for link in self.links]
+    def __init__(self, transforms: Sequence[BoundTransform], *, order: tuple[int, ...] = (0,), rank: int = 0) -> None:
+        super().__init__(transforms, order=order, rank=rank)
+        self._stages = [bound.rule.stages or ("train",) for bound in self.transforms]
         self._parts: list[_ForwardPart] = []
         self.absent = AbsentParts()
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """The links whose rule names the stage."""
+        """The transforms whose rule names the stage."""
         return tuple(i for i, stages in enumerate(self._stages) if stage in stages) or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Note the number of the step; in other stages than `train` it stays that of the training."""
+        """In other stages than `train` transforms are given the number of the training step."""
         if stage == "train":
             super().begin_step(step, stage, reporting)
             return
         self.reporting = False
-        for link in self.links:
-            link.reseed(step, self.rank)
+        for bound in self.transforms:
+            bound.reseed(step, self.rank)
 
     def begin_batch(self) -> None:
-        """Forget the calls of the last batch, which nobody will compute again."""
+        """Forget the calls of the last batch, which checkpointing does not compute again."""
         for part in self._parts:
             part.calls.clear()
 
     def end_step(self) -> None:
-        """Say which parts no module had."""
         self.absent.warn()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """A part for each module that a link acts on in this stage."""
         self._parts = []
         for i in key:
-            link = self.links[i]
-            at, path = parse_tensor(link.tensor)
-            for target in link.targets:
-                part = _ForwardPart(self, link, target)
+            bound = self.transforms[i]
+            at, path = parse_tensor(bound.tensor)
+            for target in bound.targets:
+                part = _ForwardPart(self, bound, target)
                 self._parts.append(part)
                 yield ModulePart(target.value, at, path, part)
 
 
 class _ForwardPart:
-    """One link at one module, in forward."""
+    """A transform at one module, in the forward pass."""
 
     changes = True
 
-    def __init__(self, changer: ActivationChanger, link: BoundTransform, target: Target[nn.Module]) -> None:
+    def __init__(self, changer: ActivationChanger, bound: BoundTransform, target: Target[nn.Module]) -> None:
         self.changer = changer
-        self.link = link
+        self.bound = bound
         self.target = target
-        self.random = bool(getattr(link.transform, "random", False))
-        self.calls: list[_Before] = []
+        self.random = bool(getattr(bound.transform, "random", False))
+        self.calls: list[tuple[Tensor | None, dict[str, Any]]] = []  # random state and state of the transform before each
 
     def absent(self, found: bool, tree: Any) -> None:
         """Note whether a call of the module has the tensor."""
-        self.changer.absent.note(f"{self.link.place}: {self.link.tensor!r}", self.target.name, found, tree)
+        self.changer.absent.note(f"{self.bound.where}: {self.bound.tensor!r}", self.target.name, found, tree)
 
     def change(self, tensor: Tensor) -> Tensor | None:
-        """The activation that goes on, or None where it stays as it is."""
-        self.link.refuse_transformed(tensor, self.target.name)
+        """The new activation, or None if it does not change."""
+        self.bound.refuse_transformed(tensor, self.target.name)
         if not is_recomputation():
-            before = self.changer.before(self.link, [tensor.detach()], self.target.name, owned=False)
             result = self._first(tensor)
-            self.changer.after(self.link, before, [result.detach()], self.target.name)
         else:
-            result = self._again(tensor) if self.random or self.calls else self._run(tensor)
+            result = self._again(tensor) if self.random or self.calls else self._repeat(tensor)
         return None if result is tensor else result
 
-    def _run(self, tensor: Tensor) -> Tensor:
-        (result,) = self.link.run([tensor], [self.target.name], [None], self.changer.step, owned=False)
+    def _repeat(self, tensor: Tensor) -> Tensor:
+        """Run it without a report: the first time was reported."""
+        (result,) = self.bound.run([tensor], [self.target.name], [None], self.changer.step, owned=False)
         return result
 
     def _first(self, tensor: Tensor) -> Tensor:
-        context = self.link.context
+        context = self.bound.context
         drawn = context.generator_for(tensor.device).get_state() if self.random else None
-        before = _Before(drawn, copy.deepcopy(context.state))
-        result = self._run(tensor)
+        before = drawn, copy.deepcopy(context.state)
+        (result,) = self.changer.run(self.bound, [tensor], [self.target.name], [None], owned=False)
         if self.random or context.state:
             self.calls.append(before)
         return result
@@ -114,27 +112,20 @@ class _ForwardPart:
         if len(self.calls) != 1:
             why = "is random" if self.random else "keeps state"
             raise UnsupportedError(
-                f"{self.link.place}: {self.link.name} {why}, and {self.target.name} was called {len(self.calls)} times under "
+                f"{self.bound.where}: {self.bound.name} {why}, and {self.target.name} was called {len(self.calls)} times under "
                 "activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
                 "checkpoint, or use a transform that is neither random nor keeps state"
             )
-        (before,) = self.calls
-        context = self.link.context
-        state, context.state = context.state, copy.deepcopy(before.state)
-        generator = context.generator_for(tensor.device) if before.drawn is not None else None
-        drawn = generator.get_state() if generator is not None else None
+        ((drawn, first_state),) = self.calls
+        context = self.bound.context
+        now = context.state, None if drawn is None else context.generator_for(tensor.device).get_state()
         try:
-            if generator is not None and before.drawn is not None:
-                generator.set_state(before.drawn)
-            return self._run(tensor)
+            self._restore(drawn, copy.deepcopy(first_state), tensor.device)
+            return self._repeat(tensor)
         finally:
-            context.state = state
-            if generator is not None and drawn is not None:
-                generator.set_state(drawn)
+            self._restore(now[1], now[0], tensor.device)
 
-
-class _Before(NamedTuple):
-    """What the numbers of a call came from."""
-
-    drawn: Tensor | None
-    state: dict[str, Any]
+    def _restore(self, drawn: Tensor | None, state: dict[str, Any], device: torch.device) -> None:
+        self.bound.context.state = state
+        if drawn is not None:
+            self.bound.context.generator_for(device).set_state(drawn)

@@ -1,4 +1,4 @@
-"""The links of a chain of transforms: one rule's transform with its targets, its state and its report."""
+"""A transform bound to the parameters or modules that its rule matched: checks, state, report, and what a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class BoundTransform:
     """One transform of one rule.
 
     Args:
-        index: its place among all links, for the tag.
+        index: its number among all transforms of a model, for the tag.
         rule: where it comes from.
         transform: what it does.
         targets: the parameters or modules it acts on.
         seed: of its random generators.
-        place: how a message names it: `apply[0].transform`.
+        where: how a message names it: `apply[0].transform`.
         tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
         when: `step`, `backward`, or `forward` for activations.
     """
@@ -43,7 +43,7 @@ class BoundTransform:
     transform: Any
     targets: list[Target[Any]]
     seed: int
-    place: str
+    where: str
     tensor: str = "grad"
     when: str = "step"
     context: Context = field(default_factory=Context)
@@ -57,7 +57,6 @@ class BoundTransform:
 
     @property
     def name(self) -> str:
-        """The class of the transform."""
         return type(self.transform).__name__
 
     @property
@@ -76,9 +75,9 @@ class BoundTransform:
         return bool(getattr(self.transform, "needs_step", False))
 
     def reseed(self, step: int, rank: int) -> None:
-        """Start the random numbers of a step anew, others on each rank: a run that was resumed draws the same.
+        """Seed the random numbers of a step, differently on each rank: a resumed run draws the same numbers.
 
-        With `when="step"` they go on from step to step instead, the same on every rank.
+        With `when="step"` the generators continue from step to step instead, the same on every rank.
         """
         if self.when != "step":
             self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
@@ -96,7 +95,7 @@ class BoundTransform:
         """
         if inside_transform(tensor):
             raise UnsupportedError(
-                f"{self.place}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
+                f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
                 "are not those of the training step, and state, random numbers and reports would be made of them. Leave "
                 f"{name} out of the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
             )
@@ -105,7 +104,7 @@ class BoundTransform:
         """Call the transform and check what it returns.
 
         Args:
-            tensors: gradients, or activations, through which autograd then goes.
+            tensors: gradients, or activations, which autograd then differentiates.
             names: of their targets.
             params: the parameters behind them.
             step: the number of the step.
@@ -113,7 +112,7 @@ class BoundTransform:
 
         Raises:
             InPlaceError: a tensor was changed in place although it is not ours.
-            TransformError: the result cannot take the tensors' place.
+            TransformError: the result cannot replace the tensors.
         """
         context = self.context
         context.params, context.names, context.step, context.owned = params, names, step, owned
@@ -126,39 +125,39 @@ class BoundTransform:
             if self.when == "backward" and torch.is_grad_enabled():
                 context.state = _without_graph(context.state)
         except StopIteration as error:  # would end the epoch silently
-            raise TransformError(f"{self.place} ({self.transform!r}) raised StopIteration: {error}") from error
+            raise TransformError(f"{self.where} ({self.transform!r}) raised StopIteration: {error}") from error
         finally:
             context.params, context.names = [], []
         if context.skip_reason is not None and not self.may_skip:
             context.skip_reason = None
             raise TransformError(
-                f"{self.place} ({self.name}) called skip_step; only a transform with needs_step = True may, with when='step'"
+                f"{self.where} ({self.name}) called skip_step; only a transform with needs_step = True may, with when='step'"
             )
         if not owned:
             for tensor, version, name in zip(tensors, versions, names, strict=True):
                 if version_of(tensor) != version:
                     raise InPlaceError(
-                        f"{self.place} ({self.name}) changed {self._what(name)} in place. Other branches of the graph "
+                        f"{self.where} ({self.name}) changed {self._what(name)} in place. Other branches of the graph "
                         "share its memory and would silently see the change; return a new tensor instead"
                     )
         self._check(tensors, results, names)
         return list(results)
 
-    def cannot_report(self, tensors: Sequence[Tensor], name: str, error: Exception) -> None:
-        """A report failed: raise the error, or where a tensor is of a type that cannot be read, warn once of that target.
+    def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
+        """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target.
 
         Args:
             tensors: before the transform.
-            name: of the target.
+            names: of their targets.
             error: of the report.
         """
-        odd = next((tensor for tensor in tensors if not is_plain(tensor)), None)
+        name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if not is_plain(t)), ("", None))
         if odd is None:
             raise error
         if name not in self._unreadable:
             self._unreadable.add(name)
             warnings.warn(
-                f"{self.place}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(odd)} cannot be "
+                f"{self.where}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(odd)} cannot be "
                 f"read: {first_line(error)}",
                 stacklevel=2,
             )
@@ -166,15 +165,15 @@ class BoundTransform:
     def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
         if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
             raise TransformError(
-                f"{self.place} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}"
+                f"{self.where} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}"
             )
         for old, new, name in zip(tensors, results, names, strict=True):
             if not isinstance(new, Tensor):
-                raise TransformError(f"{self.place} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")
+                raise TransformError(f"{self.where} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")
             for what in ("shape", "dtype", "device", "layout"):
                 if getattr(old, what) != getattr(new, what):
                     raise TransformError(
-                        f"{self.place} ({self.name}) returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
+                        f"{self.where} ({self.name}) returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
                         f"{what} {getattr(old, what)}"
                     )
 
@@ -182,7 +181,6 @@ class BoundTransform:
         return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
 
     def state_dict(self) -> dict[str, Any]:
-        """What the link keeps from step to step."""
         return {
             "transform": repr(self.transform),
             "place": self.acts_on,
@@ -193,16 +191,47 @@ class BoundTransform:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a checkpoint stopped."""
         self.context.state = state["state"]
         self.seed = state.get("seed", self.seed)
         if self.when != "step":
-            state = {**state, "generators": {}}  # drawn anew at each step
+            state = {**state, "generators": {}}  # seeded at each step
         for key, generator_state in state["generators"].items():
             generator = torch.Generator(torch.device(key))
             generator.set_state(generator_state)
             self.context.generators[key] = generator
         self.report.load_state_dict(state["report"])
+
+
+def match_saved(
+    saved: Sequence[dict[str, Any]], transforms: Sequence[BoundTransform]
+) -> tuple[list[tuple[dict[str, Any], BoundTransform]], list[str]]:
+    """Find the state of each transform in a checkpoint, whatever its position was.
+
+    Returns:
+        The transforms that did not change, each with its state, and a half-sentence for each change.
+    """
+    gone, new = list(saved), list(transforms)
+    pairs = []
+    for now in transforms:
+        same = next((old for old in gone if old["transform"] == repr(now.transform) and old["place"] == now.acts_on), None)
+        if same is not None:
+            pairs.append((same, now))
+            _drop(gone, same)
+            _drop(new, now)
+    changes = []
+    for old in list(gone):  # on the same targets another transform, or other numbers
+        other = next((now for now in new if now.acts_on == old["place"]), None)
+        if other is not None:
+            changes.append(f"{old['transform']} is now {other.transform!r}")
+            _drop(gone, old)
+            _drop(new, other)
+    changes += [f"{old['transform']} on {old['place']} is gone" for old in gone]
+    changes += [f"{now.transform!r} on {now.acts_on} is new" for now in new]
+    return pairs, changes
+
+
+def _drop(kept: list[Any], item: Any) -> None:
+    kept[:] = [other for other in kept if other is not item]
 
 
 def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
@@ -211,5 +240,5 @@ def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def version_of(tensor: Tensor) -> int:
-    """The number of in-place changes so far; those made in inference mode do not count them."""
+    """The number of in-place changes so far; 0 in inference mode, which does not count them."""
     return 0 if tensor.is_inference() else tensor._version

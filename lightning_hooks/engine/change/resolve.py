@@ -1,4 +1,4 @@
-"""Apply rules and a model become links: each transform with the targets it acts on."""
+"""Apply rules resolved against a model: each transform with the targets it acts on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
 
-_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring links apart; any large prime does
+_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime does
 
 
 def resolve_applies(
@@ -24,21 +24,21 @@ def resolve_applies(
     start: int = 0,
     default: str = "output_grad",
 ) -> list[BoundTransform]:
-    """The links that apply rules mean in a model.
+    """The transforms of apply rules, bound to a model.
 
     Args:
         model: the root.
         rules: apply rules, in order.
         seed: of the random transforms; equal on all ranks.
         where: the option that holds the rules, for messages.
-        start: index of the first link, above those of earlier callbacks.
+        start: index of the first, above those of earlier callbacks.
         default: the tensor of a rule on modules that names none.
 
     Raises:
-        RuleError: a rule that cannot be meant here, or matches nothing.
+        RuleError: a rule that is invalid here, or matches nothing.
     """
     modules, parameters = named_modules(model), named_parameters(model)
-    links: list[BoundTransform] = []
+    transforms: list[BoundTransform] = []
     for position, rule in enumerate(rules):
         here = f"{where}[{position}]"
         targets: list[Target[Any]]
@@ -52,15 +52,15 @@ def resolve_applies(
         tensor, when = rule.acts_on(default), rule.acts_at(default)
         for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
             _refuse_out_of_place(transform, rule, when, here)
-            index = start + len(links)
-            links.append(
+            index = start + len(transforms)
+            transforms.append(
                 BoundTransform(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when)
             )
-    return links
+    return transforms
 
 
 def _refuse_out_of_place(transform: Any, rule: Apply, when: str, here: str) -> None:
-    """Refuse a transform where it would have no meaning; it says itself what it needs."""
+    """Refuse a transform where it would have no meaning; its attributes say what it needs."""
     name = type(transform).__name__
     if getattr(transform, "needs_step", False) and when != "step":
         raise RuleError(f"{here}: {name} acts on the optimizer's step as a whole; use it at when='step' on params")

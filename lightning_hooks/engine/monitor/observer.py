@@ -1,30 +1,24 @@
-"""One monitor at work: fills its table through hooks and reads its parameters at the right moments."""
+"""One monitor at work: fills its table through hooks on modules and reads parameters in the phases of an optimizer's step."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
-from lightning_hooks.engine.monitor.param_reads import read, read_alone, read_changes
-from lightning_hooks.engine.monitor.param_rows import DueRows, ParamRows
-from lightning_hooks.engine.monitor.row_visitor import Detour, RowVisitor
-from lightning_hooks.engine.monitor.snapshots import Snapshots
+from lightning_hooks.engine.monitor.param_reader import ParamReader
+from lightning_hooks.engine.monitor.row_writer import FallbackWriter, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
-from lightning_hooks.engine.phases import state_of
 from lightning_hooks.engine.plan.plan import FLOWING, Plan
 from lightning_hooks.engine.sites import AbsentParts
-from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
-from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
+from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.amending import rescale, withdraw
@@ -35,26 +29,28 @@ from lightning_hooks.stats.prepare import TRANSFORMED, inside_transform
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
 
-_GRAD = attrgetter("grad")
-
 
 class Observer(Participant):
     """Watches the rows of a plan.
 
+    An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
+    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone.
+
     Args:
         plan: the rows.
-        on_error: `raise`, or `warn`: detach, say so once, and let training go on.
+        on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
-        order: place among the participants.
+        order: its position among the participants.
 
-    `calls_checked` says whether modules that are never called were looked for.
-
-    One that has `failed` measures nothing any more, but goes on exchanging tables until all ranks know and it is `gone`: a
-    rank that left alone would keep the others waiting.
+    Attributes:
+        factor: how many times longer intervals are than the rules say.
+        schedules: those that are due in the step under way.
+        scale: the loss scale of the last backward; None without a scaler.
+        execution_order: rows of modules in the order in which they are measured; None after the first step.
+        calls_checked: whether modules that are never called were looked for.
     """
 
     stage = "train"
-    reads = True
 
     def __init__(
         self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
@@ -64,37 +60,34 @@ class Observer(Participant):
         self.reports = True
         self.on_error = on_error
         self.failed = False
-        self.gone = False
+        self.stopped = False
         self.factor = 1
         self.overhead: Overhead | None = None
-        self.detour = Detour(self)
-        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self._last_due: tuple[int, Due] = (-1, frozenset())
+        self.schedules: Due = frozenset()
+        self.scale: Tensor | None = None
+        self.execution_order: list[int] | None = []
+        self.calls_checked = False
+        self.absent = AbsentParts()
         pairs = plan.pair_rows
         self.table = Table(
             len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
         )
         self.pairs = PairWatch(plan, self.table) if pairs else None
-        self.schedules: Due = frozenset()
-        self.scale: Tensor | None = None
+        self.fallback = FallbackWriter(self)
+        self._reader = ParamReader(plan, self.table)
+        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
+        self._last_due: tuple[int, Due] = (-1, frozenset())
         self._all_due: Due = frozenset(plan.schedules)
-        self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets: comparing them costs nothing
-        self._params = ParamRows(plan, self.table)
-        self._snapshots = Snapshots()
+        self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
         self._unmeasurable: set[str] = set()
-        self._absent: set[str] = set()  # tensors of an optimizer's state that one did not have
-        self.calls_checked = False
-        self.absent = AbsentParts()
-        self.ran: list[int] | None = []  # rows of modules as they are measured, until the first step has ended
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
-        """Every schedule."""
         return self._all_due
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
-        if self.gone or stage != self.stage:
+        if self.stopped or stage != self.stage:
             return None
         return self._due_at(step) or None
 
@@ -111,32 +104,29 @@ class Observer(Participant):
         return self._last_due[1]
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Start with an empty table."""
         self.schedules = self._due_at(step)
         if self.overhead is not None:
             self.overhead.begin()
-        self.follow()
+        self.note_order()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
 
-    def follow(self) -> None:
-        """Note in the first step in which order rows of modules are measured: not straight from the memory of tensors then."""
-        if self.ran is None:
-            return
-        if self.ran:
-            self.plan.index.ran_in(self.ran)
-            self.ran = None
-        self.detour.direct = self.ran is None and not self.failed
+    def note_order(self) -> None:
+        """Until a step has measured something every tensor takes the fallback, which notes the order of execution."""
+        if self.execution_order:
+            self.plan.index.ran_in(self.execution_order)
+            self.execution_order = None
+        if self.execution_order is None:
+            self.fallback.direct = not self.failed
 
     def note_cost(self, own: float, wall: float | None) -> None:
-        """Note what the step has cost."""
-        seconds, calls = self.detour.spent()
+        seconds, calls = self.fallback.take_cost()
         if self.overhead is not None:
             self.overhead.note(own + seconds, wall, calls)
 
     def widen(self, factor: int) -> None:
-        """From the next step on, make every interval so many times as long as its rule says; rows keep their schedules."""
+        """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
         if factor != self.factor:
             self.factor = factor
             if self.overhead is not None:
@@ -145,125 +135,78 @@ class Observer(Participant):
             self._last_due = (-1, frozenset())
 
     def exchange(self) -> Merging:
-        """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""
+        """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
         wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
         return self.table.merging(stop=self.failed, factor=wanted)
 
-    def heed(self, merged: Merged) -> None:
-        """Do what the ranks voted for in an exchange. All must do so at the same step, and all then widen alike.
-
-        Args:
-            merged: what came of it.
+    def agree(self, merged: Merged) -> None:
+        """Do what ranks requested in an exchange. All ranks must do so at the same step.
 
         Raises:
-            StoppedError: the monitor has failed on some rank. Raised on all, before anything else is exchanged.
+            StoppedError: the monitor has failed on some rank. Raised on all ranks, before anything else is exchanged.
         """
         if merged.stop:
             raise StoppedError("it failed on another rank")
-        # Now, before anything can fail on this rank alone. A vote from before intervals have grown does not shrink them.
+        # Before anything can fail on this rank alone. A request from before intervals have grown does not shrink them.
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
     def end_step(self) -> None:
-        """Say which parts no module had."""
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        """Those of its rows."""
         return (row.target for row in self.plan.rows)
 
     def refreshed(self) -> None:
-        """Find rows by the parameters that there are now."""
-        self._params.renew()
-        self._snapshots.clear()
+        self._reader.forget()
 
     def left(self) -> None:
-        """Keep no copies of parameters."""
-        self._snapshots.clear()
+        self._reader.forget()
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """A slot for every module tap that is due."""
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, RowVisitor(self, row.index))
+                yield ModulePart(row.target.value, row.kind, row.path, RowPart(self, row.index))
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        """What sees the gradients of micro-batches, where a statistic is about them."""
-        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key), self.say_unmeasurable)
+        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key), self.warn_unmeasurable)
 
     @property
     def needs_updates(self) -> bool:
-        """Whether any rule watches what there is only around the update."""
-        return any(parse_tensor(tensor)[0] in ("update", "state") for tensor in self.plan.tensors)
+        return "after_update" in self._reader.phases
 
     def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Read `param` and `grad` of the optimizer's parameters."""
-        found = self._params.due(optimizer, self.schedules, "param", "grad")
-        params, grads = found.each
-        if memo.shared or memo.scale is not None:
-            read(self, params, "param", memo)
-            read(self, grads, "grad", memo, _GRAD, memo.scale)
-        else:  # in one call
-            read_alone(self, found.all, [*params.parameters, *map(_GRAD, grads.parameters)])
+        self._read("before_step", optimizer, memo.scale)
         if self.pairs is not None:
-            with torch.no_grad():
-                for parameter, row in grads:
-                    if parameter.grad is not None:
-                        self.pairs.take(row, parameter.grad if memo.scale is None else parameter.grad / memo.scale)
+            for part in self._reader.due("before_step", optimizer, self.schedules):
+                if part.tensor == "grad":
+                    self.pairs.compare(part.parameters, part.rows, memo.scale)
 
     def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Read `final_grad`."""
-        self._read(optimizer, "final_grad", memo, _GRAD, memo.scale)
+        self._read("final", optimizer, memo.scale)
 
     def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Keep a copy of the parameters whose update is watched."""
-        parameters: Sequence[nn.Parameter] = self._due_rows(optimizer, "update").parameters
-        kinds = set(map(type, parameters))
-        if any(issubclass(kind, UninitializedParameter) for kind in kinds):  # these have no value before their first step
-            parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
-        if memo.before:
-            parameters = [p for p in parameters if id(p) not in memo.before]
-        memo.before.update(self._snapshots.take(id(optimizer), parameters))
+        self._reader.copy_parameters(optimizer, self.schedules)
 
     def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
-        """Read `update`, value after the step less value before, and `state`; nothing where the step did not happen."""
         if memo.skipped:
             return
+        self._read("after_update", optimizer)
+        if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
+            parts = self._reader.due("after_update", optimizer, self.schedules)
+            withdraw(self.table, [row for part in parts for row in part.rows], memo.found_inf)
 
-        def change(parameter: nn.Parameter) -> Tensor | None:
-            before = memo.before.get(id(parameter))
-            if before is None:
-                return None
-            # In float32 at least: the difference of two numbers of half precision need not be one.
-            return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)) - before
-
-        with torch.no_grad():
-            if memo.shared:
-                self._read(optimizer, "update", memo, change)
-            else:
-                read_changes(self, self._due_rows(optimizer, "update"), memo.before, change)
-            try:
-                for tensor in self._params.of_state:
-                    self._read(optimizer, tensor, memo, partial(self._state, optimizer, tensor))
-            except RuleError as error:
-                self.fail(error)
-            if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
-                tensors = ("update", *self._params.of_state)
-                withdraw(self.table, [row for t in tensors for row in self._due_rows(optimizer, t).rows], memo.found_inf)
-
-    def _state(self, optimizer: HasParameters, tensor: str, parameter: nn.Parameter) -> Tensor | None:
-        """A tensor of the optimizer's state; None where there is none and every rule that asks for it allows that."""
+    def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
+        """Set the rows of parameters that are read in a phase."""
+        if self.failed:
+            return
         try:
-            return state_of(optimizer, parameter, None, tensor.removeprefix("state."))
-        except RuleError as error:
-            asking = [(i, known.rule) for i, known in enumerate(self.plan.rules) if tensor in (known.rule.tensors or ())]
-            position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
-            if rule.strict:
-                raise RuleError(f"watch[{position}].{error}. Set strict=False if that is meant") from error
-            if tensor not in self._absent:
-                self._absent.add(tensor)
-                warnings.warn(f"watch[{position}].{error}", stacklevel=2)
-            return None
+            left = self._reader.read(phase, optimizer, self.schedules, scale)
+        except Exception as error:
+            self.fail(error)
+            return
+        for row, look in left:
+            self.take(row, look, last=True)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""
@@ -272,10 +215,10 @@ class Observer(Participant):
             rescale(self.table, self.plan.flowing, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
-        """Say which watched modules a step did not call; once is enough, which `calls_checked` tells.
+        """Warn of watched modules that a step did not call; once is enough, which `calls_checked` tells.
 
         Args:
-            called: the ids of those that were.
+            called: the ids of the modules that were called in the step that ends.
         """
         self.calls_checked = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
@@ -290,17 +233,17 @@ class Observer(Participant):
             )
 
     def fail(self, error: Exception) -> None:
-        """An error of ours: raise it, or with `on_error="warn"` watch no more.
+        """An error of ours: raise it, or with `on_error="warn"` stop watching.
 
         Raises:
             Exception: the error, unless `on_error` is `warn`.
         """
         if self.on_error == "raise":
             raise error
-        self.gone = world_size() == 1 or isinstance(error, StoppedError)
+        self.stopped = world_size() == 1 or isinstance(error, StoppedError)
         if not self.failed:
             self.failed = True
-            self.detour.direct = False
+            self.fallback.direct = False
             warnings.warn(
                 f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
             )
@@ -309,9 +252,9 @@ class Observer(Participant):
         """Put a measurement into a row.
 
         Args:
-            row: the index of the tap.
-            look: what was seen.
-            last: whether it takes the place of what was seen before in this step.
+            row: its index.
+            look: the measurement.
+            last: whether it replaces what was measured before in this step, instead of being merged with it.
         """
         if self.failed:
             return
@@ -324,30 +267,24 @@ class Observer(Participant):
             else:
                 self.table.add(row, look)
         except UnmeasurableError as error:
-            self.say_unmeasurable(row, error)
+            self.warn_unmeasurable(row, error)
         except StopIteration as error:  # would end the epoch silently
             self.fail(RuntimeError(f"a statistic of {self.plan.rows[row].name} raised StopIteration: {error}"))
         except Exception as error:
             if inside_transform(look.tensor):  # of a user's statistic, say
-                self.say_unmeasurable(row, UnmeasurableError(TRANSFORMED))
+                self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
             else:
                 self.fail(error)
 
-    def say_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
-        """Warn of a tensor that cannot be read: once for each module or parameter, once in all for what a transform hides.
+    def warn_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
+        """Warn of a tensor that cannot be read, once for each module or parameter; of those inside torch.func once in all.
 
         Args:
-            row: the index of the tap.
+            row: its index.
             error: says what kind of tensor it is.
         """
-        tap = self.plan.rows[row]
-        key = TRANSFORMED if str(error) == TRANSFORMED else tap.name
+        known = self.plan.rows[row]
+        key = TRANSFORMED if str(error) == TRANSFORMED else known.name
         if key not in self._unmeasurable:
             self._unmeasurable.add(key)
-            warnings.warn(f"{tap.tensor} of {tap.name} is not measured: a {error} has no readable elements", stacklevel=2)
-
-    def _read(self, optimizer: HasParameters, tensor: str, memo: PhaseMemo, value_of: Any, scale: Tensor | None = None) -> None:
-        read(self, self._due_rows(optimizer, tensor), tensor, memo, value_of, scale)
-
-    def _due_rows(self, optimizer: HasParameters, tensor: str) -> DueRows:
-        return self._params.due(optimizer, self.schedules, tensor).all
+            warnings.warn(f"{known.tensor} of {known.name} is not measured: a {error} has no readable elements", stacklevel=2)

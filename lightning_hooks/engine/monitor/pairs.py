@@ -1,8 +1,8 @@
-"""Gradients seen in pairs: with the one of the watched step before, and as the parts that a step sums up."""
+"""Gradients compared in pairs: with that of the watched step before, and with those of the micro-batches of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.prepare import is_plain, local_part
 from lightning_hooks.stats.table import Table
 
-Say = Callable[[int, UnmeasurableError], None]
+Warn = Callable[[int, UnmeasurableError], None]
 
 
 class PairWatch:
@@ -42,28 +42,36 @@ class PairWatch:
         self._now: dict[int, Tensor] = {}
 
     def begin(self) -> None:
-        """A watched step begins: what was seen last is the one before."""
+        """A watched step begins: the gradients that were kept last are those of the step before."""
         self._before.update(self._now)
         self._now = {}
 
-    def param_parts(self, due: Callable[[Row], bool], say: Say) -> Iterable[tuple[nn.Parameter, _Part]]:
+    def param_parts(self, due: Callable[[Row], bool], warn: Warn) -> Iterable[tuple[nn.Parameter, _Part]]:
         """A part for each parameter whose micro-batches are seen.
 
         Args:
             due: whether a row is.
-            say: called with the index of a row and why a micro-batch of it cannot be read.
+            warn: called with the index of a row and why a micro-batch of it cannot be read.
         """
         for row in self.summed:
             if due(row):
-                yield row.target.value, _Part(self.table, row, say)
+                yield row.target.value, _Part(self.table, row, warn)
 
-    def take(self, row: int, gradient: Tensor) -> None:
-        """Compare the gradient of a step with the one before, and keep a copy of it.
+    @torch.no_grad()
+    def compare(self, parameters: Sequence[nn.Parameter], rows: Sequence[int], scale: Tensor | None) -> None:
+        """Compare the gradients of a step with those of the step before, and keep copies of them.
 
         Args:
-            row: the index of the parameter's gradient.
-            gradient: of the step; one that is sparse or of a type of its own is not compared.
+            parameters: whose gradients.
+            rows: their indices.
+            scale: the loss scale by which the gradients are still multiplied, if they are.
         """
+        for parameter, row in zip(parameters, rows, strict=True):
+            if parameter.grad is not None:
+                self._compare(row, parameter.grad if scale is None else parameter.grad / scale)
+
+    def _compare(self, row: int, gradient: Tensor) -> None:
+        # One that is sparse or of a type of its own is not compared.
         if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
             return
         before = self._before.get(row)
@@ -81,10 +89,10 @@ class _Part:
     changes = False
     last = True
 
-    def __init__(self, table: Table, row: Row, say: Say) -> None:
+    def __init__(self, table: Table, row: Row, warn: Warn) -> None:
         self.table = table
         self.row = row
-        self.say = say
+        self.warn = warn
 
     def look(self, look: Measurement) -> None:
         """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
@@ -92,7 +100,7 @@ class _Part:
         try:
             new = look.moments.to(sums.device, non_blocking=True)
         except UnmeasurableError as error:
-            self.say(self.row.index, error)
+            self.warn(self.row.index, error)
             return
         if self.row.target.value.grad is None:
             sums[SMALL:] = 0.0

@@ -32,7 +32,7 @@ _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "par
 
 
 class _Ended(NamedTuple):
-    """A step that has ended and is not published: its table may still be on its way from the device."""
+    """A step that has ended: its table may still be on its way from the device."""
 
     step: int
     reports: Mapping[str, float]
@@ -43,10 +43,11 @@ class _Ended(NamedTuple):
 
 
 class Producer:
-    """Publishes the steps of one stage of a monitor: at once, or where its numbers come from a device, when the next step ends.
+    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if its numbers come from a device.
 
-    All ranks exchange their tables when the step itself ends. What they voted for is heeded where all of them do so alike, at
-    the end of a step; views can be asked for earlier, and then the device is waited for.
+    All ranks exchange their tables when the step ends. They act on what a rank requested in the exchange (to stop, or longer
+    intervals) at the end of a step too, since all must do so at the same one. Views can be published earlier: then the device
+    is waited for.
 
     Args:
         observer: whose table it is.
@@ -57,8 +58,8 @@ class Producer:
     def __init__(self, observer: Observer, publisher: Publisher, *, summaries: bool = True) -> None:
         self.observer = observer
         self._publisher = publisher
-        self._voted: _Ended | None = None  # its votes are not heeded
-        self._kept: list[_Ended] = []  # not published
+        self._to_agree: _Ended | None = None  # ranks have not acted on its requests
+        self._unpublished: list[_Ended] = []
         plan = observer.plan
         self.has_summaries = summaries
         self._totals = _Totals(plan) if summaries else None
@@ -67,7 +68,7 @@ class Producer:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around what a callback does at the end of a step: its time is the monitor's, an error goes through `on_error`."""
+        """Around the work of a callback at the end of a step: its time is the monitor's, an error goes through `on_error`."""
         with self.observer.account:
             try:
                 yield
@@ -75,9 +76,9 @@ class Producer:
                 self.observer.fail(error)
 
     @property
-    def waits(self) -> bool:
-        """Whether a step has ended whose votes are not heeded, or that is not published."""
-        return self._voted is not None or bool(self._kept)
+    def is_pending(self) -> bool:
+        """Whether a step has ended on whose requests ranks have not acted, or that is not published."""
+        return self._to_agree is not None or bool(self._unpublished)
 
     def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> None:
         """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
@@ -88,43 +89,43 @@ class Producer:
             scale: the loss scale by which gradients of module tensors are divided.
 
         Raises:
-            StoppedError: the monitor has failed on some rank, as far as the votes are here.
+            StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
             Exception: the first error of a consumer.
         """
         observer = self.observer
-        observer.follow()
+        observer.note_order()
         merging = observer.exchange()
         ended = _Ended(step, reports, observer.schedules, merging, None if scale is None else begin_copy(scale), time())
         try:
-            if self._voted is not None:
-                self.heed()  # after the exchange, in which a rank that fails here must have taken part
-        finally:  # and whose votes it must know
-            self._voted = ended
-            self._kept.append(ended)
+            if self._to_agree is not None:
+                self.agree()  # after the exchange, in which a rank that fails here must have taken part
+        finally:
+            self._to_agree = ended
+            self._unpublished.append(ended)
         if merging.here or observer.stage != "train":  # a run has no next step
-            self.heed()
+            self.agree()
 
-    def heed(self) -> None:
-        """A step ends, watched or not: heed the votes of the one before and publish it. All ranks must call it.
+    def agree(self) -> None:
+        """A step ends, watched or not: act on the requests of the one before and publish it. All ranks must call it.
 
         Raises:
             StoppedError: the monitor has failed on some rank.
             Exception: the first error of a consumer.
         """
-        ended, self._voted = self._voted, None
+        ended, self._to_agree = self._to_agree, None
         if ended is not None:
-            self.observer.heed(ended.merging.merged)
-        self.settle()
+            self.observer.agree(ended.merging.merged)
+        self.publish_pending()
 
-    def settle(self) -> None:
-        """Publish what has ended; votes go on waiting for the end of a step.
+    def publish_pending(self) -> None:
+        """Publish the steps that have ended; ranks act on their requests at the end of a step only.
 
         Raises:
             Exception: the first that was met, when all else is published.
         """
         failures: list[Exception] = []
-        while self._kept:  # an interruption leaves those that are not published for the next time
-            ended = self._kept.pop(0)
+        while self._unpublished:  # an interruption leaves the rest for the next time
+            ended = self._unpublished.pop(0)
             try:
                 if not ended.merging.merged.stop:
                     self._publisher.publish(self._view(ended))
@@ -134,17 +135,17 @@ class Producer:
             raise failures[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes on from step to step: the averages behind the noise scale, by row."""
+        """The averages behind the noise scale, by row."""
         kept = {key: self._noise.values[index].tolist() for key, index in self._averaged.items()}
         return {"noise": kept} if kept else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint stopped; rows that are new begin anew, with one warning."""
+        """Restore a checkpoint; the averages of new rows start empty, with one warning."""
         saved, rows = dict(state.get("noise", {})), self._averaged
         for key, index in rows.items():
             self._noise.values[index] = saved.get(key, (np.nan, np.nan))
-        changes = [f"{_said(key)} begins anew" for key in rows if saved and key not in saved]
-        changes += [f"{_said(key)} is gone" for key in saved if key not in rows]
+        changes = [f"{_described(key)} begins anew" for key in rows if saved and key not in saved]
+        changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
 
@@ -155,7 +156,7 @@ class Producer:
         return {f"{index.tensors[row]}/{index.names[row]}": row for row in self._noisy.tolist()}
 
     def _view(self, ended: _Ended) -> StepView:
-        """An owned snapshot of the merged table; waits for the device where it is not here yet."""
+        """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
         # The one copy: of a single rank on the CPU the state is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
@@ -192,7 +193,7 @@ class Producer:
         )
 
     def _averages(self, moments: Array, pairs: Array) -> Array:
-        """Take a step into the averages behind the noise scale; a copy of what they are then."""
+        """Update the averages behind the noise scale with a step; returns a copy of them."""
         rows = self._noisy[moments[self._noisy, COUNT] > 0]
         if len(rows):
             new = np.full_like(self._noise.values, np.nan)
@@ -203,8 +204,8 @@ class Producer:
         return noise
 
     def _users(self, users: dict[tuple[int, str], float], sums: Array) -> dict[tuple[int, str], float]:
-        """The values of the user's own statistics: of metrics as they are, of functions the weighted means."""
-        named = {(row, name): sums[place] for row, place, name in self.observer.table.users.functions}
+        """The values of the user's own statistics: metrics, and weighted means of functions."""
+        named = {(row, name): sums[i] for row, i, name in self.observer.table.users.functions}
         for group in self.observer.plan.groups:
             for name in {name for _, name in named}:
                 kept = [named[(i, name)] for i in group.members if (i, name) in named]
@@ -214,11 +215,7 @@ class Producer:
 
 
 class _Totals:
-    """The global numbers: norms over all rows of a tensor, and how many elements of all rows are no finite numbers.
-
-    Args:
-        plan: whose rows.
-    """
+    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
 
     def __init__(self, plan: Plan) -> None:
         self._tensors = [tensor for tensor in _NORMS if tensor in plan.tensors]
@@ -232,7 +229,7 @@ class _Totals:
         self._statistics = Statistics(("norm", "nonfinite"), merges, np.array(wanted, dtype=np.int32))
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
-        """The numbers of a step; of a tensor of which nothing was measured there is none.
+        """The numbers of a step; none of a tensor of which nothing was measured.
 
         Args:
             moments: of rows and groups.
@@ -254,25 +251,25 @@ class _Totals:
 
 def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs: Array) -> None:
     """Divide what flowed under a loss scale by it, in place."""
-    rows, slots = plan.flowing, plan.index.histogram_slots
+    rows, histogram_of = plan.flowing, plan.index.histogram_slots
     moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
     pairs[:, SMALL] /= scale * scale
-    for slot in [slots[row] for row in rows if row in slots]:
+    for i in [histogram_of[row] for row in rows if row in histogram_of]:
         # A loss scale is a power of two unless somebody chose another: whole buckets move.
-        histograms[slot] = shift(torch.from_numpy(histograms[slot]), -round(float(np.log2(scale)))).numpy()
+        histograms[i] = shift(torch.from_numpy(histograms[i]), -round(float(np.log2(scale)))).numpy()
 
 
 def _with_groups(plan: Plan, moments: Array, pairs: Array) -> Array:
     """The moments of rows and of groups; sums over pairs of groups are put into their rows."""
     members = [i for group in plan.groups for i in group.members]
-    place = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
-    merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(place), len(plan.groups))
+    group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
+    merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of), len(plan.groups))
     if len(pairs):
-        np.add.at(pairs, np.array(place) + len(plan.rows), pairs[members])
+        np.add.at(pairs, np.array(group_of) + len(plan.rows), pairs[members])
         for group in plan.groups:  # the number of parts is that of each member, not their sum
             pairs[group.index, PARTS] = pairs[list(group.members), PARTS].max(initial=0.0)
     return np.concatenate([moments, merged.numpy()])
 
 
-def _said(key: str) -> str:
+def _described(key: str) -> str:
     return " of ".join(key.split("/", 1))

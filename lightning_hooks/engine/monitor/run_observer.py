@@ -1,4 +1,4 @@
-"""What a monitor sees outside training: a whole run of validation, testing or predicting as one row."""
+"""A monitor outside training: a whole run of validation, testing or predicting is one step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ALWAYS: Final[Due] = frozenset({EveryN()})
 
 
 class RunObserver(Observer):
-    """Watches what flows forward through modules in every batch of a run, merged exactly into one row a tap.
+    """Watches inputs and outputs of modules in every batch of a run, merged exactly.
 
     Args:
-        plan: of the monitor; its rows of `input` and `output` are taken over, at every batch.
+        plan: of the monitor; its rows of `input` and `output` are used, at every batch.
         stage: `validate`, `test` or `predict`.
         on_error: `raise` or `warn`.
         device: where the table lives.
@@ -40,14 +40,12 @@ class RunObserver(Observer):
         self.schedules = _ALWAYS
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """Every batch of its stage."""
-        return _ALWAYS if stage == self.stage and not self.gone else None
+        return _ALWAYS if stage == self.stage and not self.stopped else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Go on filling the table: the run is the step."""
-        self.follow()
+        self.note_order()
 
-    def start_anew(self) -> None:
+    def clear(self) -> None:
         """Empty the table for the next run."""
         self.table.clear()
 
@@ -59,7 +57,7 @@ def forward_plan(plan: Plan) -> Plan:
         plan: of a monitor.
     """
     kept = [row for row in plan.rows if row.kind in FORWARD_TENSORS and row.requests]
-    place = {row.index: i for i, row in enumerate(kept)}
+    new_index = {row.index: i for i, row in enumerate(kept)}
     rows = [Row(i, row.tensor, ((EveryN(), row.stats),), row.users, target=row.target) for i, row in enumerate(kept)]
     groups = [
         Group(
@@ -68,7 +66,7 @@ def forward_plan(plan: Plan) -> Plan:
             ((EveryN(), group.stats),),
             group.users,
             group.name,
-            tuple(place[m] for m in group.members),
+            tuple(new_index[m] for m in group.members),
         )
         for i, group in enumerate(group for group in plan.groups if group.kind in FORWARD_TENSORS)
     ]

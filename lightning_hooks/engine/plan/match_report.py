@@ -159,7 +159,7 @@ def links_report(links: Sequence[BoundTransform]) -> list[MatchLine]:
             first = position == 0  # the report is one for the whole link
             lines.append(
                 MatchLine(
-                    rule=link.place.removesuffix(".transform"),
+                    rule=link.where.removesuffix(".transform"),
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
@@ -186,11 +186,11 @@ def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
         for target in hook.targets:
             lines.append(
                 MatchLine(
-                    hook.place, target.name, _type_of(target), _shape_of(target), hook.rule.kind, shown, 0, 0, _note(target, ())
+                    hook.where, target.name, _type_of(target), _shape_of(target), hook.rule.kind, shown, 0, 0, _note(target, ())
                 )
             )
         if not hook.targets and hook.rule.kind in OPTIMIZER_KINDS:
-            lines.append(MatchLine(hook.place, "(every optimizer)", "Optimizer", "", hook.rule.kind, shown, 0, 0))
+            lines.append(MatchLine(hook.where, "(every optimizer)", "Optimizer", "", hook.rule.kind, shown, 0, 0))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""A user's own hooks at work: each kind at the one registration of torch behind it."""
+"""A user's own hooks: rules resolved against a model, and the participant that registers each kind with torch."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from lightning_hooks.rules.schedule import EveryN, every_n
 
 @dataclass
 class BoundHook:
-    """A hook rule with the places it matched.
+    """A hook rule with the modules or parameters it matched.
 
     Args:
         rule: where it comes from.
-        place: how a message names it: `hooks[0]`.
+        where: how a message names it: `hooks[0]`.
         targets: the modules or parameters; none for an optimizer's.
         schedule: at which steps it runs.
     """
 
     rule: Hook
-    place: str
+    where: str
     targets: list[Target[Any]]
     schedule: EveryN
     runners: list[HookRunner] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make a runner for each place; an optimizer's hook has one, named after the rule."""
-        names = [self.place] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
-        self.runners = [HookRunner(self.rule, self.place, name) for name in names]
+        """One runner for each target; an optimizer's hook has one, named after the rule."""
+        names = [self.where] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
+        self.runners = [HookRunner(self.rule, self.where, name) for name in names]
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks") -> list[BoundHook]:
-    """The places that hook rules mean in a model.
+    """Hook rules with their targets in a model.
 
     Args:
         model: the root.
@@ -75,8 +75,8 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
         elif rule.params is not None:
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
             if rule.kind == "param_grad":
-                way_out = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
-                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {way_out}")
+                instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
+                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
         bound.append(BoundHook(rule, here, targets, schedule))
     return bound
@@ -87,9 +87,9 @@ class UserHooksParticipant(Participant):
 
     Args:
         hooks: from `resolve_hooks`.
-        optimizers: called for the optimizers, whose hooks come and go with them.
-        order: place among the participants.
-        stays: whether hooks of optimizers stay from step to step, as they must where a step ends inside one of them.
+        optimizers: called for the optimizers.
+        order: its position among the participants.
+        stays: whether hooks of optimizers stay registered between steps: they must where an optimizer's step ends the step.
     """
 
     def __init__(
@@ -127,28 +127,27 @@ class UserHooksParticipant(Participant):
                 register_optimizer(optimizer, run, gate, self._handles, before=hook.rule.kind == "optimizer_step_pre")
 
     def left(self) -> None:
-        """Take the hooks of optimizers away."""
+        """Remove the hooks of optimizers."""
         self._handles.close()
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The hooks that are due at a step of a stage."""
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
-            self._now = due  # here, since `begin_step` is not called where none is
+            self._now = due  # here, since `begin_step` is only called if something is due
         return due or None
 
     def begin_batch(self) -> None:
-        """Give parameters that were unfrozen meanwhile their hook."""
-        for parameter, place in [pair for pair in self._frozen if pair[0].requires_grad]:
-            place()
+        """Register the hooks of parameters that were unfrozen meanwhile."""
+        for parameter, register in [pair for pair in self._frozen if pair[0].requires_grad]:
+            register()
             self._frozen = [pair for pair in self._frozen if pair[0] is not parameter]
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        """Those of its hooks."""
         return (target for hook in self.hooks for target in hook.targets)
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """The hooks that share a place with others of ours, in the order of all participants."""
+        """The hooks that run in the order of all participants: those that share a registration with others of ours."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
@@ -157,14 +156,13 @@ class UserHooksParticipant(Participant):
                     yield ModulePart(target.value, _AT.get(kind, kind), "", part, hook.rule.prepend)
 
     def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        """The tensor hooks on parameters."""
         for hook in (self.hooks[i] for i in key):
             if hook.rule.kind == "param_grad":
                 for target, runner in zip(hook.targets, hook.runners, strict=True):
                     yield target.value, _OnGradient(runner)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
-        """The hooks that only torch itself can place."""
+        """The hooks that have a registration of their own."""
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
             kind, prepend = hook.rule.kind, hook.rule.prepend
@@ -176,11 +174,11 @@ class UserHooksParticipant(Participant):
                     before = kind == "full_backward_pre"
                     register_backward(target.value, runner, gate, handles, before=before, prepend=prepend)
                 elif kind == "post_accumulate_grad":
-                    place = partial(register_post_accumulate, target.value, runner, gate, handles)
+                    register = partial(register_post_accumulate, target.value, runner, gate, handles)
                     if target.value.requires_grad:
-                        place()
+                        register()
                     else:
-                        self._frozen.append((target.value, place))
+                        self._frozen.append((target.value, register))
                 elif kind == "saved_tensors":
                     pair = (runner.of(0), runner.of(1))
                     register_saved(target.value, pair, gate, handles, wanted=runner.starts)
@@ -190,7 +188,7 @@ class UserHooksParticipant(Participant):
 
 
 def _before_others(rule: Hook) -> bool:
-    """Whether it goes before hooks that are not ours: then it shares no hook with those of ours."""
+    """Whether it runs before hooks that are not ours: then it has a registration of its own."""
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
@@ -203,7 +201,7 @@ class _OnGradient:
         self.runner = runner
 
     def change(self, tensor: Tensor) -> Tensor | None:
-        """The gradient that goes on, or None where it stays as it is."""
+        """The new gradient, or None if it does not change."""
         result: Tensor | None = self.runner(tensor, like=tensor)
         return result
 
@@ -233,7 +231,7 @@ def _after(runner: HookRunner, gate: Gate) -> CallAction:
 
 
 def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
-    """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning what takes their place."""
+    """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning their replacements."""
 
     def visit(node: Node) -> None:
         if runner.rule.kind == "node_pre":

@@ -1,4 +1,4 @@
-"""One hook of a user at one place: called as the rule says, and held to what a hook may do."""
+"""Calls a user's hook for one target as its rule says, and checks what it returns and does."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _RETURNS_NOTHING: Final = ("post_accumulate_grad", "optimizer_step_post")
 
 
 class HookRunner:
-    """Calls a user's hook.
+    """One hook of a user at one target.
 
     Args:
-        rule: what is to be called, and how.
-        place: how a message names the rule: `hooks[0]`.
+        rule: what is called, and how.
+        where: how a message names the rule: `hooks[0]`.
         name: the dotted name of the module or parameter.
     """
 
-    def __init__(self, rule: Hook, place: str, name: str) -> None:
+    def __init__(self, rule: Hook, where: str, name: str) -> None:
         self.rule = rule
-        self.place = place
+        self.where = where
         self.name = name
         self._ran = False
         self._calls = [_for_kind(call, rule.kind) for call in rule.calls]
@@ -41,10 +41,10 @@ class HookRunner:
 
         Args:
             args: in torch's order for the kind.
-            like: what the result takes the place of; None where it takes the place of nothing.
+            like: what the result replaces; None if it replaces nothing.
 
         Raises:
-            HookError: the result cannot take its place, an argument was changed in place, or the hook raised StopIteration.
+            HookError: the result is no replacement, an argument was changed in place, or the hook raised StopIteration.
         """
         if not self.starts():
             return None
@@ -70,12 +70,12 @@ class HookRunner:
         return result
 
     def starts(self) -> bool:
-        """Whether the hook runs now; where it runs once, it does not the next time."""
+        """Whether the hook runs now: with `once` only the first time."""
         first, self._ran = not self._ran, True
         return first or not self.rule.once
 
     def of(self, which: int) -> Callable[[Any], Any]:
-        """One of the two calls of a pair, unchecked but for StopIteration."""
+        """One of the two calls of a pair, checked for StopIteration only."""
         return lambda value: self._call(which, (value,))
 
     def _call(self, which: int, args: tuple[Any, ...]) -> Any:
@@ -99,31 +99,31 @@ class HookRunner:
                 raise HookError(f"{self._here} must return the arguments and the keyword arguments, (args, kwargs)")
         new, old = _parts(result), _parts(like)
         if len(new) != len(old):
-            raise HookError(f"{self._here} returned {len(new)} tensors in the place of {len(old)}{self._way_out()}")
+            raise HookError(f"{self._here} returned {len(new)} tensors in the place of {len(old)}{self._unchecked_hint()}")
         for i, (one, other) in enumerate(zip(new, old, strict=True)):
             if one is None or other is None:
-                continue  # a gradient that there is not
+                continue  # an absent gradient
             for what in _SAME:
                 got, wanted = getattr(one, what), getattr(other, what)
                 if got != wanted:
                     of = f"tensor {i}" if len(new) > 1 else "a tensor"
                     shown = (tuple(got), tuple(wanted)) if what == "shape" else (got, wanted)
                     raise HookError(
-                        f"{self._here} returned {of} of {what} {shown[0]} in the place of {shown[1]}{self._way_out()}"
+                        f"{self._here} returned {of} of {what} {shown[0]} in the place of {shown[1]}{self._unchecked_hint()}"
                     )
 
-    def _way_out(self) -> str:
+    def _unchecked_hint(self) -> str:
         return "; set checked=False where that is meant" if self.rule.kind in ("forward_pre", "forward") else ""
 
     @property
     def _here(self) -> str:
         call = self.rule.call
         shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
-        return f"{self.place} ({shown}, {self.rule.kind}) at {self.name}"
+        return f"{self.where} ({shown}, {self.rule.kind}) at {self.name}"
 
 
 def _parts(tree: Any) -> list[Tensor | None]:
-    """The tensors of a result; of a flat tuple of gradients also those that there are not."""
+    """The tensors of a result; for a flat tuple of gradients None for those that are absent."""
     if isinstance(tree, tuple) and all(item is None or isinstance(item, torch.Tensor) for item in tree):
         return list(tree)
     return list(tensors_in(tree))

@@ -1,4 +1,4 @@
-"""Where what is seen of a module lands: one row of an observer's table."""
+"""How tensors of modules get into the table of a monitor: by the compiled writer, or by the fallback in Python."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from lightning_hooks.engine.monitor.observer import Observer
 
 
-class RowVisitor:
-    """The place of one row in a chain.
+class RowPart:
+    """What a monitor does with one tensor of a module: merge it into a row.
 
-    Who looks alone keeps what `see` is, and not this object: there may be thousands of rows.
-
-    Args:
-        observer: whose table.
-        row: the index of the tap.
+    A hook that serves this part alone keeps the function `see`, and not this object: there may be thousands of rows.
     """
 
     __slots__ = ("observer", "row")
@@ -34,8 +30,8 @@ class RowVisitor:
 
     @property
     def see(self) -> Callable[[Tensor], None]:
-        """A function, made anew, that merges a tensor into the row, straight where that can be."""
-        return self.observer.table.writer(self.row, self.observer.detour)
+        """A new function that merges a tensor into the row: the compiled writer itself where there is one."""
+        return self.observer.table.writer(self.row, self.observer.fallback)
 
     def absent(self, found: bool, tree: Any) -> None:
         """Note whether a call of the module has the tensor."""
@@ -43,24 +39,20 @@ class RowVisitor:
         self.observer.absent.note(f"watch: {row.tensor!r}", row.name, found, tree)
 
     def look(self, look: Measurement) -> None:
-        """Merge a measurement into the row."""
-        self.observer.detour.take(self.row, look)
+        """Merge a measurement that several participants share."""
+        self.observer.fallback.take(self.row, look)
 
 
-class Detour(Way):
-    """The way of tensors that are not written straight into the table of an observer.
+class FallbackWriter(Way):
+    """Takes the tensors that the compiled writer does not write into the table of an observer.
 
-    `direct` says whether they may be: not in the first step, nor after a failure. What either way costs is counted: `calls` of
-    all hooks, and the time, in `nanoseconds` where tensors are written straight and in the observer's account where they come
-    here.
-
-    Args:
-        observer: whose table.
+    `direct` tells the compiled writer whether it may write: not in the first step, nor after a failure. It counts its `calls`
+    and `nanoseconds` here; the time of this fallback is in the observer's account.
     """
 
     def __init__(self, observer: Observer) -> None:
-        self.direct = True
-        self._observer = ref(observer)  # which may own this
+        self.direct = False
+        self._observer = ref(observer)  # which owns this
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row."""
@@ -71,13 +63,13 @@ class Detour(Way):
         observer = self._observer()
         assert observer is not None, "hooks are gone before their observer"
         self.calls += 1
-        if observer.ran is not None:
-            observer.ran.append(row)
+        if observer.execution_order is not None:
+            observer.execution_order.append(row)
         with observer.account:
             observer.take(row, look, last=False)
 
-    def spent(self) -> tuple[float, int]:
-        """Seconds of writing straight, and calls of hooks; both begin anew."""
+    def take_cost(self) -> tuple[float, int]:
+        """Seconds in the compiled writer, and calls of all hooks, since the last time this was asked for."""
         seconds, calls = self.nanoseconds * 1e-9, self.calls
         self.nanoseconds = self.calls = 0
         return seconds, calls

@@ -1,4 +1,4 @@
-"""Tensors of an optimizer's state, by their key."""
+"""Tensors of parameters: those of an optimizer's state, by their key."""
 
 from __future__ import annotations
 

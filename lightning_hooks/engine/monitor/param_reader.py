@@ -1,0 +1,228 @@
+"""Which rows belong to which parameters of an optimizer, and reading them: one call of the kernel for many tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from lightning_hooks.engine.participant import HasParameters
+from lightning_hooks.engine.phases import PARAM_TENSORS, ParamTensor
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.engine.plan.rows import Row
+from lightning_hooks.errors import RuleError
+from lightning_hooks.records.row_index import Due
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.divided import Divided
+from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.table import Table
+
+Left = list[tuple[int, Measurement]]
+"""Rows that the kernel did not write, with what was measured for them."""
+
+
+class TensorRows(NamedTuple):
+    """The rows of one tensor that are due, and the parameter of each.
+
+    Args:
+        tensor: as a rule names it: `grad`, `state.exp_avg`.
+        kind: where it comes from.
+        parameters: one for each row.
+        rows: their indices.
+    """
+
+    tensor: str
+    kind: ParamTensor
+    parameters: list[nn.Parameter]
+    rows: list[int]
+
+
+class ReadTogether:
+    """Rows of one or several tensors that are measured in one call."""
+
+    def __init__(self, parts: list[TensorRows], table: Table) -> None:
+        self.parts = parts
+        self.copied = parts[0].kind.copied
+        self.scaled = [part.kind.scaled for part in parts for _ in part.rows]
+        self.rows = [row for part in parts for row in part.rows]
+        self.in_table = table.places(self.rows)
+
+
+class ParamReader:
+    """Reads tensors of an optimizer's parameters into the rows of a table.
+
+    Args:
+        plan: whose rows.
+        table: in which they are.
+
+    Attributes:
+        phases: those in which anything is read.
+    """
+
+    def __init__(self, plan: Plan, table: Table) -> None:
+        self._plan = plan
+        self._table = table
+        kinds = {tensor: PARAM_TENSORS.get(parse_tensor(tensor)[0]) for tensor in plan.tensors}
+        self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
+        self.phases = {kind.phase for kind in self._kinds.values()}
+        self._update_of = {param: update for update, param in plan.param_row_of.items()}
+        # By phase, schedules and first parameter: all parameters of an optimizer, and what is read of them.
+        self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[ReadTogether]]] = {}
+        self._snapshots = Snapshots()
+        self._before: WeakKeyDictionary[HasParameters, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
+        self._said_missing: set[str] = set()
+
+    def forget(self) -> None:
+        """Give the copies back, and find rows by the parameters that there are then."""
+        self._known.clear()
+        self._snapshots = Snapshots()
+        self._before.clear()
+
+    def due(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[TensorRows]:
+        """The rows that are read in a phase when these schedules are due. Those of frozen parameters are skipped."""
+        return [part for call in self._calls(phase, optimizer, schedules) for part in call.parts]
+
+    def copy_parameters(self, optimizer: HasParameters, schedules: Due) -> None:
+        """Keep the values of the parameters whose change is read in `after_update`."""
+        due = self.due("after_update", optimizer, schedules)
+        parameters = [parameter for part in due if part.kind.copied for parameter in part.parameters]
+        if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
+            parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
+        if parameters:
+            self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
+
+    def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Left:
+        """Set the rows of a phase.
+
+        Args:
+            phase: which; `after_update` needs `copy_parameters` before it.
+            optimizer: whose parameters.
+            schedules: those that are due.
+            scale: the loss scale by which gradients are still multiplied, if they are.
+
+        Returns:
+            What is not written.
+
+        Raises:
+            RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.
+        """
+        left: Left = []
+        for call in self._calls(phase, optimizer, schedules):
+            left += self._read_changes(call, optimizer) if call.copied else self._read_values(call, optimizer, scale)
+        return left
+
+    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Left:
+        values = [value for part in call.parts for value in self._values(part, optimizer)]
+        tensors = [value for value in values if value is not None]
+        every = len(tensors) == len(values)
+        rows = call.rows if every else [row for row, value in zip(call.rows, values, strict=True) if value is not None]
+        if scale is not None and any(call.scaled):
+            looks = measure_all(tensors)
+            scaled = [scaled for scaled, value in zip(call.scaled, values, strict=True) if value is not None]
+            return self._put(rows, [Divided(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)])
+        left = self._table.measure_all(call.in_table if every else rows, tensors)
+        return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
+
+    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Left:
+        """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
+        (part,) = call.parts
+        parameters, copies = self._before.pop(optimizer, ([], []))
+        rows, every = part.rows, _are_same(parameters, part.parameters)
+        if not every:
+            row_of = dict(zip(part.parameters, part.rows, strict=True))
+            rows = [row_of[parameter] for parameter in parameters]
+        left = self._table.measure_all(call.in_table if every else rows, parameters, copies)
+        with torch.no_grad():
+            changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
+        return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
+
+    def _values(self, part: TensorRows, optimizer: HasParameters) -> list[Tensor | None]:
+        value, key = part.kind.value, part.tensor.partition(".")[2]
+        values: list[Tensor | None] = []
+        for parameter in part.parameters:
+            try:
+                values.append(value(optimizer, parameter, None, key))
+            except RuleError as error:
+                self._missing(part.tensor, error)
+                values.append(None)
+        return values
+
+    def _put(self, rows: list[int], looks: list[Measurement]) -> Left:
+        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)] if rows else []
+
+    def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
+        if phase not in self.phases:
+            return []
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if not parameters:
+            return []
+        key = (phase, schedules, parameters[0])
+        known, calls = self._known.get(key, ([], []))
+        if not _are_same(known, parameters):
+            of_phase = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
+            parts = [self._find(parameters, schedules, tensor) for tensor in of_phase]
+            split = ([part for part in parts if part.rows and part.kind.copied == copied] for copied in (True, False))
+            calls = [ReadTogether(together, self._table) for together in split if together]
+            self._known[key] = parameters, calls
+        return calls
+
+    def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
+        rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
+        found = [parameter for parameter in parameters if parameter in rows]
+        return TensorRows(tensor, self._kinds[tensor], found, [rows[parameter] for parameter in found])
+
+    def _is_due(self, row: Row, schedules: Due) -> bool:
+        update = self._update_of.get(row.index)  # whose ratio to this parameter may be due
+        return row.due(schedules) or (update is not None and self._plan.rows[update].due(schedules))
+
+    def _missing(self, tensor: str, error: RuleError) -> None:
+        """Raise where a strict rule asks for it; otherwise warn once."""
+        asking = [(i, known.rule) for i, known in enumerate(self._plan.rules) if tensor in (known.rule.tensors or ())]
+        position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
+        if rule.strict:
+            raise RuleError(f"watch[{position}].{error}. Set strict=False if that is meant") from error
+        if tensor not in self._said_missing:
+            self._said_missing.add(tensor)
+            warnings.warn(f"watch[{position}].{error}", stacklevel=2)
+
+
+class Snapshots:
+    """Copies of parameters, in memory that is kept from one watched step to the next.
+
+    Memory that is new in every step costs more than the copying: the system hands it out page by page. What the kernel cannot
+    copy in host memory (tensors on a device, subclasses) is cloned each time; the allocator of a device keeps memory by itself.
+
+    Each optimizer has its own: one may step inside another's step.
+
+    Example:
+        >>> weight, optimizer = nn.Parameter(torch.ones(2)), torch.optim.SGD([torch.ones(1)])
+        >>> Snapshots().take(optimizer, [weight])[0].tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Any, dict[nn.Parameter, Tensor]] = WeakKeyDictionary()
+
+    def take(self, optimizer: Any, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+        """Copies in the order of the parameters; the next call for the optimizer may overwrite them."""
+        kept = self._kept.setdefault(optimizer, {})
+        copies = []
+        for parameter in parameters:
+            copy = kept.get(parameter)
+            if copy is None:
+                copy = kept[parameter] = parameter.detach().clone()
+            copies.append(copy)
+        for i in kernels.host.copy_many(copies, parameters):
+            copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
+        return copies
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
