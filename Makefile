@@ -14,6 +14,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
+# These tests run a second time with what serves where nothing is compiled: measurements, hooks and event files in NumPy and
+# Python. Those in tests/stats/kernels try every kernel in one run.
+FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks tests/tensorboard tests/engine/change \
+	tests/engine/monitor $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
+	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
 .PHONY: demo test bench clean
 
@@ -28,8 +33,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS)
-	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) tests/stats tests/hooks tests/engine tests/callbacks
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 
 bench: $(READY)

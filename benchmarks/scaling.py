@@ -64,7 +64,8 @@ class Weigh(Callback):
             self.bytes = resident()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.hooks = sum(len(list(plain_hooks(module))) for module in pl_module.modules())
+        if trainer.global_step == self.last:  # hooks are off between batches, and in the one step that follows
+            self.hooks = sum(len(list(plain_hooks(module))) for module in pl_module.modules())
 
 
 class WeighMode(Mode):

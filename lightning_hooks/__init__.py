@@ -8,94 +8,87 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from lightning_hooks.callbacks import ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor
-    from lightning_hooks.capture import Capture, load_capture
-    from lightning_hooks.engine import Instrument, assert_no_hooks, instrument, match, paused
-    from lightning_hooks.engine.user_hooks.ready_made import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
-    from lightning_hooks.errors import (
-        HookError,
-        HooksError,
-        HooksLeftError,
-        InPlaceError,
-        NoMatchError,
-        RuleError,
-        TransformError,
-        UnsupportedError,
-    )
-    from lightning_hooks.hooks.hook_point import HookPoint
-    from lightning_hooks.records import StepConsumer, StepView
-    from lightning_hooks.rules import Apply, Hook, Watch
-    from lightning_hooks.tensorboard import Run, read_run
-    from lightning_hooks.transforms import (
-        EMA,
-        AdaptiveClip,
-        AddDecayedWeights,
-        AddNoise,
-        AutoClip,
-        Centralize,
-        Chain,
-        ClipByBlockRMS,
-        ClipByGlobalNorm,
-        ClipByNorm,
-        ClipByValue,
-        Context,
-        Dropout,
-        EverySteps,
-        FirstSteps,
-        Freeze,
-        Function,
-        KeepNonnegative,
-        Mask,
-        NormAbove,
-        NormalizeByNorm,
-        Orthogonalize,
-        OrthoGrad,
-        PerModuleClip,
-        ReverseGradient,
-        Scale,
-        ScaleByParamNorm,
-        ScaleByParamRMS,
-        ScaleBySchedule,
-        Sign,
-        SkipStep,
-        TopK,
-        Transform,
-        TrustRatio,
-        When,
-        ZClip,
-        Zero,
-        ZeroNonFinite,
-    )
-    from lightning_hooks.transforms.conflicts import aggregate_losses
+if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A as A` exports a name
+    from lightning_hooks.callbacks import ActivationCapture as ActivationCapture
+    from lightning_hooks.callbacks import ActivationTransforms as ActivationTransforms
+    from lightning_hooks.callbacks import CustomHooks as CustomHooks
+    from lightning_hooks.callbacks import GradientTransforms as GradientTransforms
+    from lightning_hooks.callbacks import StatsMonitor as StatsMonitor
+    from lightning_hooks.capture import Capture as Capture
+    from lightning_hooks.capture import load_capture as load_capture
+    from lightning_hooks.engine import Instrument as Instrument
+    from lightning_hooks.engine import assert_no_hooks as assert_no_hooks
+    from lightning_hooks.engine import instrument as instrument
+    from lightning_hooks.engine import match as match
+    from lightning_hooks.engine import paused as paused
+    from lightning_hooks.engine.user_hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
+    from lightning_hooks.engine.user_hooks.ready_made import print_shapes as print_shapes
+    from lightning_hooks.engine.user_hooks.ready_made import print_stats as print_stats
+    from lightning_hooks.engine.user_hooks.ready_made import save_to as save_to
+    from lightning_hooks.errors import HookError as HookError
+    from lightning_hooks.errors import HooksError as HooksError
+    from lightning_hooks.errors import HooksLeftError as HooksLeftError
+    from lightning_hooks.errors import InPlaceError as InPlaceError
+    from lightning_hooks.errors import NoMatchError as NoMatchError
+    from lightning_hooks.errors import RuleError as RuleError
+    from lightning_hooks.errors import TransformError as TransformError
+    from lightning_hooks.errors import UnsupportedError as UnsupportedError
+    from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
+    from lightning_hooks.records import StepConsumer as StepConsumer
+    from lightning_hooks.records import StepView as StepView
+    from lightning_hooks.rules import Apply as Apply
+    from lightning_hooks.rules import Hook as Hook
+    from lightning_hooks.rules import Watch as Watch
+    from lightning_hooks.tensorboard import Run as Run
+    from lightning_hooks.tensorboard import read_run as read_run
+    from lightning_hooks.transforms import EMA as EMA
+    from lightning_hooks.transforms import AdaptiveClip as AdaptiveClip
+    from lightning_hooks.transforms import AddDecayedWeights as AddDecayedWeights
+    from lightning_hooks.transforms import AddNoise as AddNoise
+    from lightning_hooks.transforms import AutoClip as AutoClip
+    from lightning_hooks.transforms import Centralize as Centralize
+    from lightning_hooks.transforms import Chain as Chain
+    from lightning_hooks.transforms import ClipByBlockRMS as ClipByBlockRMS
+    from lightning_hooks.transforms import ClipByGlobalNorm as ClipByGlobalNorm
+    from lightning_hooks.transforms import ClipByNorm as ClipByNorm
+    from lightning_hooks.transforms import ClipByValue as ClipByValue
+    from lightning_hooks.transforms import Context as Context
+    from lightning_hooks.transforms import Dropout as Dropout
+    from lightning_hooks.transforms import EverySteps as EverySteps
+    from lightning_hooks.transforms import FirstSteps as FirstSteps
+    from lightning_hooks.transforms import Freeze as Freeze
+    from lightning_hooks.transforms import Function as Function
+    from lightning_hooks.transforms import KeepNonnegative as KeepNonnegative
+    from lightning_hooks.transforms import Mask as Mask
+    from lightning_hooks.transforms import NormAbove as NormAbove
+    from lightning_hooks.transforms import NormalizeByNorm as NormalizeByNorm
+    from lightning_hooks.transforms import Orthogonalize as Orthogonalize
+    from lightning_hooks.transforms import OrthoGrad as OrthoGrad
+    from lightning_hooks.transforms import PerModuleClip as PerModuleClip
+    from lightning_hooks.transforms import ReverseGradient as ReverseGradient
+    from lightning_hooks.transforms import Scale as Scale
+    from lightning_hooks.transforms import ScaleByParamNorm as ScaleByParamNorm
+    from lightning_hooks.transforms import ScaleByParamRMS as ScaleByParamRMS
+    from lightning_hooks.transforms import ScaleBySchedule as ScaleBySchedule
+    from lightning_hooks.transforms import Sign as Sign
+    from lightning_hooks.transforms import SkipStep as SkipStep
+    from lightning_hooks.transforms import TopK as TopK
+    from lightning_hooks.transforms import Transform as Transform
+    from lightning_hooks.transforms import TrustRatio as TrustRatio
+    from lightning_hooks.transforms import When as When
+    from lightning_hooks.transforms import ZClip as ZClip
+    from lightning_hooks.transforms import Zero as Zero
+    from lightning_hooks.transforms import ZeroNonFinite as ZeroNonFinite
+    from lightning_hooks.transforms.conflicts import aggregate_losses as aggregate_losses
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "callbacks": (
-        "ActivationCapture",
-        "ActivationTransforms",
-        "CustomHooks",
-        "GradientTransforms",
-        "StatsMonitor",
-    ),
-    "engine.user_hooks.ready_made": (
-        "breakpoint_if_nonfinite",
-        "print_shapes",
-        "print_stats",
-        "save_to",
-    ),
-    "capture": (
-        "Capture",
-        "load_capture",
-    ),
-    "engine": (
-        "Instrument",
-        "assert_no_hooks",
-        "instrument",
-        "match",
-        "paused",
-    ),
+# The public names by the module that holds them. `__all__` and loading follow from it.
+_PUBLIC = {
+    "callbacks": ("ActivationCapture", "ActivationTransforms", "CustomHooks", "GradientTransforms", "StatsMonitor"),
+    "engine.user_hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
+    "capture": ("Capture", "load_capture"),
+    "engine": ("Instrument", "assert_no_hooks", "instrument", "match", "paused"),
     "errors": (
         "HookError",
         "HooksError",
@@ -107,19 +100,9 @@ _MODULES = {
         "UnsupportedError",
     ),
     "hooks.hook_point": ("HookPoint",),
-    "records": (
-        "StepConsumer",
-        "StepView",
-    ),
-    "rules": (
-        "Apply",
-        "Hook",
-        "Watch",
-    ),
-    "tensorboard": (
-        "Run",
-        "read_run",
-    ),
+    "records": ("StepConsumer", "StepView"),
+    "rules": ("Apply", "Hook", "Watch"),
+    "tensorboard": ("Run", "read_run"),
     "transforms.conflicts": ("aggregate_losses",),  # no transform, and its extra may be missing
     "transforms": (
         "AdaptiveClip",
@@ -162,81 +145,8 @@ _MODULES = {
         "ZeroNonFinite",
     ),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "ActivationCapture",
-    "ActivationTransforms",
-    "AdaptiveClip",
-    "AddDecayedWeights",
-    "AddNoise",
-    "Apply",
-    "AutoClip",
-    "Capture",
-    "Centralize",
-    "Chain",
-    "ClipByBlockRMS",
-    "ClipByGlobalNorm",
-    "ClipByNorm",
-    "ClipByValue",
-    "Context",
-    "CustomHooks",
-    "Dropout",
-    "EMA",
-    "EverySteps",
-    "FirstSteps",
-    "Freeze",
-    "Function",
-    "GradientTransforms",
-    "Hook",
-    "HookError",
-    "HookPoint",
-    "HooksError",
-    "HooksLeftError",
-    "InPlaceError",
-    "Instrument",
-    "KeepNonnegative",
-    "Mask",
-    "NoMatchError",
-    "NormAbove",
-    "NormalizeByNorm",
-    "OrthoGrad",
-    "Orthogonalize",
-    "PerModuleClip",
-    "ReverseGradient",
-    "RuleError",
-    "Run",
-    "Scale",
-    "ScaleByParamNorm",
-    "ScaleByParamRMS",
-    "ScaleBySchedule",
-    "Sign",
-    "SkipStep",
-    "StatsMonitor",
-    "StepConsumer",
-    "StepView",
-    "TopK",
-    "Transform",
-    "TransformError",
-    "TrustRatio",
-    "UnsupportedError",
-    "Watch",
-    "When",
-    "ZClip",
-    "Zero",
-    "ZeroNonFinite",
-    "aggregate_losses",
-    "assert_no_hooks",
-    "breakpoint_if_nonfinite",
-    "instrument",
-    "load_capture",
-    "match",
-    "paused",
-    "print_shapes",
-    "print_stats",
-    "read_run",
-    "save_to",
-]
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -57,9 +57,9 @@ def nearest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     """The `n` names of `known` that are spelled most like `name`, best first.
 
     Args:
-        name: what was written.
-        known: what there is.
-        n: how many to return at most.
+        name: the misspelled name.
+        known: the valid names.
+        n: the maximum number of names to return.
 
     Example:
         >>> nearest("menu", ["mean", "std", "max"], n=1)
@@ -69,7 +69,7 @@ def nearest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], n: int = 3) -> str:
-    """A half-sentence that offers the nearest names, or nothing where there are none.
+    """A suggestion of the nearest names for the end of a message; empty if there are none.
 
     Example:
         >>> did_you_mean("menu", ["mean"])

@@ -1,4 +1,6 @@
+import ast
 import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import lightning_hooks
+from lightning_hooks import callbacks, transforms
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,11 +27,41 @@ def test_the_list_of_public_names_is_sorted_and_each_can_be_had():
         _ = lightning_hooks.Nothing
 
 
-@pytest.mark.parametrize("room", ["callbacks", "engine", "records", "hooks", "tensorboard", "transforms"])
-def test_every_room_lists_what_a_user_may_touch(room):
-    module = importlib.import_module(f"lightning_hooks.{room}")
+@pytest.mark.parametrize("package", ["callbacks", "engine", "records", "hooks", "tensorboard", "transforms"])
+def test_every_package_lists_what_a_user_may_touch(package):
+    module = importlib.import_module(f"lightning_hooks.{package}")
     assert list(module.__all__) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+def imports_for_type_checkers(package):
+    """Module and name of each import under `if TYPE_CHECKING`, which must be exported: `import A as A`."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    aliases = [(line.module, alias) for line in block.body for alias in line.names]
+    assert all(alias.name == alias.asname for _, alias in aliases)
+    return sorted((module, alias.name) for module, alias in aliases)
+
+
+@pytest.mark.parametrize("package", [lightning_hooks, callbacks], ids=lambda package: package.__name__)
+def test_type_checkers_see_the_names_that_load_lazily(package):
+    lazy = sorted((f"{package.__name__}.{module}", name) for module, names in package._PUBLIC.items() for name in names)
+    assert imports_for_type_checkers(package) == lazy, f"add the name to _PUBLIC and under TYPE_CHECKING in {package.__file__}"
+
+
+def test_every_transform_is_public():
+    """A new transform: its file, and its name in the lists of `transforms/__init__.py` and `lightning_hooks/__init__.py`."""
+    there = set()
+    for info in pkgutil.iter_modules(transforms.__path__, f"{transforms.__name__}."):
+        for name, kind in vars(importlib.import_module(info.name)).items():
+            is_ours = isinstance(kind, type) and kind.__module__ == info.name and not name.startswith("_")
+            if is_ours and issubclass(kind, transforms.Transform):
+                there.add(name)
+    listed = {name for name in transforms.__all__ if issubclass(getattr(transforms, name), transforms.Transform)}
+    assert listed == there, "import it in lightning_hooks/transforms/__init__.py, and add it to __all__ there"
+    assert set(lightning_hooks._PUBLIC["transforms"]) == set(transforms.__all__), (
+        "add it to _PUBLIC['transforms'], and under TYPE_CHECKING, in lightning_hooks/__init__.py"
+    )
 
 
 @pytest.mark.parametrize("name", lightning_hooks.__all__)

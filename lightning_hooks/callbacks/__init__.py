@@ -9,21 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks.activations import ActivationTransforms
-    from lightning_hooks.callbacks.capture import ActivationCapture
-    from lightning_hooks.callbacks.custom import CustomHooks
-    from lightning_hooks.callbacks.monitor import StatsMonitor
-    from lightning_hooks.callbacks.transforms import GradientTransforms
+    from lightning_hooks.callbacks.capture import ActivationCapture as ActivationCapture
+    from lightning_hooks.callbacks.custom import CustomHooks as CustomHooks
+    from lightning_hooks.callbacks.monitor import StatsMonitor as StatsMonitor
+    from lightning_hooks.callbacks.transforms import ActivationTransforms as ActivationTransforms
+    from lightning_hooks.callbacks.transforms import GradientTransforms as GradientTransforms
 
-__all__ = ["ActivationCapture", "ActivationTransforms", "CustomHooks", "GradientTransforms", "StatsMonitor"]
-
-_FILES = {
-    "ActivationCapture": "capture",
-    "ActivationTransforms": "activations",
-    "CustomHooks": "custom",
-    "GradientTransforms": "transforms",
-    "StatsMonitor": "monitor",
+_PUBLIC = {
+    "capture": ("ActivationCapture",),
+    "custom": ("CustomHooks",),
+    "monitor": ("StatsMonitor",),
+    "transforms": ("ActivationTransforms", "GradientTransforms"),
 }
+_FILES = {name: file for file, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_FILES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,20 @@
-"""What every callback of ours does: join the hook manager, open and close the gate for each batch, leave without a trace."""
+"""Base of the callbacks: joins the hook manager of the run, says when batches and steps begin and end, and leaves."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._every_stage import EveryStage
-from lightning_hooks.callbacks._first import First
-from lightning_hooks.callbacks._scaled import ScalerCount
+from lightning_hooks.callbacks._run import WrappedHook, begin_run, hook_manager_of, owner_of
 from lightning_hooks.callbacks._trainer import (
+    SkippedSteps,
     all_callbacks,
     batch_number,
     current_step,
@@ -25,28 +24,32 @@ from lightning_hooks.callbacks._trainer import (
     is_running,
     loss_scale,
 )
-from lightning_hooks.callbacks._wrapped import WrappedHook
-from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
+from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.errors import RuleError, UnsupportedError
 
-_OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
 
+class HooksCallback(Callback):
+    """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
-class HooksCallback(EveryStage):
-    """Base of the callbacks: the life of their participants within a fit, or within a run of another stage."""
+    A subclass has `_build`, and overrides what it needs of the methods up to `_load_state`. State goes through
+    `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the same `state_key`, and with a key
+    that contains the rules a changed rule would lose the state of all others.
+    """
 
     origin: str = ""
-    """The file and the place in it that this one was read from, for messages; empty for one made in Python."""
+    """The file and the key in it that this one was read from, for messages; empty for one made in Python."""
     environment: str | None = None
     """A mark that the callbacks of one Trainer from the environment variable share; None for others."""
 
     def __init__(self) -> None:
         self._hook_manager: HookManager | None = None
         self._participants: list[Participant] = []
-        self._scaler = ScalerCount()
+        self._skipped = SkippedSteps()
         self._is_scaled = False  # whether the loss is
+        self._saved: dict[str, Any] = {}  # by a checkpoint, until the fit begins
+        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
     @property
     def _stages(self) -> Collection[str]:
@@ -58,7 +61,7 @@ class HooksCallback(EveryStage):
         raise NotImplementedError
 
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        """Resolve the rules; raises before anything is hooked. Empty where no rule matches anything."""
+        """Resolve the rules; raises before anything is hooked. Empty if no rule matches anything."""
         raise NotImplementedError
 
     @property
@@ -66,23 +69,31 @@ class HooksCallback(EveryStage):
         """The rules by the names that messages use: `watch[0], watch[1]`."""
         raise NotImplementedError
 
-    def _finish(self, trainer: Trainer, step: int) -> None:
+    def _end_step(self, trainer: Trainer, step: int) -> None:
         """Called when a step of training ends, before its hooks may go."""
 
     @property
-    def _waits(self) -> bool:
+    def _pending(self) -> bool:
         """Whether a step that has ended is still to be finished when the next one ends, even if nobody acts in that."""
         return False
 
-    def _finish_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Called after a batch of any stage."""
+    def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called after a batch of any stage, without hooks."""
 
-    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+    def _after_run(self, trainer: Trainer, stage: str) -> None:
         """Called when a run of a stage other than `train` ends: one validation, for example."""
 
     @property
     def _wants_final(self) -> bool:
+        """Whether a participant reads gradients in the phase `final`."""
         return False
+
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the fit under way; empty if there is none."""
+        return {}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
@@ -90,29 +101,32 @@ class HooksCallback(EveryStage):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a run: drop what one that ended badly may have left, or leave the run to other callbacks."""
+        """Called before a run: drop what a failed run may have left, or leave this run to other callbacks."""
         if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
-        self._leave()
-        self._scaler.forget()
+        self._detach()
+        self._skipped.forget()
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called when the model stands on its device: resolve the rules, all or nothing."""
-        self._leave()
+        """Called when the model is on its device: resolve the rules, all or nothing."""
+        self._detach()
         if not {"train", "validate"}.isdisjoint(self._stages):
             self._attach(trainer, pl_module)
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        hook_manager = self._shared(trainer, pl_module)
+        joined = [callback._hook_manager for callback in our_callbacks(trainer)]
+        hook_manager = hook_manager_of(trainer, pl_module, joined)
         self._is_scaled = has_scaler(trainer)
         participants = self._built(trainer, pl_module, hook_manager)
         if not participants:
             return
+        if not hook_manager.participants:
+            begin_run(hook_manager, trainer, our_callbacks)
         if "train" in self._stages:
-            participants = [*self._scaler.start(trainer, hook_manager), *participants]
-        position = self._position(trainer)
+            participants = [*self._skipped.start(trainer, hook_manager), *participants]
+        position = next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
         self._hook_manager = hook_manager
         for i, participant in enumerate(participants):
             participant.order = (position, i)
@@ -136,8 +150,8 @@ class HooksCallback(EveryStage):
         return participants
 
     def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
-        """Whether a run of another trainer, in which this one began, has this callback at work."""
-        owner = None if self._hook_manager is None else _owner(self._hook_manager)
+        """Whether this callback is at work in a run of another trainer, within which this run began."""
+        owner = None if self._hook_manager is None else owner_of(self._hook_manager)
         if owner is trainer or not is_running(owner):
             return False
         warnings.warn(
@@ -149,7 +163,7 @@ class HooksCallback(EveryStage):
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before an epoch, which is when models are changed: look at the first batch whether this one was."""
+        """Called before an epoch, which is when models are changed: compare the model with the plan at the first batch."""
         if self._hook_manager is not None:
             self._hook_manager.refresh.request()
 
@@ -179,18 +193,18 @@ class HooksCallback(EveryStage):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Called after a batch: close the gate, and at the last batch of a step write it."""
+        """Called after a batch: close the gate, and at the last batch of a step end it."""
         hook_manager = self._hook_manager
         if hook_manager is None:
             return
         hook_manager.end_batch()
-        self._finish_batch(trainer, "train", batch_idx)
-        if not hook_manager.active and not self._waits:
+        self._after_batch(trainer, "train", batch_idx)
+        if hook_manager.idle and not self._pending:
             return
         step = hook_manager.step
         if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
-        self._finish(trainer, step)
+        self._end_step(trainer, step)
         if hook_manager.participants and hook_manager.participants[-1] in self._participants:
             hook_manager.end_step()
 
@@ -200,119 +214,163 @@ class HooksCallback(EveryStage):
         if self._hook_manager is not None:
             self._hook_manager.end_batch()
 
-    @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Called before the run of a stage other than `train`; a validation may be part of a fit, or stand alone."""
         if self._hook_manager is not None:
             self._hook_manager.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 
-    @override
     def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
         if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
             self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
-    @override
     def _end_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
         if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
             self._hook_manager.end_batch()
-            self._finish_batch(trainer, stage, batch_idx, dataloader_idx)
+            self._after_batch(trainer, stage, batch_idx, dataloader_idx)
 
-    @override
     def _end_run(self, trainer: Trainer, stage: str) -> None:
         if self._hook_manager is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
-            self._finish_run(trainer, stage)
+            self._after_run(trainer, stage)
         self._hook_manager.end_step(stage)
         if not in_fit(trainer):
-            self._leave()
+            self._detach()
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the fit: leave no hook."""
-        self._leave()
+        self._detach()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the fit failed or was interrupted: leave no hook."""
-        self._leave()
-        self._let_go()
+        """Called when the run failed or was interrupted: leave no hook."""
+        self._detach(exception)
+        self._release_model()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called last: leave no hook, whatever was skipped."""
-        self._leave()
-        self._let_go()
+        self._detach()
+        self._release_model()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called for a checkpoint: save how many steps the loss scaler left out."""
-        self._scaler.save(checkpoint)
+        """Called for a checkpoint: save what continues from step to step."""
+        self._skipped.save(checkpoint)
+        state = self._state() or self._saved or self._last
+        if state:
+            checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called with a checkpoint, before or after the fit starts: go on counting."""
-        self._scaler.load(checkpoint)
+        """Called with a checkpoint, before or after the fit starts: continue from it."""
+        self._skipped.load(checkpoint)
+        state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer), {})
+        if self._hook_manager is None:
+            self._saved = state
+        else:
+            self._load_state(state)
 
-    def _leave(self) -> None:
-        self._scaler.stop()
-        hook_manager, participants = self._hook_manager, self._participants
-        self._hook_manager, self._participants = None, []
-        for participant in participants:
-            assert hook_manager is not None
-            hook_manager.leave(participant)
+    @property
+    def _saved_as(self) -> str:
+        return f"lightning_hooks.{type(self).__name__}"
 
-    def _let_go(self) -> None:
-        """Forget the model, which Lightning gives every callback as `log` and `log_dict` when a run begins."""
+    def _saved_at(self, trainer: Trainer) -> str:
+        """The key of this callback among those of its class in a checkpoint."""
+        return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))
+
+    def _detach(self, error: BaseException | None = None) -> None:
+        """Leave no hook; harmless the second time."""
+        try:
+            self._last = self._state() or self._last
+        finally:
+            self._skipped.stop()
+            hook_manager, participants = self._hook_manager, self._participants
+            self._hook_manager, self._participants = None, []
+            for participant in participants:
+                assert hook_manager is not None
+                hook_manager.leave(participant)
+
+    def _release_model(self) -> None:
+        """Drop `log` and `log_dict`, bound methods of the model that Lightning gives every callback when a run begins."""
         for name in ("log", "log_dict"):
             vars(self).pop(name, None)
 
-    def _position(self, trainer: Trainer) -> int:
-        return next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start_run(trainer, pl_module, "validate")
 
-    def _shared(self, trainer: Trainer, pl_module: LightningModule) -> HookManager:
-        for callback in our_callbacks(trainer):
-            if callback._hook_manager is not None and callback._hook_manager.model is pl_module:
-                return callback._hook_manager
-        # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
-        for made in [made for made in _OWNERS if made.model is pl_module]:
-            if _owner(made) is trainer or not is_running(_owner(made)):
-                made.close()
-        known = ref(trainer)
+    @override
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start_run(trainer, pl_module, "test")
 
-        def optimizers() -> list[Optimizer]:
-            alive = known()
-            return list(alive.optimizers) if alive is not None else []
+    @override
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start_run(trainer, pl_module, "predict")
 
-        hook_manager = HookManager(pl_module, optimizers)
-        for outer in live_hook_managers(pl_module):
-            if _owner(outer) is not trainer and is_running(_owner(outer)):
-                hook_manager.run_handles.keep(_Interruption(outer))
-        _OWNERS[hook_manager] = known
-        hook_manager.run_handles.keep(First(trainer, hook_manager).install())
-        return hook_manager
+    @override
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._start_batch(trainer, "validate", batch_idx, dataloader_idx)
+
+    @override
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._start_batch(trainer, "test", batch_idx, dataloader_idx)
+
+    @override
+    def on_predict_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._start_batch(trainer, "predict", batch_idx, dataloader_idx)
+
+    @override
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._end_batch(trainer, "validate", batch_idx, dataloader_idx)
+
+    @override
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._end_batch(trainer, "test", batch_idx, dataloader_idx)
+
+    @override
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._end_batch(trainer, "predict", batch_idx, dataloader_idx)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end_run(trainer, "validate")
+
+    @override
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end_run(trainer, "test")
+
+    @override
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end_run(trainer, "predict")
 
 
-class _Interruption:
-    """Keeps the hooks of a run off while another one, which began inside it, works on the same model."""
+def options_repr(callback: HooksCallback, kind: type[HooksCallback], **normalised: Any) -> str:
+    """The call that makes a callback, with the arguments that differ from their defaults.
 
-    def __init__(self, outer: HookManager) -> None:
-        self._outer: HookManager | None = outer
-        outer.pause(True)
-
-    def remove(self) -> None:
-        """Go on; harmless the second time, and where the outer run has ended."""
-        outer, self._outer = self._outer, None
-        if outer is not None and outer in live_hook_managers(outer.model):
-            outer.meter.interrupt()
-            outer.pause(False)
-
-
-def _owner(hook_manager: HookManager) -> Trainer | None:
-    """The trainer in whose run it was made."""
-    known = _OWNERS.get(hook_manager)
-    return None if known is None else known()
+    Args:
+        callback: with an attribute for each argument of `kind`.
+        kind: its public class.
+        normalised: what the attributes hold for a default that is converted.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
+    shown = [f"{k}={getattr(callback, k)!r}" for k, default in defaults.items() if getattr(callback, k) != default]
+    return f"{kind.__name__}({', '.join(shown)})"
 
 
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:

@@ -13,19 +13,14 @@ from typing import Any
 import yaml
 from torch import nn
 
+from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks.activations import ActivationTransforms
-from lightning_hooks.callbacks.capture import ActivationCapture
-from lightning_hooks.callbacks.custom import CustomHooks
 from lightning_hooks.callbacks.monitor import StatsMonitor
-from lightning_hooks.callbacks.transforms import GradientTransforms
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.reading import init_args
 
-_KNOWN: dict[str, type[HooksCallback]] = {
-    kind.__name__: kind for kind in (ActivationCapture, ActivationTransforms, CustomHooks, GradientTransforms, StatsMonitor)
-}
+_KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
 
 
 class _Loader(yaml.SafeLoader):
@@ -47,7 +42,7 @@ def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
         where: who asks, for messages.
 
     Raises:
-        RuleError: no such file, no list of callbacks in it, or a callback that cannot be made.
+        RuleError: no such file, no list of callbacks in it, or an invalid callback.
     """
     file = Path(path)
     if not file.is_file():
@@ -83,7 +78,7 @@ def _callback(item: Any, where: str) -> HooksCallback:
 
 
 def _check_statistics(monitor: StatsMonitor) -> None:
-    """Names of statistics are resolved together with a model; here one without layers, in which no pattern can match."""
+    """Statistics are resolved against a model: here one without layers, in which no pattern can match."""
     rules = [dataclasses.replace(rule, strict=False) for rule in monitor.watch or ()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -105,7 +100,7 @@ def check_config(arguments: list[str]) -> None:
         arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
 
     Raises:
-        RuleError: a callback of ours that cannot be made, with the place of the wrong value.
+        RuleError: an invalid callback of this package, with the key of the invalid value.
     """
     for position, argument in enumerate(arguments):
         flag, _, value = argument.partition("=")

@@ -21,13 +21,13 @@ from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 
 class LoggerWriter(StepConsumer):
-    """The loggers of a trainer, from the process that writes.
+    """Writes to the loggers of a trainer, in the process of rank 0.
 
     Args:
         trainer: whose loggers.
         prefix: put before every tag.
         max_scalars: how many scalars are written before rows are merged along the module tree.
-        scalars: patterns of names whose scalars stay in full all the same.
+        scalars: patterns of names whose scalars are never merged.
     """
 
     def __init__(self, trainer: Trainer, prefix: str = "", max_scalars: int = 500, scalars: Sequence[str] = ()) -> None:
@@ -42,17 +42,17 @@ class LoggerWriter(StepConsumer):
         self._warned: set[str] = set()
 
     def start(self, plan: Plan) -> None:
-        """Find the rows whose scalars stay in full.
+        """Find the rows whose scalars are never merged.
 
         Raises:
-            NoMatchError: a pattern of `scalars` names no row.
+            NoMatchError: a pattern of `scalars` matches no row.
         """
         if self._patterns:
             targets = list({row.name: row.target for row in plan.rows}.values())
             self._pinned = {target.name for target in select(targets, self._patterns, where="scalars")}
 
     def consume(self, view: StepView) -> None:
-        """Write a step to every logger, also where an earlier one fails."""
+        """Write a step to every logger, also if an earlier one fails."""
         if not (self._writes and self._loggers):
             return
         entry = self._layout(view).fill(view)
@@ -70,7 +70,7 @@ class LoggerWriter(StepConsumer):
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
-            markdown: the matched taps.
+            markdown: the match report.
             charts: tensor and statistic of each, as they will be logged.
             step: of the coming batch.
             transforms: whether there are transforms that report.

@@ -1,14 +1,34 @@
-"""What a trainer is asked about the run that is under way."""
+"""Trainer: what the callbacks ask it about the run under way, and the count of steps that its loss scaler skips."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import ref
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.scaling import ScalerWatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_SAVED_AS = "lightning_hooks.loss_scaler"
+
+
+def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:
+    """`ask` for later calls without keeping the trainer alive; they return `otherwise` when it is gone."""
+    known = ref(trainer)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        alive = known()
+        return otherwise if alive is None else ask(alive, *args, **kwargs)
+
+    return call
 
 
 def all_callbacks(trainer: Trainer) -> list[Callback]:
@@ -20,6 +40,11 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 def is_running(trainer: Trainer | None) -> bool:
     """Whether a run of a trainer is under way; one that failed is not, whatever it left behind."""
     return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
+
+
+def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
+    """The optimizers of a trainer; they may change during a fit."""
+    return list(trainer.optimizers)
 
 
 def current_step(trainer: Trainer) -> int:
@@ -64,7 +89,7 @@ def in_fit(trainer: Trainer) -> bool:
 def batch_number(trainer: Trainer, stage: str) -> int:
     """The number, from 0, of the batch that begins, in a run of a stage other than `train`, over all loaders.
 
-    It starts anew in every run, as Lightning's own totals do in every epoch: each validation acts on the same batches.
+    It starts at 0 in every run, as Lightning's own totals do in every epoch: each validation acts on the same batches.
     """
     if stage == "validate":
         loop = trainer.fit_loop.epoch_loop.val_loop if in_fit(trainer) else trainer.validate_loop
@@ -81,3 +106,46 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
     sampler = getattr(combined.flattened[dataloader_idx], "batch_sampler", None)
     seen: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
     return seen[batch_idx] if batch_idx < len(seen) else None
+
+
+class SkippedSteps:
+    """The steps that a loss scaler skips, counted once per model by one of its callbacks, and kept in checkpoints."""
+
+    def __init__(self) -> None:
+        self._watch: ScalerWatch | None = None
+        self._state: dict[str, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle watches nothing."""
+        return {"_watch": None, "_state": self._state}
+
+    def start(self, trainer: Trainer, hook_manager: HookManager) -> list[ScalerWatch]:
+        """The participant that counts, if the loss of this fit is scaled and no other callback counts; otherwise none."""
+        scaled = has_scaler(trainer) and in_fit(trainer)
+        if not scaled or any(isinstance(participant, ScalerWatch) for participant in hook_manager.participants):
+            return []
+        self._watch = ScalerWatch(deferred(trainer, loss_scale, None), deferred(trainer, found_inf, None), trainer.optimizers)
+        self._watch.load_state_dict(self._state)
+        return [self._watch]
+
+    def stop(self) -> None:
+        """Keep the count for a checkpoint that is saved after the fit."""
+        if self._watch is not None:
+            self._state = self._watch.state_dict()
+            self._watch = None
+
+    def forget(self) -> None:
+        """A new run starts at 0, unless a checkpoint says otherwise."""
+        self.stop()
+        self._state = {}
+
+    def save(self, checkpoint: dict[str, Any]) -> None:
+        state = self._state if self._watch is None else self._watch.state_dict()
+        if state:
+            checkpoint[_SAVED_AS] = state
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint may be read before or after the fit starts."""
+        self._state = checkpoint.get(_SAVED_AS, {})
+        if self._watch is not None:
+            self._watch.load_state_dict(self._state)

@@ -1,4 +1,4 @@
-"""A monitor that keeps its cost below a limit: what goes into checkpoints, and what it says."""
+"""The limit on the overhead of a monitor, `max_overhead`: its warning, and its state in checkpoints."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning_hooks.rules.schedule import EveryN
 
 
 class Widening:
-    """The side of `max_overhead` that the user sees.
+    """Increases the intervals of an observer, warns once, and keeps them over checkpoints.
 
     Args:
-        limit: the greatest share of the time of a step; None for none.
+        limit: the maximum share of the step time; None for no limit.
         schedule: of the monitor, as the user wrote it.
     """
 
@@ -24,26 +24,20 @@ class Widening:
         self.limit = limit
         self._schedule = schedule
         self._factor = 1
-        self._said = False
+        self._warned = False
 
     def start(self, observer: Observer, hook_manager: HookManager, state: Mapping[str, Any]) -> None:
-        """A fit begins.
-
-        Args:
-            observer: of the steps of training.
-            hook manager: of the model.
-            state: of a checkpoint.
-        """
+        """A fit begins, with the state of a checkpoint."""
         observer.overhead = Overhead(self.limit, hook_cost(hook_manager.meter.clock))
-        self._factor, self._said = 1, False
+        self._factor, self._warned = 1, False
         self.load_state_dict(observer, state)
 
-    def say(self, observer: Observer) -> None:
-        """Say it, once, where the last exchange of the ranks has made intervals longer."""
+    def warn(self, observer: Observer) -> None:
+        """Warn once when the ranks have agreed on longer intervals."""
         before, self._factor = self._factor, observer.factor
-        if self._factor == before or self._said:
+        if self._factor == before or self._warned:
             return
-        self._said = True
+        self._warned = True
         old, new = self._schedule.widened(before), self._schedule.widened(self._factor)
         own = f"every_n_steps goes from {old.every} to {new.every}"
         if old.steps is not None:
@@ -55,11 +49,10 @@ class Widening:
         )
 
     def state_dict(self, observer: Observer) -> dict[str, Any]:
-        """What a resumed run keeps."""
         return {"factor": observer.factor} if observer.factor > 1 else {}
 
     def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> None:
-        """Keep the intervals of a checkpoint, unless there is no limit any more."""
+        """Keep the intervals of a checkpoint if there is still a limit."""
         if self.limit is not None:
             observer.widen(int(state.get("factor", 1)))
             self._factor = observer.factor

@@ -12,9 +12,9 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
+from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter
-from lightning_hooks.callbacks._strategies import refuse_unsupported
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.engine.capture_participant import CaptureParticipant
@@ -110,31 +110,15 @@ class ActivationCapture(HooksCallback):
         self._loggers: LoggerWriter | None = None
         self._step = 0
         self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
-        self._last: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
+        self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults: dict[str, Any] = {
-            "modules": None,
-            "tensor": "output",
-            "types": None,
-            "leaves": False,
-            "every_n_steps": None,
-            "stages": ("train",),
-            "reduce": None,
-            "dtype": None,
-            "max_bytes": None,
-            "batches_per_file": 32,
-            "folder": None,
-            "tensorboard": False,
-            "strict": True,
-        }
-        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
-        return f"ActivationCapture({', '.join(shown)})"
+        return options_repr(self, ActivationCapture, stages=("train",))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_writer": None, "_loggers": None, "_last": {}}
+        return {**super().__getstate__(), "_writer": None, "_loggers": None, "_shown": {}}
 
     def match(self, model: LightningModule) -> Match:
         """The dry run: what the patterns match in a model.
@@ -172,7 +156,7 @@ class ActivationCapture(HooksCallback):
                     raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
         self._writer = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
         self._loggers = LoggerWriter(trainer)
-        self._last = {}
+        self._shown = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
     @property
@@ -194,7 +178,7 @@ class ActivationCapture(HooksCallback):
             dataloader_idx=dataloader_idx,
         )
         if self.tensorboard and tensor.dim() > 1:
-            self._last.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
+            self._shown.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -209,12 +193,12 @@ class ActivationCapture(HooksCallback):
         super()._start_batch(trainer, stage, batch_idx, dataloader_idx)
 
     @override
-    def _finish_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
         if self._writer is not None:
             self._writer.end_batch()
 
     @override
-    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+    def _after_run(self, trainer: Trainer, stage: str) -> None:
         self._show(stage)
 
     @override
@@ -224,14 +208,14 @@ class ActivationCapture(HooksCallback):
         self._show("train")
 
     def _show(self, stage: str) -> None:
-        last = self._last.pop(stage, None)
+        last = self._shown.pop(stage, None)
         if self._loggers is not None and last:
             self._loggers.write_capture(last, f"captures_{stage}", self._step)
 
     @override
-    def _leave(self) -> None:
-        super()._leave()
-        self._last = {}
+    def _detach(self, error: BaseException | None = None) -> None:
+        super()._detach(error)
+        self._shown = {}
         if self._writer is not None:
             self._writer.close()
             self._writer = None

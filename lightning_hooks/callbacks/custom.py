@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from weakref import ref
 
 from lightning.pytorch import LightningModule, Trainer
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._strategies import refuse_unsupported
+from lightning_hooks.callbacks._checks import refuse_unsupported
+from lightning_hooks.callbacks._trainer import deferred, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, hooks_report
@@ -70,16 +69,10 @@ class CustomHooks(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         refuse_unsupported(trainer, [(f"hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
-        known = ref(trainer)
-
-        def optimizers() -> list[Optimizer]:
-            alive = known()
-            return list(alive.optimizers) if alive is not None else []
-
         bound = resolve_hooks(pl_module, self.hooks)
         if not any(hook.runners for hook in bound):
             return []
-        return [UserHooksParticipant(bound, optimizers=optimizers)]
+        return [UserHooksParticipant(bound, optimizers=deferred(trainer, optimizers_of, ()))]
 
     @property
     @override

@@ -10,14 +10,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, our_callbacks
+from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
+from lightning_hooks.callbacks._checks import check_options, refuse_changed_sums, refuse_common_tags, refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter
-from lightning_hooks.callbacks._options import check_options
-from lightning_hooks.callbacks._strategies import refuse_unsupported
-from lightning_hooks.callbacks._tags import refuse_common_tags, tags_of
 from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.callbacks._widening import Widening
-from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
@@ -35,8 +32,6 @@ from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
-
-_SAVED_AS = "lightning_hooks.StatsMonitor"
 
 
 class StatsMonitor(HooksCallback):
@@ -100,63 +95,41 @@ class StatsMonitor(HooksCallback):
         self._publisher: Publisher | None = None
         self._loggers: LoggerWriter | None = None
         self._latest = Latest(prefix)
-        self._saved: dict[str, Any] = {}  # by a checkpoint, until the fit begins
-        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults: dict[str, Any] = {
-            "watch": None,
-            "every_n_steps": 1,
-            "stages": ("train",),
-            "scalars": [],
-            "max_scalars": 500,
-            "prefix": "",
-            "on_error": "raise",
-            "max_overhead": None,
-            "consumers": [],
-        }
-        shown = [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
-        return f"StatsMonitor({', '.join(shown)})"
+        return options_repr(self, StatsMonitor, scalars=[], consumers=[])
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        self._settle()
+        self._flush()
         return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_loggers": None}
 
     @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called for a checkpoint: save what goes on from step to step: averages, intervals that have grown.
-
-        Not through `state_dict`, with which Lightning refuses two monitors that watch the same before we can say why.
-        """
-        super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        self._settle()
-        state = self._saved or self._state() or self._last
-        if state:
-            checkpoint.setdefault(_SAVED_AS, {})[self._saved_at(trainer)] = state
+    def _state(self) -> dict[str, Any]:
+        """Averages, and intervals that have grown."""
+        self._flush()
+        producer = self._trained
+        return {} if producer is None else {**producer.state_dict(), **self._widening.state_dict(producer.observer)}
 
     @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called with a checkpoint, before or after the fit starts: go on where it stopped."""
-        super().on_load_checkpoint(trainer, pl_module, checkpoint)
-        state = checkpoint.get(_SAVED_AS, {}).get(self._saved_at(trainer), {})
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._flush()  # steps that have ended are not part of what is loaded
         producer = self._trained
-        if producer is not None and self._hook_manager is not None:
-            self._settle()  # what has ended is not of what is loaded
+        if producer is not None:
             producer.load_state_dict(state)
             self._widening.load_state_dict(producer.observer, state)
-        else:
-            self._saved = state
 
+    @property
+    @override
+    def _saved_as(self) -> str:
+        return "lightning_hooks.StatsMonitor"  # of subclasses too
+
+    @override
     def _saved_at(self, trainer: Trainer) -> str:
         monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         same = [monitor for monitor in monitors if monitor.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
-
-    def _state(self) -> dict[str, Any]:
-        producer = self._trained
-        return {} if producer is None else {**producer.state_dict(), **self._widening.state_dict(producer.observer)}
 
     @property
     def latest(self) -> dict[str, float]:
@@ -164,7 +137,7 @@ class StatsMonitor(HooksCallback):
 
         With other `stages`, also those of the last run of each. On CUDA it waits for the copy of the last step.
         """
-        self._settle()
+        self._flush()
         return self._latest.values()
 
     def match(self, model: LightningModule) -> Match:
@@ -200,8 +173,8 @@ class StatsMonitor(HooksCallback):
         self._last = {}
         if "train" in self.stages:
             observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
-            self._refuse_changed_sums(plan, hook_manager)
-            producer = self._producers["train"] = self._producer(observer, "train", trainer)
+            refuse_changed_sums(plan, hook_manager.participants)
+            producer = self._producers["train"] = self._producer(observer, trainer)
             producer.load_state_dict(self._saved)
             self._widening.start(observer, hook_manager, self._saved)
             self._saved = {}
@@ -210,15 +183,14 @@ class StatsMonitor(HooksCallback):
                 warnings.warn(f"stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
                 continue
             run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
-            self._producers[stage] = self._producer(run_observer, stage, trainer)
-        for other in self._others(trainer):
-            refuse_common_tags(self._tags, other._tags)
+            self._producers[stage] = self._producer(run_observer, trainer)
+        refuse_common_tags((monitor.prefix, monitor._plans) for monitor in [*self._others(trainer), self])
         self._publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 
     @property
     def _trained(self) -> Producer | None:
-        """What publishes the steps of training."""
+        """The producer of the steps of training."""
         return self._producers.get("train")
 
     @property
@@ -226,28 +198,15 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
-    def _refuse_changed_sums(self, plan: Plan, hook_manager: HookManager) -> None:
-        """Refuse to compare a step's gradient with its micro-batches' where a transform has changed it in between."""
-        asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
-        if asked and any(isinstance(p, GradientChanger) and p.acts_at_step for p in hook_manager.participants):
-            raise RuleError(
-                f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
-                "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
-            )
-
-    def _producer(self, observer: Observer, stage: str, trainer: Trainer) -> Producer:
+    def _producer(self, observer: Observer, trainer: Trainer) -> Producer:
         assert self._publisher is not None
-        leads = not any(other.prefix == self.prefix and stage in other.stages for other in self._others(trainer))
+        leads = not any(other.prefix == self.prefix and observer.stage in other.stages for other in self._others(trainer))
         return Producer(observer, self._publisher, summaries=leads)
 
     @property
-    def _tags(self) -> set[str]:
-        """All that it may write in the run."""
-        return {
-            tag
-            for stage, producer in self._producers.items()
-            for tag in tags_of(producer.observer.plan, self.prefix + STAGE_PREFIX[stage], producer.has_summaries)
-        }
+    def _plans(self) -> dict[str, Plan]:
+        """What it watches in each stage of the run."""
+        return {stage: producer.observer.plan for stage, producer in self._producers.items()}
 
     def _others(self, trainer: Trainer) -> list[StatsMonitor]:
         """The monitors that were attached before this one."""
@@ -261,14 +220,14 @@ class StatsMonitor(HooksCallback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before the first batch: write the matched taps and the layout of the charts."""
+        """Called before the first batch: write what is watched, and the layout of the charts."""
         producer = self._trained
         if self._loggers is None or producer is None or self._hook_manager is None:
             return
-        plans = {STAGE_PREFIX[stage]: each.observer.plan for stage, each in self._producers.items()}
-        there = self._hook_manager.participants
-        links = [link for p in there for link in getattr(p, "transforms", ())]
-        hooks = [hook for p in there if isinstance(p, UserHooksParticipant) for hook in p.hooks]
+        plans = {STAGE_PREFIX[stage]: plan for stage, plan in self._plans.items()}
+        participants = self._hook_manager.participants
+        links = [link for p in participants for link in getattr(p, "transforms", ())]
+        hooks = [hook for p in participants if isinstance(p, UserHooksParticipant) for hook in p.hooks]
         markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
         charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
         try:
@@ -278,11 +237,11 @@ class StatsMonitor(HooksCallback):
 
     @property
     @override
-    def _waits(self) -> bool:
+    def _pending(self) -> bool:
         return self._trained is not None and self._trained.is_pending
 
     @override
-    def _finish(self, trainer: Trainer, step: int) -> None:
+    def _end_step(self, trainer: Trainer, step: int) -> None:
         producer, hook_manager = self._trained, self._hook_manager
         if producer is None or hook_manager is None:
             return
@@ -298,10 +257,10 @@ class StatsMonitor(HooksCallback):
                 producer.end(step, reports, hook_manager.phases.scale)
                 if not observer.calls_checked:
                     observer.warn_uncalled(hook_manager.called)
-            self._widening.say(observer)
+            self._widening.warn(observer)
 
-    def _settle(self) -> None:
-        """Publish the steps that have ended and whose numbers were on their way from a device."""
+    def _flush(self) -> None:
+        """Publish the steps that have ended and whose tables were still being copied from a device."""
         producer = self._trained
         if producer is not None and producer.is_pending:
             with producer.guard():
@@ -311,43 +270,39 @@ class StatsMonitor(HooksCallback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch: write its last steps, since what follows may take long."""
         super().on_train_epoch_end(trainer, pl_module)
-        self._settle()
+        self._flush()
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
-        self._settle()
+        self._flush()
 
     @override
     def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._settle()  # what was trained before is written before
+        self._flush()  # steps of training before are written first
         super()._start_run(trainer, pl_module, stage)
 
     @override
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _detach(self, error: BaseException | None = None) -> None:
         try:
-            super()._leave()
+            super()._detach(error)
         finally:
             publisher, self._publisher = self._publisher, None
-            try:
-                self._settle()
-            finally:
-                self._last = self._state() or self._last
-                self._producers, self._loggers = {}, None
-                if publisher is not None:
-                    publisher.close(error)
+            self._producers, self._loggers = {}, None
+            if publisher is not None:
+                publisher.close(error)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the fit failed or was interrupted: write the last step that ended, leave no hook."""
         try:
-            self._settle()
-        except Exception as error:  # a device that failed; the exception of the fit says more
+            self._flush()
+        except Exception as error:  # of a device; the exception of the fit is more useful
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
-        self._leave(exception)
+        super().on_exception(trainer, pl_module, exception)
 
     @override
-    def _finish_run(self, trainer: Trainer, stage: str) -> None:
+    def _after_run(self, trainer: Trainer, stage: str) -> None:
         producer = self._producers.get(stage)
         if producer is None or producer.observer.stopped:
             return
@@ -366,6 +321,6 @@ class StatsMonitor(HooksCallback):
 
 
 def _flows_forward(rule: Watch) -> bool:
-    """Whether a rule asks for what there is outside training too."""
+    """Whether a rule asks for tensors that exist outside training too."""
     tensors = rule.tensors or ("output",)
     return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)

@@ -1,20 +1,137 @@
-"""`GradientTransforms`: gradients changed by rules."""
+"""`GradientTransforms` and `ActivationTransforms`: tensors changed by `Apply` rules."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-from weakref import ref
+from collections.abc import Collection, Mapping, Sequence
+from time import time
+from typing import Any, ClassVar
 
-from lightning.pytorch import Trainer
-from torch import Tensor
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._applies import AppliesRules
-from lightning_hooks.callbacks._trainer import loss_scale
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._checks import refuse_unsupported
+from lightning_hooks.callbacks._loggers import LoggerWriter
+from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
+from lightning_hooks.engine.change.activations import ActivationChanger
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.resolve import resolve_applies
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan.match_report import Match, links_report
 from lightning_hooks.errors import RuleError
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
+from lightning_hooks.rules.reading import as_rules
+
+
+class AppliesRules(HooksCallback):
+    """Base of the callbacks that change something by `Apply` rules: their reports, their state, their checkpoints.
+
+    Args:
+        apply: rules, or mappings that hold a rule's fields.
+
+    Raises:
+        RuleError: an invalid value.
+    """
+
+    default_tensor: ClassVar[str]
+    """What a rule on modules changes that does not say."""
+
+    def __init__(self, apply: Sequence[Mapping[str, Any] | Apply]) -> None:
+        super().__init__()
+        self.apply = as_rules(Apply, apply, "apply")
+        if not self.apply:
+            raise RuleError("apply is an empty list; give at least one rule")
+        for i, rule in enumerate(self.apply):
+            self._refuse(rule, f"apply[{i}]")
+        self._publisher: Publisher | None = None
+
+    def _refuse(self, rule: Apply, where: str) -> None:
+        """Refuse a rule that is for another callback."""
+
+    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+        """The participant that runs the links."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """The rules."""
+        return f"{type(self).__name__}(apply={self.apply!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle is not attached to anything."""
+        return {**super().__getstate__(), "_publisher": None}
+
+    @property
+    def changer(self) -> GradientChanger | None:
+        """The transforms at work, during a run."""
+        return next((p for p in self._participants if isinstance(p, GradientChanger)), None)
+
+    def match(self, model: LightningModule) -> Match:
+        """The dry run: what the rules match in a model.
+
+        Args:
+            model: the root.
+
+        Raises:
+            RuleError: where a fit would.
+        """
+        return Match(links_report(self.links(model)))
+
+    def links(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
+        """The rules resolved in a model: each transform with its targets.
+
+        Args:
+            model: the root.
+            seed: of the random transforms.
+            start: index of the first.
+        """
+        return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor)
+
+    @override
+    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+        about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
+        refuse_unsupported(trainer, about)
+        taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, GradientChanger))
+        seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
+        links = self.links(pl_module, seed, taken)
+        if not any(link.targets for link in links):
+            return []
+        changer = self._changer(links, trainer)
+        if self._saved:
+            changer.load_state_dict(self._saved)
+            self._saved = {}
+        self._publisher = Publisher([LoggerWriter(trainer)])
+        return [changer]
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return ", ".join(f"apply[{i}]" for i in range(len(self.apply)))
+
+    @override
+    def _end_step(self, trainer: Trainer, step: int) -> None:
+        hook_manager = self._hook_manager
+        if hook_manager is None or self._publisher is None or not is_log_step(trainer, step):
+            return
+        if any(isinstance(participant, Observer) and participant.stage == "train" for participant in hook_manager.participants):
+            return  # it writes the reports into its own event
+        reports = hook_manager.take_reports()
+        if reports:
+            self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
+
+    @override
+    def _state(self) -> dict[str, Any]:
+        return {} if self.changer is None else self.changer.state_dict()
+
+    @override
+    def _load_state(self, state: dict[str, Any]) -> None:
+        if self.changer is not None and state:
+            self.changer.load_state_dict(state)
 
 
 class GradientTransforms(AppliesRules):
@@ -52,15 +169,54 @@ class GradientTransforms(AppliesRules):
 
     @override
     def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        known = ref(trainer)
-
-        def scale() -> Tensor | None:
-            alive = known()
-            return None if alive is None else loss_scale(alive)
-
-        changer = GradientChanger(links, scale=scale, rank=trainer.global_rank)
+        changer = GradientChanger(links, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
         changer.refuse_skipping(trainer.optimizers)
         changer.refuse_sharded()
-        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        if has_scaler(trainer):
             changer.refuse_under_scaler(trainer.optimizers)
         return changer
+
+
+class ActivationTransforms(AppliesRules):
+    """Change outputs or inputs of modules by rules, in the order written.
+
+    Autograd differentiates through the change: elements set to zero get no gradient, scaled elements get a scaled gradient.
+    A rule acts in training only, unless its `stages` name others; then validation also uses the changed model. The sanity
+    check before training is never changed.
+
+    Every transform reports norm before and after, share of steps on which it acted, and cosine, as in
+    `GradientTransforms`.
+
+    Args:
+        apply: rules on modules, or mappings with the fields of a rule; `tensor` is `output` by default.
+
+    Raises:
+        RuleError: an invalid value; at fit start also a rule that matches nothing.
+
+    Example:
+        >>> from lightning_hooks import Apply, Zero
+        >>> rules = [Apply(Zero(index=[3]), modules="encoder.0", stages=["train", "validate"])]
+        >>> ActivationTransforms(apply=rules).apply[0].stages
+        ('train', 'validate')
+    """
+
+    default_tensor: ClassVar[str] = "output"
+
+    @override
+    def _refuse(self, rule: Apply, where: str) -> None:
+        if rule.params is not None:
+            raise RuleError(f"{where}.params: a parameter has no activation; name modules, or use GradientTransforms")
+        if rule.acts_at(self.default_tensor) != "forward":
+            raise RuleError(
+                f"{where}.tensor: {rule.tensor!r} is a gradient, and ActivationTransforms changes activations ('output', "
+                "'input'); use GradientTransforms"
+            )
+
+    @property
+    @override
+    def _stages(self) -> Collection[str]:
+        return {stage for rule in self.apply for stage in rule.stages or ("train",)}
+
+    @override
+    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+        return ActivationChanger(links, rank=trainer.global_rank)

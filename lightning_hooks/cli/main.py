@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import os
 import platform
 import sys
@@ -14,6 +13,9 @@ from lightning_hooks.errors import HooksError, UnsupportedError
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningCLI
+
+    from lightning_hooks.callbacks import StatsMonitor
+    from lightning_hooks.engine.plan.plan import Plan
 
 _USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
 
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, so a config may name what lies here
+        sys.path.insert(0, os.getcwd())  # as for a script: the config may name modules in this folder
     try:
         commands[command](rest)
     except HooksError as error:
@@ -94,41 +96,29 @@ def _match(arguments: list[str]) -> None:
 
 
 def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
-    """Refuse what a fit would refuse although each callback is right by itself."""
-    from lightning_hooks.callbacks._tags import refuse_common_tags
+    """Refuse what a fit would refuse although each callback alone is valid."""
+    from lightning_hooks.callbacks._checks import refuse_common_tags
+    from lightning_hooks.callbacks._trainer import has_scaler
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
     from lightning_hooks.engine.change.gradients import GradientChanger
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
-    for tags, others in itertools.combinations(_tags(cli.model, monitors), 2):
-        refuse_common_tags(others, tags)
-    if getattr(cli.trainer.precision_plugin, "scaler", None) is not None:
+    in_fit = [monitor for monitor in monitors if not {"train", "validate"}.isdisjoint(monitor.stages)]
+    refuse_common_tags((monitor.prefix, _plans(monitor, cli.model)) for monitor in in_fit)
+    if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):
                 GradientChanger(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
 
 
-def _tags(model: Any, monitors: Sequence[Any]) -> list[set[str]]:
-    """What each monitor would write in a fit; the first of those with one prefix writes the global numbers."""
-    from lightning_hooks.callbacks._tags import tags_of
+def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
+    """What a monitor would watch in each stage."""
     from lightning_hooks.engine.monitor.run_observer import forward_plan
     from lightning_hooks.engine.plan.resolve import resolve
-    from lightning_hooks.records.step_view import STAGE_PREFIX
 
-    led: set[tuple[str, str]] = set()
-    every = []
-    for monitor in monitors:
-        if {"train", "validate"}.isdisjoint(monitor.stages):
-            continue  # not at work in a fit
-        plan = resolve(model, monitor.watch, monitor.schedule)
-        tags: set[str] = set()
-        for stage in monitor.stages:
-            seen = plan if stage == "train" else forward_plan(plan)
-            tags |= tags_of(seen, monitor.prefix + STAGE_PREFIX[stage], (monitor.prefix, stage) not in led)
-            led.add((monitor.prefix, stage))
-        every.append(tags)
-    return every
+    plan = resolve(model, monitor.watch, monitor.schedule)
+    return {stage: plan if stage == "train" else forward_plan(plan) for stage in monitor.stages}
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:
@@ -136,13 +126,12 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
         from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
     except ImportError as error:
         raise HooksError(f"the command line needs jsonargparse: pip install 'lightning-hooks[cli]' ({error})") from error
-    # Importing the rooms makes their classes known by their short names.
     from lightning_hooks import callbacks, transforms
     from lightning_hooks.callbacks._config import check_config
 
-    for room in (callbacks, transforms):
-        for name in room.__all__:
-            getattr(room, name)
+    for package in (callbacks, transforms):
+        for name in package.__all__:
+            getattr(package, name)  # importing a class makes it known by its short name
 
     class CLI(LightningCLI):
         """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""

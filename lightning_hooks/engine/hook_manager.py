@@ -89,6 +89,12 @@ class HookManager:
         return None if opened is None else opened.step
 
     @property
+    def idle(self) -> bool:
+        """Whether a step of training is under way in which nobody acts."""
+        opened = self._open.get(TRAIN)
+        return opened is not None and not opened.active
+
+    @property
     def active(self) -> Active:
         """Who acts in the step of the current stage, each with the key of what it does."""
         opened = self._open.get(self.stage)
@@ -142,8 +148,10 @@ class HookManager:
         opened = self._open.get(stage)
         if opened is None or opened.step != step:
             opened = self._begin_step(step, stage, reporting)
-        if not opened.active:  # most steps, where few are watched: nothing is installed, measured or timed
-            self._installed.remove()
+        if not opened.active:  # most steps, where few are watched: nothing is installed, and this is not timed
+            if self._installed.active is not None:
+                self._installed.remove()
+            self._installed.compiled_unchecked = True
             return
         with self._common_account:
             self._install()
@@ -153,11 +161,12 @@ class HookManager:
 
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Harmless between batches."""
-        self.gate.shut()
         self._reopens = False
-        if self._installed.active is not None:
-            with self._common_account:
-                self._installed.remove()
+        if self._installed.active is None and not self.gate.open:
+            return
+        self.gate.shut()
+        with self._common_account:
+            self._installed.remove()
 
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""

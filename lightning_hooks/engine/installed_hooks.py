@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import call
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakMethod, finalize, ref
 
 from torch import nn
@@ -25,10 +25,22 @@ InstallFinal: TypeAlias = Callable[[], Removable]
 """Installs what runs the phase `final`; returns its handle."""
 
 
+class _Made(NamedTuple):
+    """The hooks on modules for steps of one kind, kept while they come and go: making them takes longer than installing."""
+
+    active: Active
+    called: set[int]
+    hooks: ModuleHooks
+
+    def is_for(self, active: Active, called: set[int]) -> bool:
+        return self.active == active and self.called is called
+
+
 class InstalledHooks:
     """Every hook and handle on a model. Handles live for a batch, for a step, or, the `run_handles`, until the end of a run.
 
-    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed.
+    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
+    `compiled_unchecked` says that modules may have been compiled since, as in a step in which nobody acts.
 
     Args:
         model: the root module.
@@ -45,6 +57,7 @@ class InstalledHooks:
         phase: Callable[[str, HasParameters], None],
     ) -> None:
         self.active: Active | None = None
+        self.compiled_unchecked = False
         self.run_handles = Handles()
         self.install_final: InstallFinal | None = None
         self._gate = gate
@@ -54,9 +67,7 @@ class InstalledHooks:
         self._step_handles = Handles()
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = _ParameterHooks(model, gate, self._batch_handles, self._step_handles)
-        # Made for these, and kept while they are installed and removed: to make them takes several times as long.
-        self._modules: ModuleHooks | None = None
-        self._made_for: tuple[Active, set[int]] | None = None
+        self._made: _Made | None = None
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
         finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
@@ -69,16 +80,15 @@ class InstalledHooks:
             called: takes the ids of the modules that are called.
             everybody: who may act in any step: hooks inside compiled code are theirs.
         """
-        made = self._made_for
-        is_made = made is not None and made[0] == active and made[1] is called
-        if is_made and self.active is not None:
+        if self.active is not None and self._made is not None and self._made.is_for(active, called):
             return
         self.remove()
         self.active = active  # first: what is interrupted is removed again
-        if not is_made:
-            self._make(active, called, everybody)
-        assert self._modules is not None
-        self._modules.put_on(self._batch_handles)
+        if self.compiled_unchecked or self._made is None:
+            self.check_compiled(everybody)  # somebody's on_train_start, say, may have compiled a module
+        if self._made is None or not self._made.is_for(active, called):
+            self._made = _Made(active, called, self._make(active, called))
+        self._made.hooks.put_on(self._batch_handles)
         for participant, key in active:
             participant.register(key, self._gate, self._batch_handles)
         if any(participant.needs_updates for participant, _ in active):
@@ -87,15 +97,12 @@ class InstalledHooks:
         if self.install_final is not None:
             self._batch_handles.keep(self.install_final())
 
-    def _make(self, active: Active, called: set[int], everybody: Sequence[Participant]) -> None:
-        if self._compiled.changed():  # by somebody's on_train_start, say
-            self.place_compiled(everybody)
+    def _make(self, active: Active, called: set[int]) -> ModuleHooks:
         parts = [part for participant, key in active for part in participant.module_parts(key)]
         self._compiled.fill(parts, called)
         self._parameters.build(part for participant, key in active for part in participant.param_parts(key))
         sites = build_sites([part for part in parts if id(part.module) not in self._compiled.inside], called)
-        self._modules = ModuleHooks(sites, self._gate, self._step_handles)
-        self._made_for = (active, called)
+        return ModuleHooks(sites, self._gate, self._step_handles)
 
     def open_gate(self) -> None:
         """Hook parameters that can only now be hooked, and open the gate."""
@@ -115,17 +122,17 @@ class InstalledHooks:
     def discard(self) -> None:
         """Remove the hooks, and make others at the next step: the participants or their targets have changed."""
         self.remove()
-        self._modules = self._made_for = None
+        self._made = None
 
     def place_compiled(self, everybody: Sequence[Participant]) -> None:
         """Place hooks inside compiled code wherever anybody ever acts there; before the first trace."""
-        self._modules = self._made_for = None
+        self._made = None
         self._compiled.place(everybody)
 
     def check_compiled(self, everybody: Sequence[Participant]) -> None:
-        """Place them again where a module was compiled, or no longer is, since they were placed."""
+        """Place them again if a module was compiled, or no longer is, since they were placed."""
+        self.compiled_unchecked = False
         if self._compiled.changed():
-            self.discard()
             self.place_compiled(everybody)
 
     def remove_compiled(self) -> None:

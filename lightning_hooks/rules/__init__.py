@@ -1,17 +1,20 @@
-"""What a user says: rules, the patterns and schedules in them, and reading them from Python or YAML."""
+"""Rules: what a user writes, from Python or YAML; their patterns and schedules.
 
-from lightning_hooks.rules.definitions import (
+In a rule, None (`null` in YAML) means the default. Flags are True or False, nothing else.
+"""
+
+from lightning_hooks.rules.apply import Apply
+from lightning_hooks.rules.hook import Hook
+from lightning_hooks.rules.tensors import (
     FORWARD_TENSORS,
     MODULE_KINDS,
     MODULE_TENSORS,
     OPTIMIZER_KINDS,
     PARAM_KINDS,
     PARAM_TENSORS,
-    Apply,
-    Hook,
-    Watch,
     parse_tensor,
 )
+from lightning_hooks.rules.watch import Watch
 
 __all__ = [
     "FORWARD_TENSORS",

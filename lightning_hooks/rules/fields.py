@@ -1,15 +1,41 @@
-"""What the rules share: checks of their fields, and a `repr` that can be typed back in."""
+"""The fields of rules: their types, their checks, and a `repr` that is valid code."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lightning_hooks.errors import RuleError, did_you_mean
 
+if TYPE_CHECKING:  # a rule of names alone needs no torch
+    from torch import Tensor
+    from torchmetrics import Metric
+
+    Statistic: TypeAlias = Callable[[Tensor], Tensor] | type[Metric]
+else:
+    Statistic: TypeAlias = Callable[..., Any]
+
 STAGES: Final = ("train", "validate", "test", "predict")
+
+StatSpec: TypeAlias = str | Statistic
+"""A statistic: a name (`norm`, `p99`), an import path, a callable `Tensor -> scalar Tensor`, or a class of metrics."""
+
+ScheduleSpec: TypeAlias = int | Sequence[int] | Mapping[str, int | None]
+"""A schedule: every how many steps, a list of steps, or a mapping with `first`, `every`, `last`."""
+
+TypeSpec: TypeAlias = str | type[Any]
+"""A class of modules: the class, its name, or its import path."""
+
+GroupSpec: TypeAlias = int | str | Sequence[str | tuple[str, str]] | Mapping[str, str]
+"""Groups of rows: a depth of the module tree, patterns, or a mapping of names to patterns."""
+
+TransformSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
+"""A transform: itself, its name or import path, or a mapping with `class_path` and `init_args`."""
+
+CallSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
+"""Something to call: itself, its import path, or a mapping with `class_path` and `init_args`."""
 
 
 def check_one_target(rule: Any) -> None:
@@ -93,7 +119,7 @@ def as_stages(stages: Any, known: Sequence[str] = STAGES) -> tuple[str, ...]:
     """The stages of a callback, from one or several.
 
     Raises:
-        RuleError: a stage that there is not, or no stage at all.
+        RuleError: an unknown stage, or no stage.
     """
     several = isinstance(stages, Sequence) and not isinstance(stages, str)
     found = tuple(stages) if several else (stages,)
@@ -104,7 +130,7 @@ def as_stages(stages: Any, known: Sequence[str] = STAGES) -> tuple[str, ...]:
 
 
 def check_stages(stages: Sequence[str] | None, known: Sequence[str] = STAGES) -> None:
-    """Refuse a stage that there is not, or no stage at all.
+    """Refuse an unknown stage, or no stage.
 
     Raises:
         RuleError: with the stages there are.
@@ -138,7 +164,7 @@ def _typed(value: Any) -> str:
     """The `repr` of a value; of a class or a function its import path, where that leads back to it."""
     if type(value) is tuple:
         return f"({', '.join(map(_typed, value))}{',' if len(value) == 1 else ''})"
-    if not repr(value).startswith("<"):  # can be typed back in as it is
+    if not repr(value).startswith("<"):  # is valid code
         return repr(value)
     name = getattr(value, "__qualname__", None)
     module = sys.modules.get(getattr(value, "__module__", None) or "")

@@ -1,4 +1,4 @@
-"""What an import path in a rule leads to."""
+"""Import paths: the object that a dotted path in a rule names."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def _module(name: str, path: str, where: str) -> ModuleType | None:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
-        # The module is there, and fails: what it says is what its author needs to see.
+        # The module exists and raises: its author needs to see the error.
         reason = f"{type(error).__name__}: {error}"
         raise RuleError(f"{where}: cannot import {path!r}: importing {name} raises {reason}") from error

@@ -1,4 +1,4 @@
-"""Patterns to modules and parameters of a model."""
+"""Patterns: from names in a rule to modules and parameters of a model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from lightning_hooks.errors import NoMatchError, RuleError, nearest
+from lightning_hooks.rules.fields import TypeSpec
 from lightning_hooks.rules.importing import import_object
-from lightning_hooks.rules.specs import TypeSpec
 
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
@@ -22,13 +22,13 @@ _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
 
 @dataclass(slots=True)
 class Target(Generic[T]):
-    """A module or a parameter that patterns can name.
+    """A module or a parameter that patterns can match.
 
     Args:
-        name: its first dotted name, wrapper parts taken out.
+        name: its first dotted name, without the parts of wrappers.
         value: the object.
-        owner: for a parameter the module that holds it, for a module itself.
-        others: its other names; a tied weight has such.
+        owner: of a parameter the module that holds it, of a module itself.
+        others: its other names, for example of a tied weight.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Target(Generic[T]):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Every name it has, the first one first."""
+        """All its names, the first one first."""
         return (self.name, *self.others)
 
     def call_also(self, name: str) -> None:
-        """Add a name, unless it has that one."""
+        """Add a name, unless it is known."""
         if name not in self.aliases:
             self.others += (name,)
 
@@ -58,8 +58,8 @@ class Modules(list[Target[nn.Module]]):
 def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     """The modules of a model that can be called, by their clean names.
 
-    The root and containers that are never called (`ModuleList`, `ModuleDict`) are left out; a shared module appears once,
-    under its first name; of a wrapper and what it wraps, the wrapped module.
+    Without the root and containers that are never called (`ModuleList`, `ModuleDict`). A shared module appears once, under
+    its first name. Of a wrapper and the module it wraps, only the wrapped module appears.
 
     Args:
         model: the root.
@@ -106,11 +106,11 @@ def select(
     strict: bool = True,
     where: str = "patterns",
 ) -> list[Target[T]]:
-    """The targets that a rule means, in the order of the model.
+    """The targets that a rule matches, in the order of the model.
 
     Args:
-        targets: what there is.
-        patterns: globs, `re:` regular expressions, `!` exclusions; a list is a union less its exclusions.
+        targets: of the model.
+        patterns: globs, `re:` regular expressions, `!` exclusions; a list is the union without its exclusions.
         types: classes, class names or import paths, of the module or of the parameter's module; default all.
         leaves: only modules without children.
         strict: whether matching nothing is an error or a warning.
@@ -126,14 +126,14 @@ def select(
     listed = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
     kinds = None if listed is None else [_kind(kind, where) for kind in listed]
 
-    def meant(target: Target[T]) -> bool:
+    def matches(target: Target[T]) -> bool:
         named = any(p.fullmatch(alias) for p in wanted for alias in target.aliases)
         excluded = any(p.fullmatch(alias) for p in unwanted for alias in target.aliases)
         if not named or excluded or (leaves and any(target.owner.children())):
             return False
         return kinds is None or any(_is_kind(target.owner, kind) for kind in kinds)
 
-    found = [target for target in targets if meant(target)]
+    found = [target for target in targets if matches(target)]
     if not found:
         message = _no_match(targets, patterns, listed, where)
         if strict:

@@ -1,4 +1,7 @@
-"""Rules and transforms read from mappings: plain ones from YAML, or Hydra's containers, which are no `list` and `dict`."""
+"""Reading: rules, transforms and callables from mappings, as YAML, jsonargparse and Hydra give them.
+
+Hydra's containers are sequences and mappings, but neither `list` nor `dict`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
     """Read a list of rules from instances and mappings (plain, or Hydra's containers).
 
     Args:
-        kind: `Watch` or `Apply`.
+        kind: `Watch`, `Apply` or `Hook`.
         rules: one rule or a sequence of them.
         where: the option that holds them, for messages: `watch`.
 
     Raises:
-        RuleError: with the place of the wrong value (`watch[2].stats`) and what would be right.
+        RuleError: with the key of the invalid value (`watch[2].stats`) and what is allowed.
     """
     if isinstance(rules, (kind, Mapping)):
         rules = [rules]
@@ -60,7 +63,7 @@ def as_transform(item: Any, where: str) -> Any:
         where: the option that holds it, for messages.
 
     Raises:
-        RuleError: it names no transform, or one that cannot be made so.
+        RuleError: it names no transform, or the arguments are invalid.
     """
     if callable(item) and not isinstance(item, (type, Mapping)):
         return item
@@ -81,14 +84,14 @@ def as_transform(item: Any, where: str) -> Any:
 
 
 def as_callable(item: Any, where: str) -> Any:
-    """Something to call, from itself, an import path, or a mapping with `class_path` and `init_args`.
+    """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`.
 
     Args:
         item: what the rule holds.
         where: the option that holds it, for messages.
 
     Raises:
-        RuleError: it cannot be called, imported, or made.
+        RuleError: it cannot be called, imported, or constructed.
     """
     found = item
     if isinstance(item, str):
@@ -116,14 +119,14 @@ def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any
 
 
 def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The arguments under `init_args`; nothing else may stand beside `class_path`.
+    """The arguments under `init_args`; no other key is allowed beside `class_path`.
 
     Args:
         fields: the mapping without `class_path`.
         where: the option that holds it, for messages.
 
     Raises:
-        RuleError: with the keys that stand beside it, or an `init_args` that is no mapping.
+        RuleError: another key, or an `init_args` that is not a mapping.
     """
     beside = [key for key in fields if key != "init_args"]
     if beside:
@@ -138,12 +141,13 @@ def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _transform_class(path: str, where: str) -> Any:
-    from lightning_hooks import transforms as room  # here, so that a rule that names no transform does not load torch
+    from lightning_hooks import transforms  # here, so that a rule that names no transform does not load torch
 
     if "." not in path or path.startswith("lightning_hooks."):
         name = path.rpartition(".")[2]
-        known = [each for each in room.__all__ if each != "Transform" and issubclass(getattr(room, each), room.Transform)]
+        kinds = [name for name in transforms.__all__ if issubclass(getattr(transforms, name), transforms.Transform)]
+        known = [kind for kind in kinds if kind != "Transform"]
         if name not in known:
             raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
-        return getattr(room, name)
+        return getattr(transforms, name)
     return import_object(path, where)

@@ -1,4 +1,4 @@
-"""At which steps something happens."""
+"""Schedules: at which steps something happens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class EveryN:
     steps: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Hashed and searched again and again, and a list of steps may be long. Of integers only: the same in every process.
+        # Both are used at every step, and a list of steps may be long. The hash is of integers only, so that it is the same
+        # in every process.
         last = -1 if self.last is None else self.last
         object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
         if self.steps is not None:
@@ -42,16 +43,13 @@ class EveryN:
         return known
 
     def due(self, step: int) -> bool:
-        """Whether a step is one of them."""
+        """Whether a step is in the schedule."""
         if self.steps is not None:
             return self.next(step) == step
         return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
 
     def next(self, step: int) -> int | None:
-        """The first of them that is no earlier than a step; None where there is none.
-
-        Args:
-            step: from which on.
+        """The first step of the schedule that is not before `step`; None if there is none.
 
         Example:
             >>> EveryN(every=10).next(10), EveryN(every=10, last=15).next(10), EveryN(steps=(3, 5)).next(4)
@@ -59,17 +57,14 @@ class EveryN:
         """
         if self.steps is not None:
             ordered = self.__dict__["_ordered"]
-            place = bisect_left(ordered, step)
-            return ordered[place] if place < len(ordered) else None
+            index = bisect_left(ordered, step)
+            return ordered[index] if index < len(ordered) else None
         step = max(step, self.first)
         step += -(step + 1) % self.every
         return step if self.last is None or step <= self.last else None
 
     def widened(self, factor: int) -> EveryN:
-        """The same with an interval so many times as long; of a list of steps every so manieth.
-
-        Args:
-            factor: at least 1.
+        """The same schedule with an interval `factor` (at least 1) times as long; of a list of steps, each `factor`-th.
 
         Example:
             >>> EveryN(every=10).widened(4), EveryN(steps=(1, 2, 3, 5)).widened(2).steps

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
-from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
 from tests.callbacks.models import (
     Gan,
     Memory,
@@ -218,23 +218,20 @@ def test_every_n_steps(tmp_path: Path, schedule: Any, steps: list[int]) -> None:
     assert memory.steps == steps and bool(monitor.latest) == bool(steps)
 
 
-def test_steps_in_which_nobody_acts_are_neither_begun_nor_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitors_begin_and_end_only_the_steps_in_which_they_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[str, Any]] = []
-    for name in ("begin", "end"):
-        method = getattr(HookManager, name)
+    for name in ("begin_step", "end_step"):
+        method = getattr(Observer, name)
 
-        def noting(self: HookManager, *args: Any, method: Any = method, name: str = name, **options: Any) -> None:
-            called.append((name, *args))
-            method(self, *args, **options)
+        def noting(self: Observer, *args: Any, method: Any = method, name: str = name) -> None:
+            called.append((name, args[0] if args else None))
+            method(self, *args)
 
-        monkeypatch.setattr(HookManager, name, noting)
+        monkeypatch.setattr(Observer, name, noting)
     rule = Watch(params="*", tensors="grad", stats="norm")
     first, second = StatsMonitor([rule], every_n_steps=5), StatsMonitor([rule], every_n_steps=[7], prefix="b/")
     trainer_of(tmp_path, first, second, max_epochs=2).fit(Net(), data())
-    begun = [(name, *step) for name, *step in called if name == "begin"]
-    # The first of each epoch looks whether the model was changed; the one after a watched step takes the hooks off.
-    assert begun == [("begin", step) for step in (0, 4, 4, 5, 6, 7, 7, 8, 9, 9, 10)]
-    assert called.count(("end",)) == 3
+    assert called == [pair for step in (4, 7, 9) for pair in (("begin_step", step), ("end_step", None))]
 
 
 def test_a_rules_own_schedule_goes_before_the_monitors(tmp_path: Path) -> None:

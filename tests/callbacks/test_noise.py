@@ -26,8 +26,8 @@ def test_micro_batches_of_an_accumulation_window(tmp_path: Path) -> None:
     records: list[dict[str, float]] = []
 
     class Note(StatsMonitor):
-        def _finish(self, trainer: Any, step: int) -> None:
-            super()._finish(trainer, step)
+        def _end_step(self, trainer: Any, step: int) -> None:
+            super()._end_step(trainer, step)
             records.append(self.latest)
 
     fit(tmp_path, Note([RULE]))

@@ -1,6 +1,6 @@
-"""One rank of a run with sharded parameters (FSDP2) on the CPU, or the same run on one process: writes what it saw as JSON.
+"""Runs with sharded parameters (FSDP2) on the CPU; as a script, one of two ranks, which writes what it saw as JSON.
 
-python -m tests.conformance._sharded CASE FOLDER RANKS
+python -m tests.conformance._sharded FOLDER CASE…
 """
 
 from __future__ import annotations
@@ -174,24 +174,35 @@ class Keep(Callback):
             self.weights[name] = whole.detach().flatten().tolist()
 
 
-def main(case: str, folder: str, ranks: str) -> None:
-    """Train 4 steps, one batch of 8 rows together."""
+def main(folder: str, *cases: str) -> None:
+    """Run the cases one after the other, and write what they saw by their names."""
     torch.set_num_threads(1)
+    rank = int(os.environ["LOCAL_RANK"])
+    found = {case: run(case, Path(folder), 2, rank) for case in cases}
+    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
+    torch.distributed.barrier()  # leave together: one that is left alone may be aborted
+    sys.stdout.flush()
+    # What was to be seen is written. torch's threads do not always outlive the ordinary end of a process (`terminate called
+    # without an active exception`), in which nothing of ours takes part.
+    os._exit(0)
+
+
+def run(case: str, folder: Path, ranks: int, rank: int) -> dict[str, Any]:
+    """Train 4 steps, one batch of 8 rows together, on one process or sharded over two."""
     torch.manual_seed(0)
-    shards, rank = int(ranks) > 1, int(os.environ.get("LOCAL_RANK", "0"))
-    model, keep = Sharded(shards), Keep()
+    model, keep = Sharded(ranks > 1), Keep()
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(8, 7, generator=generator) for _ in range(4)]
-    mine = [batch.chunk(int(ranks))[rank] for batch in batches]
+    mine = [batch.chunk(ranks)[rank] for batch in batches]
     strategy: Any = "auto"
-    if shards:
+    if ranks > 1:
         strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
     callbacks = [*CASES[case](), keep]
     trainer = Trainer(
         default_root_dir=folder,
         callbacks=callbacks,
         accelerator="cpu",
-        devices=int(ranks) if shards else 1,
+        devices=ranks,
         strategy=strategy,
         max_epochs=1,
         logger=False,
@@ -212,14 +223,7 @@ def main(case: str, folder: str, ranks: str) -> None:
     latest = next((c.latest for c in callbacks if isinstance(c, StatsMonitor)), {})
     counts = next((c.counts for c in callbacks if isinstance(c, Gatherings)), {})
     hooks = next((c.seen for c in callbacks if isinstance(c, OwnHooks)), {})
-    seen = {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts, "hooks": hooks}
-    (Path(folder) / f"rank{rank}of{ranks}.json").write_text(json.dumps(seen))
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()  # leave together: one that is left alone may be aborted
-    sys.stdout.flush()
-    # What was to be seen is written. torch's threads do not always outlive the ordinary end of a process (`terminate called
-    # without an active exception`), in which nothing of ours takes part.
-    os._exit(0)
+    return {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts, "hooks": hooks}
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import io
 import pickle
 import subprocess
 import sys
 import types
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -22,8 +25,10 @@ from torchmetrics import MeanSquaredError, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
 from lightning_hooks import (
+    EMA,
     ActivationCapture,
     ActivationTransforms,
+    AddNoise,
     Apply,
     CustomHooks,
     GradientTransforms,
@@ -176,15 +181,16 @@ sys.modules["lightning_hooks"] = None
 import torch
 from torch import nn
 from torchmetrics import MeanSquaredError
-kept = torch.load(sys.argv[1], weights_only=False)["hyper_parameters"]
-assert kept["metric"](torch.ones(2), torch.zeros(2)) == 1.0 and kept["loss"](torch.ones(1), torch.zeros(1)) == 1.0
+for path in sys.argv[1:]:
+    kept = torch.load(path, weights_only=False)["hyper_parameters"]
+    assert kept["metric"](torch.ones(2), torch.zeros(2)) == 1.0 and kept["loss"](torch.ones(1), torch.zeros(1)) == 1.0
 """
 
 
 def test_a_checkpoint_is_read_where_the_package_is_missing(tmp_path: Path) -> None:
     _, _ = fit_holding(tmp_path, Saves(tmp_path, "x"), StatsMonitor(EVERYTHING), optimizer_hooks())
-    for name in ("x_batch_end", "x_epoch_end", "after"):
-        subprocess.run([sys.executable, "-c", READ, str(tmp_path / f"{name}.ckpt")], check=True)
+    paths = [str(tmp_path / f"{name}.ckpt") for name in ("x_batch_end", "x_epoch_end", "after")]
+    subprocess.run([sys.executable, "-c", READ, *paths], check=True)
 
 
 def test_a_checkpoint_is_as_safe_to_read_as_one_that_nobody_watched(tmp_path: Path) -> None:
@@ -198,6 +204,25 @@ def test_a_checkpoint_is_as_safe_to_read_as_one_that_nobody_watched(tmp_path: Pa
         with torch.serialization.safe_globals([nn.Linear, set]):
             assert isinstance(torch.load(root / "x_batch_end_net.pt", weights_only=True), nn.Linear)
     assert [set(each) for each in unsafe[0]] == [set(each) for each in unsafe[1]]
+
+
+def named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_a_checkpoint_is_read_with_weights_only_where_the_users_own_classes_are_allowed(tmp_path: Path) -> None:
+    change = GradientTransforms([Apply([EMA(), AddNoise(0.1)], params="*")])  # which keep a state
+    model, _ = fit_holding(tmp_path, Saves(tmp_path, "x"), StatsMonitor(EVERYTHING), optimizer_hooks(), change)
+    for name in ("x_batch_end", "x_epoch_end", "after"):
+        path = tmp_path / f"{name}.ckpt"
+        own = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        assert own and not [each for each in own if "lightning_hooks" in each]
+        with torch.serialization.safe_globals([named(each) for each in own]):
+            kept = torch.load(path, weights_only=True)
+        assert kept["hyper_parameters"]["metric"](torch.ones(2), torch.zeros(2)) == 1.0
+        assert kept["state_dict"].keys() == model.state_dict().keys()
+        assert kept["lightning_hooks.GradientTransforms"]
 
 
 def test_clones_made_inside_a_batch_work_alone_then_and_after_the_fit(tmp_path: Path) -> None:
@@ -376,6 +401,23 @@ def test_whoever_keeps_the_callback_keeps_neither_model_nor_optimizer_nor_traine
         assert "output_mean/body.0" in callbacks[0].latest  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("ours", EACH)
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+def test_model_optimizer_and_trainer_are_freed_while_the_callback_is_kept(tmp_path: Path, ours: str, fails: bool) -> None:
+    callbacks = EACH[ours](tmp_path)
+
+    def fit() -> list[ref[Any]]:
+        model = Net(adamw)
+        trainer = trainer_of(tmp_path, *callbacks, *([Fails()] if fails else []), logger=Memory())
+        with pytest.raises(RuntimeError, match="at the third step") if fails else nullcontext():
+            trainer.fit(model, data())
+        return [ref(thing) for thing in (model, model.body[0], model.body[0].weight, trainer.optimizers[0], trainer)]
+
+    alive = fit()
+    gc.collect()
+    assert [made() for made in alive] == [None] * 5
+
+
 class Fails(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: Any) -> None:
         if trainer.global_step == 2:
@@ -428,7 +470,7 @@ def test_gradient_transforms_leave_no_hook_between_batches(tmp_path: Path) -> No
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             counts.append(ours_on(pl_module))
 
-    ours = GradientTransforms([Apply(Scale(0.5), params="*", stage="backward")])
+    ours = GradientTransforms([Apply(Scale(0.5), params="*", when="backward")])
     trainer_of(tmp_path, Counts(), ours, accumulate_grad_batches=2).fit(Net(adamw), data(4))
     assert counts == [4, 0] * 4
 

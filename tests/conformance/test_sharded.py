@@ -7,47 +7,78 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance._own_hooks import assert_sums
+from tests.conformance._sharded import run
 
 ROOT = Path(__file__).parent.parent.parent
 TOLERANCE = 1e-5
 
+pytestmark = pytest.mark.xdist_group("sharded")  # one worker runs all, since they share processes
 
-def start(case: str, folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Run a case on so many processes; what each rank saw."""
+AS_ALONE = [
+    *("watching", "a global norm", "each element", "norms of a tensor", "rows and matrices", "state and chance"),
+    *("parameters read", "a skipped step", "flowing"),
+]
+REFUSED = {
+    "backward": (
+        "UnsupportedError: apply[0].transform: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
+        "such a parameter: the rule would do nothing. Use when='step', or a rule on modules"
+    ),
+    "own hooks on gradients": (
+        "UnsupportedError: hooks[12].params: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
+        "such a parameter: the hook would never run. Use kind='post_accumulate_grad', which sees the gradient averaged "
+        "over ranks, or GradientTransforms"
+    ),
+    "micro-batches": (
+        "UnsupportedError: watch: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on such a "
+        "parameter: its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+    ),
+}
+
+
+def start(folder: Path, cases: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Run cases on two processes; what each rank saw, by case."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.conformance._sharded", case, str(folder), str(ranks)]
-    common = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": str(ranks),
-        "PYTHONWARNINGS": "ignore",
-    }
-    if ranks == 1:
-        common.pop("WORLD_SIZE")
+    command = [sys.executable, "-m", "tests.conformance._sharded", str(folder), *cases]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONWARNINGS": "ignore"}
     processes = []
-    for rank in range(ranks):
-        environment = {**common, "LOCAL_RANK": str(rank), "NODE_RANK": "0", "RANK": str(rank)} if ranks > 1 else common
+    for rank in range(2):
+        environment = {**common, "LOCAL_RANK": str(rank), "NODE_RANK": "0", "RANK": str(rank)}
         processes.append(
             subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     try:
         for process in processes:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=240)
             assert process.returncode == 0, output[-3000:]
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    return [json.loads((folder / f"rank{rank}of{ranks}.json").read_text()) for rank in range(ranks)]
+    each = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return {case: [seen[case] for seen in each] for case in cases}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What one process saw, by case: this one."""
+    folder = tmp_path_factory.mktemp("alone")
+    return {case: run(case, folder, ranks=1, rank=0) for case in [*AS_ALONE, "own hooks"]}
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What each of two ranks saw, by case; those that are refused last, which others could suffer from."""
+    cases = [*AS_ALONE, "own hooks", "gatherings", *REFUSED, "parameters read unasked"]
+    return start(tmp_path_factory.mktemp("sharded"), cases)
 
 
 def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: bool) -> None:
@@ -61,77 +92,42 @@ def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: 
         assert got[tag] == pytest.approx(factor * value, rel=TOLERANCE, abs=1e-7), tag
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "watching",
-        "a global norm",
-        "each element",
-        "norms of a tensor",
-        "rows and matrices",
-        "state and chance",
-        "parameters read",
-        "a skipped step",
-        "flowing",
-    ],
-)
-def test_every_number_and_every_weight_is_that_of_one_process(tmp_path: Path, case: str) -> None:
-    (alone,) = start(case, tmp_path, 1)
-    ranks = start(case, tmp_path, 2)
-    assert alone["error"] is None and [rank["error"] for rank in ranks] == [None, None]
+@pytest.mark.parametrize("case", AS_ALONE)
+def test_every_number_and_every_weight_is_that_of_one_process(alone: Any, sharded: Any, case: str) -> None:
+    one, ranks = alone[case], sharded[case]
+    assert one["error"] is None and [rank["error"] for rank in ranks] == [None, None]
     assert ranks[0]["weights"] == ranks[1]["weights"]  # to the last bit
-    for name, weights in alone["weights"].items():
+    for name, weights in one["weights"].items():
         assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
-    assert len(ranks[0]["records"]) == len(alone["records"]) == 4
-    for got, expected in zip(ranks[0]["records"], alone["records"], strict=True):
+    assert len(ranks[0]["records"]) == len(one["records"]) == 4
+    for got, expected in zip(ranks[0]["records"], one["records"], strict=True):
         assert_alike(got, expected, flowing=case == "flowing")
 
 
-def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(tmp_path: Path) -> None:
-    (alone,) = start("own hooks", tmp_path, 1)
-    ranks = start("own hooks", tmp_path, 2)
-    assert [run["error"] for run in (alone, *ranks)] == [None] * 3
-    assert_sums([rank["hooks"] for rank in ranks], alone["hooks"], rel=TOLERANCE)
+def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(alone: Any, sharded: Any) -> None:
+    one, ranks = alone["own hooks"], sharded["own hooks"]
+    assert [run["error"] for run in (one, *ranks)] == [None] * 3
+    assert_sums([rank["hooks"] for rank in ranks], one["hooks"], rel=TOLERANCE)
     for rank in ranks:  # the gradient of the whole batch, when a hook gets the parameter
-        assert rank["hooks"]["post_accumulate_grad"] == pytest.approx(alone["hooks"]["post_accumulate_grad"], rel=TOLERANCE)
+        assert rank["hooks"]["post_accumulate_grad"] == pytest.approx(one["hooks"]["post_accumulate_grad"], rel=TOLERANCE)
     assert ranks[0]["weights"] == ranks[1]["weights"]
-    for name, weights in alone["weights"].items():
+    for name, weights in one["weights"].items():
         assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        (
-            "backward",
-            "UnsupportedError: apply[0].transform: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
-            "such a parameter: the rule would do nothing. Use when='step', or a rule on modules",
-        ),
-        (
-            "own hooks on gradients",
-            "UnsupportedError: hooks[12].params: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on "
-            "such a parameter: the hook would never run. Use kind='post_accumulate_grad', which sees the gradient averaged "
-            "over ranks, or GradientTransforms",
-        ),
-        (
-            "micro-batches",
-            "UnsupportedError: watch: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on such a "
-            "parameter: its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out",
-        ),
-    ],
-)
-def test_what_needs_a_tensor_hook_on_a_sharded_parameter_is_refused(tmp_path: Path, case: str, message: str) -> None:
-    assert [rank["error"] for rank in start(case, tmp_path, 2)] == [message, message]
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_needs_a_tensor_hook_on_a_sharded_parameter_is_refused(sharded: Any, case: str) -> None:
+    assert [rank["error"] for rank in sharded[case]] == [REFUSED[case]] * 2
 
 
-def test_parameters_are_gathered_only_for_a_transform_that_asks_for_them(tmp_path: Path) -> None:
+def test_parameters_are_gathered_only_for_a_transform_that_asks_for_them(sharded: Any) -> None:
     expected = {"grad of body.0.weight": 4, "grad of body.2.weight": 4, "param of body.2.weight": 4}
-    assert [rank["gathered"] for rank in start("gatherings", tmp_path, 2)] == [expected, expected]
+    assert [rank["gathered"] for rank in sharded["gatherings"]] == [expected, expected]
 
 
-def test_a_transform_that_reads_sharded_parameters_without_asking_for_them_is_told_how(tmp_path: Path) -> None:
+def test_a_transform_that_reads_sharded_parameters_without_asking_for_them_is_told_how(sharded: Any) -> None:
     message = (
         "TransformError: apply[0].transform (TowardsZero) reads context.params, and the parameters are sharded (FSDP2): they "
         "are gathered only for a transform that asks for them. Set needs_params = True on it"
     )
-    assert [rank["error"] for rank in start("parameters read unasked", tmp_path, 2)] == [message, message]
+    assert [rank["error"] for rank in sharded["parameters read unasked"]] == [message, message]

@@ -242,6 +242,7 @@ def test_a_copy_of_a_gate_is_closed(copied):
     assert not gate.open
 
 
+@pytest.mark.slow
 def test_the_reference_takes_the_hooks_in_python():
     code = "from lightning_hooks.hooks import plain; print(plain.PlainHook is plain.PythonPlainHook)"
     env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}

@@ -82,6 +82,7 @@ def test_only_torchs_summary_writer_is_taken_for_tensorboard(tmp_path):
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--load_fast=false"]], ids=["fast loader", "python loader"])
 def test_server_shows_every_form(run, flags):
     with socket.socket() as probe:

@@ -16,9 +16,9 @@ from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.records.row_index import Requests
 from lightning_hooks.rules import Watch
+from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.rules.specs import StatSpec
 from lightning_hooks.stats.custom import UserStatistic, user_statistic
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, quantile_of

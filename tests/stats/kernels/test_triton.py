@@ -80,12 +80,14 @@ def test_for_devices_that_are_not_here(capability, tmp_path):
     assert done.stdout.strip() == "compiled", done.stderr
 
 
+@pytest.mark.slow
 def test_without_triton_the_reference_serves_and_says_why():
     done = run("-c", WITHOUT)
     assert done.stdout.startswith("reference (no Triton: "), done.stderr
     assert "triton" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_reference_can_be_asked_for_everywhere():
     done = run("-c", WITHOUT, LIGHTNING_HOOKS_KERNEL="reference")
     assert done.stdout.strip() == "reference (LIGHTNING_HOOKS_KERNEL=reference)", done.stderr

@@ -1,0 +1,194 @@
+"""The hook manager of a run: shared by all callbacks of a Trainer, with what it needs in the Trainer and in the module."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
+from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
+from lightning_hooks.hooks import for_each
+
+OursOf = Callable[[Trainer], Sequence[Callback]]
+_OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
+
+
+def owner_of(hook_manager: HookManager) -> Trainer | None:
+    """The trainer in whose run a hook manager was made."""
+    known = _OWNERS.get(hook_manager)
+    return None if known is None else known()
+
+
+def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterable[HookManager | None]) -> HookManager:
+    """One of those that callbacks of this trainer have joined, or a new one; `begin_run` must come before its first join."""
+    for hook_manager in joined:
+        if hook_manager is not None and hook_manager.model is pl_module:
+            return hook_manager
+    # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+    for made in [made for made in _OWNERS if made.model is pl_module]:
+        if owner_of(made) is trainer or not is_running(owner_of(made)):
+            made.close()
+    hook_manager = HookManager(pl_module, deferred(trainer, optimizers_of, ()))
+    _OWNERS[hook_manager] = ref(trainer)
+    return hook_manager
+
+
+def begin_run(hook_manager: HookManager, trainer: Trainer, ours_of: OursOf) -> None:
+    """Pause the hooks of outer runs on the same model, and install the guard; closing the hook manager undoes both."""
+    for outer in live_hook_managers(hook_manager.model):
+        if owner_of(outer) is not trainer and is_running(owner_of(outer)):
+            hook_manager.run_handles.keep(_Interruption(outer))
+    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager, ours_of).install())
+
+
+class HooksGuard(Callback):
+    """The first callback of a trainer while hooks may be on its model: it takes them off before anybody can copy the model.
+
+    Lightning calls callbacks in their order, and an error in one keeps it from calling those behind it: only the first one
+    knows for sure that a batch, or the run, is over. The hook manager cannot know it by itself: with manual optimization
+    further backwards may follow any optimizer step, and with gradient accumulation a batch has no step. Lightning's own tuner
+    puts its callbacks first in the same way.
+    """
+
+    def __init__(self, trainer: Trainer, hook_manager: HookManager, ours_of: OursOf) -> None:
+        self._trainer: Callable[[], Trainer | None] = ref(trainer)
+        self._hook_manager: Callable[[], HookManager | None] = ref(hook_manager)
+        self._ours_of = ours_of
+        self._given: list[Callback] = []
+
+    def __repr__(self) -> str:
+        return "<HooksGuard of lightning_hooks: takes hooks off the model before other callbacks are called>"
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """In a profiler's report; it has no state."""
+        return "lightning_hooks.HooksGuard"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle belongs to no run."""
+        return {"_trainer": _none, "_hook_manager": _none, "_ours_of": self._ours_of, "_given": []}
+
+    def install(self) -> HooksGuard:
+        """The list of callbacks becomes another one: Lightning may be iterating over the one there is."""
+        trainer: Any = self._trainer()
+        self._given = trainer.callbacks
+        trainer.callbacks = [self, *self._given]
+        return self
+
+    def remove(self) -> None:
+        """Harmless the second time. The list is again the one that was given, unless it was changed since."""
+        trainer: Any = self._trainer()
+        given, self._given = self._given, []
+        if trainer is not None and any(callback is self for callback in trainer.callbacks):
+            left = [callback for callback in trainer.callbacks if callback is not self]
+            same = len(left) == len(given) and all(one is other for one, other in zip(left, given, strict=True))
+            trainer.callbacks = given if same else left
+
+    def _end_batch(self, *args: Any, **kwargs: Any) -> None:
+        hook_manager = self._hook_manager()
+        if hook_manager is not None:
+            hook_manager.end_batch()
+
+    on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
+    on_validation_start = on_test_start = on_predict_start = _end_batch
+    on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Only a copy is here before a run: it goes."""
+        trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Whatever other callbacks do now, ours leave the model."""
+        self._end_batch()
+        for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), self._ours_of(trainer))
+
+
+def _none() -> None:
+    """The reference of a copy, which belongs to no run."""
+
+
+class _Interruption:
+    """Keeps the hooks of a run off while another one, which began inside it, works on the same model."""
+
+    def __init__(self, outer: HookManager) -> None:
+        self._outer: HookManager | None = outer
+        outer.pause(True)
+
+    def remove(self) -> None:
+        """Harmless the second time, and if the outer run has ended."""
+        outer, self._outer = self._outer, None
+        if outer is not None and outer in live_hook_managers(outer.model):
+            outer.meter.interrupt()
+            outer.pause(False)
+
+
+class WrappedHook:
+    """A bound method of the LightningModule, wrapped for a batch: after it the gradients are final.
+
+    Copies and pickles of the module get the plain method bound to the copy.
+
+    Args:
+        module: whose method.
+        name: `configure_gradient_clipping` or `on_before_optimizer_step`; the optimizer is its first argument.
+        hook_manager: of the model.
+    """
+
+    def __init__(self, module: LightningModule, name: str, hook_manager: HookManager) -> None:
+        self._module = ref(module)
+        self._name = name
+        self._hook_manager = ref(hook_manager)
+        self._had: Any = None
+        self._method: Any = None
+
+    @property
+    def __code__(self) -> Any:
+        """Lightning compares it to see whether a user overrode the method."""
+        return (self._had or self._method).__code__
+
+    def install(self) -> WrappedHook:
+        module = self._module()
+        assert module is not None
+        self._had = module.__dict__.get(self._name)  # a user's
+        self._method = getattr(type(module), self._name)
+        module.__dict__[self._name] = self
+        return self
+
+    def remove(self) -> None:
+        """Put the method back; harmless the second time."""
+        module = self._module()
+        if module is not None and module.__dict__.get(self._name) is self:
+            del module.__dict__[self._name]
+            if self._had is not None:
+                module.__dict__[self._name] = self._had
+
+    def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._had is not None:
+            result = self._had(optimizer, *args, **kwargs)
+        else:
+            result = self._method(self._module(), optimizer, *args, **kwargs)
+        hook_manager = self._hook_manager()
+        if hook_manager is not None:
+            hook_manager.phase("final", optimizer)
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The plain method, bound to the copy of the module that is being made."""
+        if self._had is not None:
+            return self._had
+        module: Any = self._module()
+        return types.MethodType(self._method, memo.get(id(module), module))
+
+    def __reduce__(self) -> Any:
+        """The plain method, bound to the module that is being pickled; nothing of this package."""
+        if self._had is not None:
+            return itemgetter(0), ((self._had,),)
+        return getattr, (self._module(), self._name)

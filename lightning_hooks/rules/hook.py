@@ -1,0 +1,110 @@
+"""`Hook`: the rule that says which function of the user's to call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules.fields import (
+    CallSpec,
+    ScheduleSpec,
+    TypeSpec,
+    check_flags,
+    check_stages,
+    check_types,
+    normalise,
+    short_repr,
+)
+from lightning_hooks.rules.reading import as_callable
+from lightning_hooks.rules.schedule import every_n
+from lightning_hooks.rules.tensors import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A custom hook on every matched module, parameter or optimizer.
+
+    Args:
+        call: a callable with torch's signature for the kind, its import path, or a mapping with `class_path` and
+            `init_args`; for `saved_tensors` a pair of these, to pack and to unpack.
+        kind: the kind of torch hook: `forward_pre`, `forward`, `full_backward_pre`, `full_backward`, `output_grad` (on
+            every output tensor), `input_grad` (the module's own contribution), `node_pre` and `node` (on the output's
+            `grad_fn`), `saved_tensors` (around the forward), with `params` `param_grad` and `post_accumulate_grad`, with
+            neither `optimizer_step_pre` and `optimizer_step_post`.
+        modules: patterns of module names.
+        params: patterns of parameter names.
+        types: only modules (or parameters of modules) of these classes; default: all.
+        leaves: only modules without children; default False.
+        named: whether the dotted name of the target is passed as the first argument; default False.
+        with_kwargs: with `forward_pre` and `forward`: whether keyword arguments follow the positional ones; default False.
+        prepend: whether the hook runs before hooks that are already registered; default False.
+        every_n_steps: a schedule, as for `Watch`; in stages other than `train` it counts batches. Default: every one.
+        once: whether the hook runs at most once per target; default False.
+        stages: any of `train`, `validate`, `test`, `predict`; default `train`.
+        checked: whether to check that the result has the shape, dtype, device and layout of the argument it replaces, and
+            that no argument is changed in place; default True.
+        strict: whether a rule without a match is an error (default) or a warning.
+
+    Raises:
+        RuleError: an invalid value.
+
+    Example:
+        >>> Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
+        Hook(call='lightning_hooks.print_shapes', kind='forward', modules='*', types=('Linear',), once=True)
+    """
+
+    call: CallSpec | tuple[CallSpec, CallSpec]
+    kind: str
+    modules: str | Sequence[str] | None = None
+    params: str | Sequence[str] | None = None
+    types: TypeSpec | Sequence[TypeSpec] | None = None
+    leaves: bool = False
+    named: bool = False
+    with_kwargs: bool = False
+    prepend: bool = False
+    every_n_steps: ScheduleSpec | None = None
+    once: bool = False
+    stages: str | Sequence[str] = ("train",)
+    checked: bool = True
+    strict: bool = True
+    calls: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        """Check and normalise the fields; find what is to be called."""
+        check_flags(self)
+        every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
+        if self.kind not in every:
+            raise RuleError(
+                f"kind: unknown kind {self.kind!r}{did_you_mean(str(self.kind), every)}; there are {', '.join(every)}"
+            )
+        wanted = "modules" if self.kind in MODULE_KINDS else "params" if self.kind in PARAM_KINDS else ""
+        for field in ("modules", "params"):
+            if (getattr(self, field) is not None) != (field == wanted):
+                needs = f"needs {wanted}" if wanted else "takes neither modules nor params"
+                raise RuleError(f"{field}: a hook of kind {self.kind!r} {needs}")
+        if self.leaves and self.modules is None:
+            raise RuleError("leaves=True goes with modules")
+        if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
+            raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
+        normalise(self, "modules", "params", "types", "stages")
+        check_types(self.types)
+        check_stages(self.stages)
+        if self.every_n_steps is not None:
+            every_n(self.every_n_steps, "every_n_steps")
+        object.__setattr__(self, "calls", self._resolved())
+
+    def _resolved(self) -> tuple[Any, ...]:
+        if self.kind != "saved_tensors":
+            return (as_callable(self.call, "call"),)
+        pair = self.call
+        if isinstance(pair, (str, Mapping)) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise RuleError(f"call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got {pair!r}")
+        object.__setattr__(self, "call", tuple(pair))
+        return tuple(as_callable(item, f"call[{i}]") for i, item in enumerate(pair))
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        return short_repr(self)

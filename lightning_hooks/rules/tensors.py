@@ -1,0 +1,60 @@
+"""The names that rules give to tensors and to kinds of torch hooks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from lightning_hooks.errors import RuleError, did_you_mean
+
+MODULE_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
+PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update", "state")
+FORWARD_TENSORS: Final = ("input", "output")
+MODULE_KINDS: Final = (
+    "forward_pre",
+    "forward",
+    "full_backward_pre",
+    "full_backward",
+    "input_grad",
+    "output_grad",
+    "node_pre",
+    "node",
+    "saved_tensors",
+)
+PARAM_KINDS: Final = ("param_grad", "post_accumulate_grad")
+OPTIMIZER_KINDS: Final = ("optimizer_step_pre", "optimizer_step_post")
+_PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
+
+
+def parse_tensor(tensor: str) -> tuple[str, str]:
+    """Split a tensor's name into the tensor and the path to a part of it.
+
+    Example:
+        >>> parse_tensor("output.hidden[0]")
+        ('output', '.hidden[0]')
+    """
+    found = _PATH.fullmatch(tensor)
+    return (found["tensor"], found["path"]) if found else (tensor, "")
+
+
+def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
+    """Refuse a tensor that a rule on modules, or on parameters, cannot watch.
+
+    Raises:
+        RuleError: with the tensors there are.
+    """
+    known: tuple[str, ...]
+    others: tuple[str, ...]
+    known, others = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)
+    base, path = parse_tensor(str(tensor))
+    owner, other = ("modules", "params") if of_module else ("params", "modules")
+    if base in known and (of_module or bool(path) == (base == "state")):
+        return
+    if not of_module and base == "state":
+        raise RuleError(f"{where}: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got {tensor!r}")
+    known = tuple("state.<key>" if name == "state" else name for name in known)
+    if base in others:
+        raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")
+    raise RuleError(
+        f"{where}: unknown tensor {tensor!r}{did_you_mean(str(tensor), known, 2)}; a rule on {owner} has {', '.join(known)}"
+    )

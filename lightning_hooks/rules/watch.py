@@ -1,0 +1,110 @@
+"""`Watch`: the rule that says what to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.fields import (
+    GroupSpec,
+    ScheduleSpec,
+    StatSpec,
+    TypeSpec,
+    check_flags,
+    check_one_target,
+    check_types,
+    normalise,
+    short_repr,
+)
+from lightning_hooks.rules.schedule import every_n
+from lightning_hooks.rules.tensors import check_tensor
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Which tensors to watch, and which statistics to compute.
+
+    Args:
+        modules: patterns of module names. Give exactly one of `modules` and `params`.
+        params: patterns of parameter names.
+        types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
+        leaves: only modules without children; default False.
+        tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`);
+            of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
+            `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
+        stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,
+            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`. A callable is named by its `__name__`, an
+            object by its class; different statistics of the same name become `name`, `name_2`, … in the order of the rules.
+        group_by: merge rows of the rule exactly. A number merges by blocks of that depth of the module tree. A list of
+            patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
+            target without a match keeps its own row. Default: no groups.
+        every_n_steps: the schedule of this rule; default: that of the monitor.
+        strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
+            or a warning.
+
+    Raises:
+        RuleError: an invalid value.
+
+    Example:
+        >>> Watch(params="*.weight", tensors=["grad"], stats="norm")
+        Watch(params='*.weight', tensors=('grad',), stats=('norm',))
+    """
+
+    modules: str | Sequence[str] | None = None
+    params: str | Sequence[str] | None = None
+    types: TypeSpec | Sequence[TypeSpec] | None = None
+    leaves: bool = False
+    tensors: str | Sequence[str] | None = None
+    stats: StatSpec | Sequence[StatSpec] | None = None
+    group_by: GroupSpec | None = None
+    every_n_steps: ScheduleSpec | None = None
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        """Check and normalise the fields."""
+        check_one_target(self)
+        check_flags(self)
+        normalise(self, "modules", "params", "types", "tensors", "stats")
+        check_types(self.types)
+        if self.tensors is not None:
+            if not self.tensors:
+                raise RuleError("tensors is empty; name at least one tensor or leave it out")
+            for tensor in self.tensors:
+                check_tensor(tensor, self.modules is not None, "tensors")
+        if self.stats is not None and not self.stats:
+            raise RuleError("stats is empty; name at least one statistic or leave it out")
+        if self.leaves and self.modules is None:
+            raise RuleError("leaves=True goes with modules, not with params")
+        if self.group_by is not None:
+            _check_groups(self)
+        if self.every_n_steps is not None:
+            every_n(self.every_n_steps, "every_n_steps")
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        return short_repr(self)
+
+
+def _check_groups(rule: Watch) -> None:
+    groups = rule.group_by
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 1:
+            raise RuleError(
+                f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups}"
+            )
+        return
+    if isinstance(groups, str):
+        groups = (groups,)
+    if isinstance(groups, Mapping):
+        pairs = tuple((str(name), pattern) for name, pattern in groups.items())
+    elif isinstance(groups, Sequence):
+        pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in groups)
+    else:
+        raise RuleError(f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups!r}")
+    for name, pattern in pairs:
+        if not isinstance(name, str) or not isinstance(pattern, str):
+            raise RuleError(f"group_by must hold patterns as strings, got {pattern!r}")
+    if not pairs:
+        raise RuleError("group_by is empty; give at least one pattern or leave it out")
+    object.__setattr__(rule, "group_by", pairs)
