@@ -43,7 +43,7 @@ class RowPart:
         self.observer.fallback.take(self.row, look)
 
 
-class FallbackWriter(Way):
+class RowFallback(Way):
     """Takes the tensors that the compiled writer does not write into the table of an observer.
 
     `direct` tells the compiled writer whether it may write: not in the first step, nor after a failure. It counts its `calls`
