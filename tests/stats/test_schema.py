@@ -10,7 +10,7 @@ import torch
 
 from lightning_hooks import RuleError, Watch, instrument
 from lightning_hooks.stats import kernels, moments, schema
-from lightning_hooks.stats.scalars import STATISTICS
+from lightning_hooks.stats.statistics import STATISTICS
 
 ADDED = """
 from lightning_hooks.stats import schema

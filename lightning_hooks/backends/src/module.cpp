@@ -106,7 +106,7 @@ PyMethodDef methods[] = {
      "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
      "Copy tensors into others of the same type and layout; the positions of those not copied here."},
-    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, straight or by a detour."},
+    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, directly or through its fallback."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
      "Write numbers into the float slots of a buffer."},
@@ -123,7 +123,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module))) {
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_fallback_type(module) && hooks::add_hooks(module))) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -32,10 +32,10 @@ class Pieces {
       const std::int64_t end = size(i);
       for (std::int64_t begin = 0; begin < end; begin += most) pieces_.push_back({i, begin, std::min(end, begin + most)});
     }
-    if (room_ < pieces_.size()) {
-      room_ = 0;
+    if (capacity_ < pieces_.size()) {
+      capacity_ = 0;
       taken_.reset(new std::atomic<bool>[pieces_.size()]);
-      room_ = pieces_.size();
+      capacity_ = pieces_.size();
     }
     for (std::size_t i = 0; i < pieces_.size(); ++i) taken_[i].store(false, std::memory_order_relaxed);
   }
@@ -58,7 +58,7 @@ class Pieces {
   std::vector<Piece> pieces_;
   unsigned threads_ = 1;
   std::unique_ptr<std::atomic<bool>[]> taken_;
-  std::size_t room_ = 0;
+  std::size_t capacity_ = 0;
 };
 
 // Does work on so many elements by alone() or by together(in_team): with torch's threads, or else with ours.

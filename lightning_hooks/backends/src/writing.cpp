@@ -47,7 +47,7 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   if (found > 0) found = look(tensor, view);
   if (found <= 0) return found;
   double* const numbers = numbers_of(state, first, kMoments);
-  const bool counted = histogram != kNowhere;
+  const bool counted = histogram != kNoHistogram;
   double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
   if (!numbers || (counted && !counts)) return -1;
   Row row;
@@ -65,8 +65,8 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   return 1;
 }
 
-bool read_place(PyObject* number, Py_ssize_t& place) {
-  place = number == Py_None ? kNowhere : PyLong_AsSsize_t(number);
+bool read_offset(PyObject* number, Py_ssize_t& offset) {
+  offset = number == Py_None ? kNoHistogram : PyLong_AsSsize_t(number);
   return !PyErr_Occurred();
 }
 
@@ -79,7 +79,7 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   }
   Py_ssize_t histogram;
   const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
-  if (PyErr_Occurred() || !read_place(args[2], histogram)) return nullptr;
+  if (PyErr_Occurred() || !read_offset(args[2], histogram)) return nullptr;
   const bool sized = given == 5 || args[5] == Py_True;
   const int done = measure_into(args[0], first, histogram, args[3], args[4] == Py_True, sized);
   if (done < 0) return nullptr;
@@ -90,7 +90,7 @@ namespace {
 
 // Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
 // released, and the second may be null. So may the places of histograms, of which a negative one stands for none.
-PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* taken_away,
+PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* subtracted,
                         const std::int64_t* histograms, bool sized) {
   View state;
   int found = look(into, state, false);
@@ -101,7 +101,7 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
   for (Py_ssize_t i = 0; i < many && left; ++i) {
     View view;
     PyObject* const tensor = PyTuple_GetItem(kept, i);
-    found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
+    found = subtracted ? look_at_difference(tensor, PyTuple_GetItem(subtracted, i), view) : look(tensor, view);
     view.sized = sized;
     double* const numbers = found > 0 ? numbers_of(state, firsts[i], kMoments) : nullptr;
     const bool counted = histograms && histograms[i] >= 0;
@@ -141,18 +141,18 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
   const Buffer counts(histograms ? args[4] : args[1], PyBUF_SIMPLE);
   if (!counts.held()) return nullptr;
   PyObject* const kept = PySequence_Tuple(args[2]);
-  PyObject* const taken_away = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
+  PyObject* const subtracted = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
   const Py_ssize_t many = kept ? PyTuple_Size(kept) : -1;
   const auto fits_to = [many](const Buffer& places) { return places.size(8) == static_cast<std::size_t>(many); };
   PyObject* out = nullptr;
-  if (kept && fits_to(firsts) && fits_to(counts) && (!differences || (taken_away && PyTuple_Size(taken_away) == many))) {
+  if (kept && fits_to(firsts) && fits_to(counts) && (!differences || (subtracted && PyTuple_Size(subtracted) == many))) {
     const auto* const places = histograms ? counts.data<std::int64_t>() : nullptr;
-    out = measure_lists(args[0], firsts.data<std::int64_t>(), many, kept, taken_away, places, given < 6 || args[5] == Py_True);
+    out = measure_lists(args[0], firsts.data<std::int64_t>(), many, kept, subtracted, places, given < 6 || args[5] == Py_True);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
   }
   Py_XDECREF(kept);
-  Py_XDECREF(taken_away);
+  Py_XDECREF(subtracted);
   return out;
 }
 
