@@ -27,13 +27,11 @@ from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.amending import rescale, withdraw
-from lightning_hooks.stats.divided import Divided
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
-from lightning_hooks.stats.merged import Merged, Merging
-from lightning_hooks.stats.prepare import TRANSFORMED, inside_transform
+from lightning_hooks.stats.host_copy import MergedState, PendingState
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform
 
 _GRAD = attrgetter("grad")
 
@@ -150,12 +148,12 @@ class Observer(Participant):
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
             self._last_due = (-1, frozenset())
 
-    def exchange(self) -> Merging:
+    def exchange(self) -> PendingState:
         """The table merged over ranks, on its way to the CPU; read it before the next write. All must ask together."""
         wish = self.factor if self.overhead is None else self.overhead.wish(self.factor)
-        return self.table.merging(stop=self.failed, factor=wish)
+        return self.table.exchange(stop=self.failed, factor=wish)
 
-    def heed(self, merged: Merged) -> None:
+    def heed(self, merged: MergedState) -> None:
         """Do what the ranks voted for in an exchange. All must do so at the same step, and all then widen alike.
 
         Args:
@@ -255,7 +253,7 @@ class Observer(Participant):
                 self.fail(error)
             if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
                 tensors = ("update", *self._params.of_state)
-                withdraw(self.table, [row for t in tensors for row in self._due_rows(optimizer, t).rows], memo.found_inf)
+                self.table.withdraw([row for t in tensors for row in self._due_rows(optimizer, t).rows], memo.found_inf)
 
     def _state(self, optimizer: HasParameters, tensor: str, parameter: nn.Parameter) -> Tensor | None:
         """A tensor of the optimizer's state; None where there is none and every rule that asks for it allows that."""
@@ -275,7 +273,7 @@ class Observer(Participant):
         """Note the loss scale; bring what flowed under an old one to the new."""
         self.scale = scale
         if factor is not None:
-            rescale(self.table, self.plan.flowing, factor)
+            self.table.rescale(self.plan.flowing, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Say which watched modules a step did not call; once is enough, which `calls_checked` tells.
@@ -326,7 +324,7 @@ class Observer(Participant):
                 self.table.put(row, look)
             elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in FLOWING:
                 # Moments are divided at the end of the step.
-                self.table.add(row, look, Divided(look, self.scale).tensor)
+                self.table.add(row, look, UnscaledMeasurement(look, self.scale).tensor)
             else:
                 self.table.add(row, look)
         except UnmeasurableError as error:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lightning_hooks.engine.monitor.param_rows import DueRows
 from lightning_hooks.engine.participant import PhaseMemo
-from lightning_hooks.stats.divided import Divided
-from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.table import Table
 
 
@@ -65,7 +64,7 @@ def read(
     try:
         measured = measure_all(list(fresh.values()))
         if scale is not None:
-            measured = [Divided(look, scale) for look in measured]
+            measured = [UnscaledMeasurement(look, scale) for look in measured]
         memo.looks.update(zip(fresh, measured, strict=True))
         looks = [memo.looks[key] for key in keys]
         left = [] if sink.failed else sink.table.put_all(rows, looks)

@@ -14,7 +14,7 @@ from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS, parse_tensor
-from lightning_hooks.stats.table import Places, Table
+from lightning_hooks.stats.table import RowOffsets, Table
 
 
 class DueRows:
@@ -32,17 +32,17 @@ class DueRows:
         self.parameters = parameters
         self.rows = array("i", rows)
         self._table = table
-        self._places: Places | None = None
+        self._places: RowOffsets | None = None
         self._part: tuple[list[int], DueRows] | None = None  # what was asked for last
 
     def __iter__(self) -> Iterator[tuple[nn.Parameter, int]]:
         return iter(zip(self.parameters, self.rows, strict=True))
 
     @property
-    def places(self) -> Places:
+    def places(self) -> RowOffsets:
         """Where in the table the rows are; found once."""
         if self._places is None:
-            self._places = self._table.places(self.rows)
+            self._places = self._table.offsets(self.rows)
         return self._places
 
     def only(self, kept: list[int]) -> DueRows:

@@ -8,7 +8,7 @@ from weakref import ref
 
 from torch import Tensor
 
-from lightning_hooks.stats.kernels import Way
+from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RowVisitor:
         self.observer.detour.take(self.row, look)
 
 
-class Detour(Way):
+class Detour(FallbackWriter):
     """The way of tensors that are not written straight into the table of an observer.
 
     `direct` says whether they may be: not in the first step, nor after a failure. What either way costs is counted: `calls` of
