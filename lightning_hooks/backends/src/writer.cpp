@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
+#include "hooks.hpp"
 #include "writing.hpp"
 
 namespace hooks {
@@ -22,33 +23,13 @@ struct FallbackWriter {
 };
 
 struct Writer {
+  static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *table, *fallback;
   Py_ssize_t histogram;  // there are thousands of writers, so they are kept small
   int row;
   bool magnitudes;
 };
-
-int traverse(PyObject* self, visitproc visit, void* arg) {
-  const Writer* const writer = reinterpret_cast<Writer*>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(writer->table);
-  Py_VISIT(writer->fallback);
-  return 0;
-}
-int clear(PyObject* self) {
-  Writer* const writer = reinterpret_cast<Writer*>(self);
-  Py_CLEAR(writer->table);
-  Py_CLEAR(writer->fallback);
-  return 0;
-}
-void destroy(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  clear(self);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
-}
 
 // 1: written. 0: not, and there is no error. -1: a Python error is set.
 int write_directly(const Writer* writer, PyObject* tensor) {
@@ -91,11 +72,6 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   Py_RETURN_NONE;
 }
 
-template <class Function>
-void* slot_of(Function function) {
-  return reinterpret_cast<void*>(function);
-}
-
 }  // namespace
 
 PyObject* py_writer(PyObject*, PyObject* args) {
@@ -123,9 +99,9 @@ PyObject* py_writer(PyObject*, PyObject* args) {
 
 bool make_writer_types() {
   static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
-                                {Py_tp_traverse, slot_of(traverse)},
-                                {Py_tp_clear, slot_of(clear)},
-                                {Py_tp_dealloc, slot_of(destroy)},
+                                {Py_tp_traverse, slot_of(traverse<Writer>)},
+                                {Py_tp_clear, slot_of(clear<Writer>)},
+                                {Py_tp_dealloc, slot_of(destroy<Writer>)},
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
@@ -135,7 +111,7 @@ bool make_writer_types() {
                                   {nullptr, 0, 0, 0, nullptr}};
   static PyType_Slot fallback_slots[] = {{Py_tp_members, members}, {0, nullptr}};
   static PyType_Spec fallback_spec = {"lightning_hooks.backends._native.FallbackWriter", sizeof(FallbackWriter), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, fallback_slots};
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, fallback_slots};
   state_name = PyUnicode_InternFromString("state");
   writer_type = PyType_FromSpec(&spec);
   fallback_type = PyType_FromSpec(&fallback_spec);
