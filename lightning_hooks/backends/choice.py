@@ -122,8 +122,8 @@ def cuda(load: Callable[[], tuple[ModuleType, str]]) -> Decision:
         return _decide("cuda", load)
     choice = forced().get("cuda")
     if choice == "triton":
-        raise UnsupportedError(f"{_asked()}, but torch sees no CUDA device; unset the variable")
-    return Decision("reference", _asked()) if choice else Decision("none", "torch sees no CUDA device")
+        raise UnsupportedError(f"{_forced_by()}, but torch sees no CUDA device; unset the variable")
+    return Decision("reference", _forced_by()) if choice else Decision("none", "torch sees no CUDA device")
 
 
 def _extension() -> tuple[ModuleType, str]:
@@ -137,13 +137,13 @@ def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
     first, second = CHOICES[part]
     choice = forced().get(part)
     if choice == second:
-        return Decision(second, _asked())
+        return Decision(second, _forced_by())
     try:
         module, words = load()
     except Exception as error:
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if choice == first:
-            raise UnsupportedError(f"{_asked()}, but there is {_MISSING[first]}: {why}. {_HINTS[first]}") from error
+            raise UnsupportedError(f"{_forced_by()}, but there is {_MISSING[first]}: {why}. {_HINTS[first]}") from error
         return Decision(second, f"{_MISSING[first]}: {why}")
     return Decision(first, words, module)
 
@@ -155,5 +155,5 @@ _HINTS: Final = {
 }
 
 
-def _asked() -> str:
+def _forced_by() -> str:
     return f"{VARIABLE}={os.environ.get(VARIABLE, '')}"

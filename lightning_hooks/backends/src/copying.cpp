@@ -60,7 +60,7 @@ PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
   std::int64_t elements = 0;
   for (Py_ssize_t i = 0; i < many && skipped; ++i) {
     View view;
-    const int found = look_at_difference(PyTuple_GetItem(from, i), PyTuple_GetItem(into, i), view);
+    const int found = view_of_difference(PyTuple_GetItem(from, i), PyTuple_GetItem(into, i), view);
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
     if (found > 0) {
       copies.push_back({view.data, const_cast<char*>(view.minus), view.numel * size_of(view.stored)});

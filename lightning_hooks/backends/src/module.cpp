@@ -13,7 +13,7 @@
 
 namespace {
 
-using hooks::look;
+using hooks::view_of;
 using hooks::measure_views;
 using hooks::Row;
 using hooks::View;
@@ -24,7 +24,7 @@ PyObject* bytes_of(const void* data, std::size_t size) {
 
 PyObject* py_measure(PyObject*, PyObject* tensor) {
   View view;
-  const int found = look(tensor, view);
+  const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
@@ -34,7 +34,7 @@ PyObject* py_measure(PyObject*, PyObject* tensor) {
 
 PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
   View view;
-  const int found = look(tensor, view);
+  const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
@@ -59,7 +59,7 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   int found = 0;
   for (Py_ssize_t i = 0; i < many && found >= 0; ++i) {
     View view;
-    found = look(PyTuple_GetItem(kept, i), view);
+    found = view_of(PyTuple_GetItem(kept, i), view);
     measured.push_back(found == 1);
     if (found == 1) views.push_back(std::move(view));
   }

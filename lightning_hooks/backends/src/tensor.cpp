@@ -25,7 +25,7 @@ unsigned threads_for(std::int64_t elements) {
   return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
-int look(PyObject* object, View& view, bool may_be_negated) {
+int view_of(PyObject* object, View& view, bool may_be_negated) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   if (type != tensor_types[0] && type != tensor_types[1]) return 0;
   DlTensor found;
@@ -58,10 +58,10 @@ int look(PyObject* object, View& view, bool may_be_negated) {
   return 1;
 }
 
-int look_at_difference(PyObject* left, PyObject* right, View& view) {
+int view_of_difference(PyObject* left, PyObject* right, View& view) {
   View other;
-  int found = look(left, view);
-  if (found > 0) found = look(right, other);
+  int found = view_of(left, view);
+  if (found > 0) found = view_of(right, other);
   if (found <= 0) return found;
   DlTensor a, b;  // shapes and strides point into the tensors
   if (exchange->tensor_from_object(left, &a) != 0 || exchange->tensor_from_object(right, &b) != 0) return -1;

@@ -18,10 +18,10 @@ namespace hooks {
 PyObject* py_setup_kernel(PyObject*, PyObject* args);
 
 // 1: the view is complete. 0: not a plain tensor in host memory, or a dtype that is not measured here. -1: a Python error is set.
-int look(PyObject* object, View& view, bool may_be_negated = true);
+int view_of(PyObject* object, View& view, bool may_be_negated = true);
 
-// As `look`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
-int look_at_difference(PyObject* left, PyObject* right, View& view);
+// As `view_of`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
+int view_of_difference(PyObject* left, PyObject* right, View& view);
 
 // The number of threads that torch would use for this number of elements; a DataLoader's worker has one.
 unsigned threads_for(std::int64_t elements);

@@ -43,8 +43,8 @@ void add_counts(double* numbers, const void* from) {
 
 int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized) {
   View state, view;
-  int found = look(into, state, false);
-  if (found > 0) found = look(tensor, view);
+  int found = view_of(into, state, false);
+  if (found > 0) found = view_of(tensor, view);
   if (found <= 0) return found;
   double* const numbers = numbers_of(state, first, kMoments);
   const bool counted = histogram != kNoHistogram;
@@ -93,7 +93,7 @@ namespace {
 PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* subtracted,
                         const std::int64_t* histograms, bool sized) {
   View state;
-  int found = look(into, state, false);
+  int found = view_of(into, state, false);
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in host memory");
   PyObject* skipped = found > 0 ? PyList_New(0) : nullptr;
   std::vector<View> views;
@@ -101,7 +101,7 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
   for (Py_ssize_t i = 0; i < many && skipped; ++i) {
     View view;
     PyObject* const tensor = PyTuple_GetItem(kept, i);
-    found = subtracted ? look_at_difference(tensor, PyTuple_GetItem(subtracted, i), view) : look(tensor, view);
+    found = subtracted ? view_of_difference(tensor, PyTuple_GetItem(subtracted, i), view) : view_of(tensor, view);
     view.sized = sized;
     double* const numbers = found > 0 ? numbers_of(state, firsts[i], kMoments) : nullptr;
     const bool counted = histograms && histograms[i] >= 0;

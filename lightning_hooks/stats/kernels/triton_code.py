@@ -215,7 +215,7 @@ def _dispatch(address, before, size, start, steps, target, code, PAIRED: tl.cons
 def measure_blocks(table, tensors, steps, rows, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
     """One program per span of blocks, over the blocks of all tensors.
 
-    Where `PAIRED`, what is measured is each tensor less another one, which lies in memory alike.
+    Where `PAIRED`, the differences from other tensors of the same layout are measured.
 
     Args:
         table: int64; of every tensor address, size, code of its dtype, offset of its result, and first row (with the end after
