@@ -68,8 +68,8 @@ def test_calls_of_hooks_cost_what_torch_takes_for_one(tmp_path, clock, monkeypat
     assert memory.values("hooks/overhead") == pytest.approx([4 * 0.125] * 5, abs=0.02)  # the kernel has a clock of its own
 
 
-@pytest.mark.parametrize("stage", ["step", "backward"])
-def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, clock, monkeypatch, stage):
+@pytest.mark.parametrize("when", ["step", "backward"])
+def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, clock, monkeypatch, when):
     real = Report.after
 
     def slow(self, *args, **options):
@@ -83,7 +83,7 @@ def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, cloc
 
     monkeypatch.setattr(Report, "after", slow)
     monitor = StatsMonitor([Watch(params="body.0.weight", tensors="param", stats="mean")])
-    change = GradientTransforms([Apply(Slow(), params="body.0.weight", when=stage)])
+    change = GradientTransforms([Apply(Slow(), params="body.0.weight", when=when)])
     memory = Memory()
     trainer_of(tmp_path, monitor, change, logger=memory).fit(timed(Net, clock), data(6))
     assert memory.values("hooks/overhead") == [0.125] * 5
