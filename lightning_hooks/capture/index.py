@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, UnsupportedError
 
 VERSION: Final = 1
 PATTERN: Final = "index-rank*.jsonl"
@@ -200,3 +201,19 @@ def number_of(file: str, rank: int) -> int | None:
     """
     found = re.fullmatch(rf"\w+-rank{rank}-(\d+)\.safetensors", file)
     return int(found[1]) if found else None
+
+
+def need_safetensors() -> ModuleType:
+    """The `safetensors` package with its `torch` part loaded.
+
+    Raises:
+        UnsupportedError: where it is not installed; the message names the extra.
+    """
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "capturing tensors needs safetensors, which is not installed: pip install 'lightning-hooks[capture]'"
+        ) from error
+    return safetensors

@@ -112,7 +112,7 @@ def reduction(name: str | None) -> Reduction:
     vectors), NaN and Inf follow IEEE, and samples without an element give NaN, or 0 for `sum` and `norm`.
 
     Args:
-        name: of `REDUCTIONS`, or None for the tensor as it is.
+        name: of `REDUCTIONS`, or None for the whole tensor.
 
     Raises:
         RuleError: there is no such reduction.
@@ -125,11 +125,11 @@ def reduction(name: str | None) -> Reduction:
         torch.Size([2, 1])
     """
     if name is None:
-        return _as_it_is
+        return _whole
     if name not in _TABLE:
         raise RuleError(f"no reduction {name!r}{did_you_mean(str(name), _TABLE)}; there are None, {', '.join(_TABLE)}")
     return _TABLE[name]
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _whole(tensor: Tensor) -> Tensor:
     return tensor

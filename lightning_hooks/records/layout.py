@@ -29,13 +29,13 @@ class Head(NamedTuple):
         tensor: `grad`, `output[0]` …
         stat: `norm`, `p99`, or `count`.
         names: dotted names of the rows; the same object at every step with the same rows.
-        place: of the values.
+        span: of the values.
     """
 
     tensor: str
     stat: str
     names: tuple[str, ...]
-    place: slice
+    span: slice
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class LogEntry:
     @property
     def series(self) -> list[Series]:
         """The table form."""
-        return [Series(*head[:3], self.values[head.place], self.measured[head.place]) for head in self.heads]
+        return [Series(*head[:3], self.values[head.span], self.measured[head.span]) for head in self.heads]
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -173,7 +173,7 @@ class Layout:
         wanted = np.empty(self._end + len(merged), dtype=np.int32)
         for column, head in zip(every, self.heads, strict=True):
             stat = len(stats) if column.stat == "count" else place.get(column.stat, len(stats))
-            np.add(column.rows, stat * self._width, out=wanted[head.place], casting="same_kind")
+            np.add(column.rows, stat * self._width, out=wanted[head.span], casting="same_kind")
         wanted[self._end :] = merged
         self._statistics = Statistics(stats, merges, wanted)
         self._all_there = np.broadcast_to(np.True_, len(wanted))
@@ -194,9 +194,9 @@ class Layout:
         if self._others:
             measured = measured.copy()
         for column, head in self._others:
-            found = values[head.place] = view.values(column.stat, column.rows)
+            found = values[head.span] = view.values(column.stat, column.rows)
             if column.stat in PAIR_STATS:  # needs a second gradient
-                measured[head.place] &= ~np.isnan(found)
+                measured[head.span] &= ~np.isnan(found)
         merged = None
         if self.depth is not None:
             numbers = taken[self._end :]
@@ -230,7 +230,7 @@ class Layout:
             return self._merged_tags, numbers
         out = dict(itertools.compress(zip(self._merged_tags, numbers.tolist(), strict=True), there.tolist()))
         for number, kept, tags in self._pinned:
-            place = self.heads[number].place
+            place = self.heads[number].span
             found = zip(tags, values[place].take(kept).tolist(), strict=True)
             out.update(itertools.compress(found, measured[place].take(kept).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
