@@ -258,7 +258,7 @@ class CaptureWriter:
             self._stop(f"{file} could not be written: {error}")
 
     def _stop(self, reason: str) -> None:
-        """End the capture with one message."""
+        """Stop the capture with one message."""
         if self.stopped is not None:
             return
         self.stopped = reason
@@ -273,8 +273,8 @@ class CaptureWriter:
             self._on_problem(f"{name} is not captured: {tensor.dtype} of {tensor.layout} on {tensor.device} cannot be stored")
 
     def _adopt(self, path: Path) -> None:
-        """Name in the index a whole file that a run left without a line when it was killed."""
-        # A file that is not ours, or not whole, stays as it is, unnamed.
+        """Add to the index a complete file whose line is missing because the run was killed."""
+        # A file that is not ours, or not whole, stays there, not in the index.
         with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
             with self._library.safe_open(path, framework="pt") as opened:
                 record = FileRecord.from_line(opened.metadata()["lightning_hooks"])

@@ -49,12 +49,14 @@ class Mark:
     Args:
         gate: of the model; closed, nothing is seen.
         called: told that the module was called.
-        visitors: called with each tensor that passes, in order; they may change from step to step.
+        visitors: called with each tensor that passes, in order; they may be others in the next step.
+        changes: whether one of them may replace the tensor, in any step.
     """
 
     gate: Gate
     called: Callable[[], None]
     visitors: list[Visitor] = field(default_factory=list)
+    changes: bool = False
 
     def __post_init__(self) -> None:
         number = next(_NUMBERS)
@@ -134,46 +136,53 @@ class TracedSite:
         self.module = site.module
         self.gate = gate
         self._eager = EagerHooks(HookSite(site.module), gate, step_handles, OutputGradients(step_handles))
-        self._marks: dict[tuple[str, str], Mark] = {}
-        self._changes: set[tuple[str, str]] = set()
-        for name in _LISTS:
+        self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
+        for name, marks in self._marks.items():
             for action in getattr(site, name):
                 assert isinstance(action, TensorAction)  # what sees arguments as a whole is refused in compiled code
-                self._marks.setdefault((name, action.path), Mark(gate, self._was_called))
-                if action.changes:
-                    self._changes.add((name, action.path))
+                mark = marks.setdefault(action.path, Mark(gate, self._was_called))
+                mark.changes = mark.changes or action.changes
 
     def register(self, handles: Handles) -> None:
-        marks = {name: [(path, mark) for (kind, path), mark in self._marks.items() if kind == name] for name in _LISTS}
-        changes = {name: [(name, path) in self._changes for path, _ in marks[name]] for name in _LISTS}
+        marks, eager = self._marks, self._eager
         if marks["before"] or marks["input_grad"]:
-            hook: Any = _TracedPreHook(self._eager, marks["before"], marks["input_grad"], changes["input_grad"])
-            handles.keep(self.module.register_forward_pre_hook(hook, with_kwargs=True))
+            before = _TracedPreHook(self.gate, eager.pre_hook, marks["before"], marks["input_grad"])
+            handles.keep(self.module.register_forward_pre_hook(before, with_kwargs=True))
         if marks["after"] or marks["output_grad"] or marks["input_grad"]:
-            hook = _TracedForwardHook(self._eager, marks["after"], marks["output_grad"], changes["output_grad"])
-            handles.keep(self.module.register_forward_hook(hook, with_kwargs=True))
+            after = _TracedForwardHook(self.gate, eager.forward_hook, marks["after"], marks["output_grad"])
+            handles.keep(self.module.register_forward_hook(after, with_kwargs=True))
 
     def fill(self, site: HookSite | None) -> None:
         """Take the actions of the steps to come; None for no action."""
         site = HookSite(self.module) if site is None else site
         self._eager.site = site
-        for (name, path), mark in self._marks.items():
-            mark.visitors = [action.visit for action in getattr(site, name) if action.path == path]
+        for name, marks in self._marks.items():
+            for path, mark in marks.items():
+                mark.visitors = [action.visit for action in getattr(site, name) if action.path == path]
 
     def _was_called(self) -> None:
         self._eager.site.called.add(id(self.module))
 
 
-class _TracedPreHook(OurHook):
-    def __init__(
-        self, eager: EagerHooks, looks: list[tuple[str, Mark]], grads: list[tuple[str, Mark]], changes: list[bool]
-    ) -> None:
-        self.gate = eager.gate
-        self.eager = torch.compiler.disable(eager.pre_hook)
-        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks]
-        self.grads = [(steps_of(p), mark.tensor, mark.probe, change) for (p, mark), change in zip(grads, changes, strict=True)]
-        self._keep = (looks, grads)  # the marks are known by number only
+class _TracedHook(OurHook):
+    """What both hooks of a traced module have; of a mark the compiler sees its two tensors only.
 
+    Args:
+        gate: of the model.
+        eager: called where the module runs uncompiled.
+        looks: by path, the marks of tensors that are read in the forward pass.
+        grads: by path, the marks of tensors whose gradient is read or changed.
+    """
+
+    def __init__(self, gate: Gate, eager: Callable[..., Any], looks: dict[str, Mark], grads: dict[str, Mark]) -> None:
+        self.gate = gate
+        self.eager = torch.compiler.disable(eager)
+        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks.items()]
+        self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
+        self._keep = (looks, grads)  # a graph has only their numbers
+
+
+class _TracedPreHook(_TracedHook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.gate.traced:
             return None
@@ -187,16 +196,7 @@ class _TracedPreHook(OurHook):
         return given if self.grads else None
 
 
-class _TracedForwardHook(OurHook):
-    def __init__(
-        self, eager: EagerHooks, looks: list[tuple[str, Mark]], grads: list[tuple[str, Mark]], changes: list[bool]
-    ) -> None:
-        self.gate = eager.gate
-        self.eager = torch.compiler.disable(eager.forward_hook)
-        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks]
-        self.grads = [(steps_of(p), mark.tensor, mark.probe, change) for (p, mark), change in zip(grads, changes, strict=True)]
-        self._keep = (looks, grads)
-
+class _TracedForwardHook(_TracedHook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not self.gate.traced:
             return None

@@ -30,7 +30,7 @@ def appender(file_writer: Any) -> Append:
     kernel = backends.events().module
     events = getattr(file_writer, "event_writer", None)
     file = getattr(events, "_general_file_writer", None)
-    # `write_started`: before the first record the file object would begin the file anew.
+    # `write_started`: before the first record the file object would overwrite the file.
     if kernel is not None and isinstance(file, GFile) and type(file.fs) is LocalFileSystem and file.write_started:
         return _through_its_file(events, file, kernel.record)
 

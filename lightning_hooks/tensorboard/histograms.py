@@ -49,7 +49,7 @@ def histogram_proto(counts: Array, limits: Array) -> HistogramProto:
     if len(occupied) == 0:
         return HistogramProto(min=0.0, max=0.0, num=0.0, sum=0.0, sum_squares=0.0, bucket_limit=[0.0], bucket=[0.0])
     # An empty bucket before an occupied one gives it its left edge, and stands for the whole gap: values of both signs
-    # leave some two hundred buckets around zero empty.
+    # have some two hundred empty buckets around zero.
     kept = np.unique(np.concatenate([np.maximum(occupied - 1, 0), occupied]))
     left = limits[np.maximum(occupied - 1, 0)]
     middle = (left + limits[occupied]) / 2
