@@ -59,8 +59,8 @@ class EventBuilder:
         Most fits have one event that is alone of its kind, the first, whose template would only take memory.
         """
         # Equal for steps whose events differ in their numbers only.
-        rows = entry.measured.tobytes() if entry.merged is None else _Tags(entry.merged[0])
-        kind = entry.prefix, _Tags(entry.heads), rows, tuple(entry.summaries)
+        rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
+        kind = entry.prefix, _TupleKey(entry.heads), rows, tuple(entry.summaries)
         if kind not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
@@ -123,22 +123,22 @@ class EventBuilder:
         return SummaryMetadata(plugin_data=plugin, data_class=DATA_CLASS_TENSOR)
 
 
-class _Tags:
-    """A tuple as a part of a key: equal if it is the same object, or equals; its hash looks at its length only.
+class _TupleKey:
+    """A tuple as a part of a key, which holds it: equal if it is the same object, or equals; its hash is its length.
 
     To hash a thousand tags at every step would take as long as to write their numbers.
     """
 
-    __slots__ = ("_tags",)
+    __slots__ = ("_items",)
 
-    def __init__(self, tags: tuple[Any, ...]) -> None:
-        self._tags = tags
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self._items = items
 
     def __hash__(self) -> int:
-        return len(self._tags)
+        return len(self._items)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tags) and (self._tags is other._tags or self._tags == other._tags)
+        return isinstance(other, _TupleKey) and (self._items is other._items or self._items == other._items)
 
 
 class Template:
