@@ -19,7 +19,7 @@ def read(name: str) -> str:
 def rows() -> list[list[str]]:
     """The cells of each row of the matrix, without heads and rules."""
     lines = [line.strip().strip("|").split("|") for line in read("docs/support.md").splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in cells] for cells in lines if cells[0].strip() not in ("set-up", "---")]
+    return [[cell.strip() for cell in cells] for cells in lines if cells[0].strip() not in ("set-up", "private name", "---")]
 
 
 def files_of(row: list[str]) -> list[str]:

@@ -25,8 +25,7 @@ from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import DEFAULT_WATCH, resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.errors import RuleError
-from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
-from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages

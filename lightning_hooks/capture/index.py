@@ -2,8 +2,8 @@
 
 A line is appended after its file got its final name, so the index never names a file that is not there, and what one more file
 costs does not grow with the length of the capture. A killed run can leave two things behind: an unfinished last line, which
-readers ignore and the next writer cuts off; and a whole file without its line, which the next writer takes up, for every file
-carries a copy of its line in its own header.
+readers ignore and the next writer cuts off; and a whole file without its line, which the next writer adds to the index, because
+every file has a copy of its line in its own header.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, UnsupportedError
 
 VERSION: Final = 1
 PATTERN: Final = "index-rank*.jsonl"
@@ -140,7 +141,7 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
             raise RuleError(f"{path}, line {number}: {error}") from None
         except ValueError as error:
             if end + len(line) == len(content):
-                break  # a crash of the machine may leave a line of zeros
+                break  # a power failure may leave a line of zeros
             raise RuleError(f"{path}, line {number} is not a line of a capture's index: {error}") from error
         end += len(line)
     return records, end
@@ -200,3 +201,19 @@ def number_of(file: str, rank: int) -> int | None:
     """
     found = re.fullmatch(rf"\w+-rank{rank}-(\d+)\.safetensors", file)
     return int(found[1]) if found else None
+
+
+def need_safetensors() -> ModuleType:
+    """The `safetensors` package with its `torch` part loaded.
+
+    Raises:
+        UnsupportedError: where it is not installed; the message names the extra.
+    """
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "capturing tensors needs safetensors, which is not installed: pip install 'lightning-hooks[capture]'"
+        ) from error
+    return safetensors

@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.capture._files import TensorFiles
-from lightning_hooks.capture.index import PATTERN, Entry, read_index
+from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read_index
 from lightning_hooks.errors import RuleError, did_you_mean
+
+_OPEN_FILES: Final = 8  # a handle keeps the parsed header of its file, which costs more than reading a small tensor
+
+
+class _TensorFiles:
+    """Reads tensors; the files used last stay open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._library = need_safetensors()
+        self._open: OrderedDict[str, tuple[ExitStack, Any]] = OrderedDict()
+
+    def read(self, entry: Entry) -> Tensor:
+        """One tensor, on the CPU.
+
+        Raises:
+            RuleError: its file is gone, or damaged.
+        """
+        try:
+            tensor: Tensor = self._handle(entry.file).get_tensor(entry.key)
+        except FileNotFoundError:
+            raise RuleError(f"{entry.file}, which holds {entry.name!r}, is gone from {str(self.folder)!r}") from None
+        except self._library.SafetensorError as error:
+            raise RuleError(f"{self.folder / entry.file} is damaged: {error}") from error
+        return torch.view_as_complex(tensor) if entry.dtype.startswith("complex") else tensor
+
+    def _handle(self, file: str) -> Any:
+        if file not in self._open:
+            stack = ExitStack()
+            self._open[file] = (stack, stack.enter_context(self._library.safe_open(self.folder / file, framework="pt")))
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)[1][0].close()
+        self._open.move_to_end(file)
+        return self._open[file][1]
+
+    def __reduce__(self) -> tuple[type[_TensorFiles], tuple[Path]]:
+        """Without the open files, so that a capture can go to the workers of a DataLoader."""
+        return (_TensorFiles, (self.folder,))
 
 
 class Entries(Sequence[Tensor]):
@@ -26,7 +65,7 @@ class Entries(Sequence[Tensor]):
         files: the files to read from.
     """
 
-    def __init__(self, name: str, infos: Sequence[Entry], files: TensorFiles) -> None:
+    def __init__(self, name: str, infos: Sequence[Entry], files: _TensorFiles) -> None:
         self.name = name
         self.infos = tuple(infos)
         self._files = files
@@ -128,7 +167,7 @@ class Capture(Mapping[str, Entries]):
 
     def __init__(self, folder: Path, infos: Sequence[Entry]) -> None:
         self.folder = folder
-        files = TensorFiles(folder)
+        files = _TensorFiles(folder)
         by_name: dict[str, list[Entry]] = {}
         for info in infos:
             by_name.setdefault(info.name, []).append(info)

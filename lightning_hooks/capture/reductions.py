@@ -105,14 +105,14 @@ def reduction(name: str | None) -> Reduction:
     [N, T, D] over tokens *and* features, padding included, since a tensor does not tell which of its tokens are padding; for
     a sequence model that puts time first, [T, N, D], one number for each time step, over the whole batch. Two more keep a
     vector for each sample: `channel_mean` goes over everything after the second dimension ([N, C, H, W] to [N, C]) and
-    `token_mean` over everything between the first and the last ([N, T, D] to [N, D]); tensors of at most two dimensions they
-    leave alone. A tensor without dimensions counts as one sample.
+    `token_mean` over everything between the first and the last ([N, T, D] to [N, D]); tensors of at most two dimensions stay
+    unchanged. A tensor without dimensions counts as one sample.
 
     They are computed in float32 (float64 for float64; of complex numbers the magnitudes, except for `mean`, `sum` and the two
     vectors), NaN and Inf follow IEEE, and samples without an element give NaN, or 0 for `sum` and `norm`.
 
     Args:
-        name: of `REDUCTIONS`, or None for the tensor as it is.
+        name: of `REDUCTIONS`, or None for the whole tensor.
 
     Raises:
         RuleError: there is no such reduction.
@@ -125,11 +125,11 @@ def reduction(name: str | None) -> Reduction:
         torch.Size([2, 1])
     """
     if name is None:
-        return _as_it_is
+        return _whole
     if name not in _TABLE:
         raise RuleError(f"no reduction {name!r}{did_you_mean(str(name), _TABLE)}; there are None, {', '.join(_TABLE)}")
     return _TABLE[name]
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _whole(tensor: Tensor) -> Tensor:
     return tensor

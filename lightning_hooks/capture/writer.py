@@ -7,17 +7,61 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.capture._items import FLOATS, STORED, Item, floating
-from lightning_hooks.capture._safetensors import need_safetensors
-from lightning_hooks.capture.index import FileRecord, IndexWriter, number_of
+from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, number_of
 from lightning_hooks.errors import RuleError
+
+FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# fmt: off
+STORED: Final = frozenset({
+    *FLOATS, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128, torch.bool,
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+})
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A collected tensor that is not on disk yet."""
+
+    name: str
+    call: int
+    step: int
+    stage: str
+    dataloader_idx: int
+    batch_idx: int
+    sample_indices: tuple[int, ...] | None
+    tensor: Tensor
+
+    def stored(self) -> Tensor:
+        """What the file holds: complex numbers as pairs [..., 2] of real ones, since it has no dtype for all of them."""
+        return torch.view_as_real(self.tensor) if self.tensor.is_complex() else self.tensor
+
+    def entry(self, rank: int, run: int, file: str, key: str) -> Entry:
+        """Its line in the index."""
+        return Entry(
+            name=self.name,
+            call=self.call,
+            step=self.step,
+            stage=self.stage,
+            rank=rank,
+            run=run,
+            dataloader_idx=self.dataloader_idx,
+            batch_idx=self.batch_idx,
+            shape=tuple(self.tensor.shape),
+            dtype=str(self.tensor.dtype).removeprefix("torch."),
+            sample_indices=self.sample_indices,
+            bytes=self.tensor.nbytes,
+            file=file,
+            key=key,
+        )
 
 
 class CaptureWriter:
@@ -31,14 +75,14 @@ class CaptureWriter:
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
     else: `add` and `end_batch` then do nothing, and `stopped` says why (None while it runs, `"closed"` after
-    `close`). Tensors of a kind that cannot be stored (sparse, quantized) are left out with one message for each name.
+    `close`). Tensors of a kind that cannot be stored (sparse, quantized) are skipped with one message for each name.
 
     Args:
         folder: where to write; made if it is not there.
         rank: of this process; each writes its own files.
-        batches_per_file: so many batches are held in memory at most, for each stage; 32 by default.
+        batches_per_file: how many batches are held in memory at most, for each stage; 32 by default.
         dtype: what floating tensors are cast to, `"float16"` or `torch.float16`, say; values beyond its range become
-            infinite. None, the default, keeps theirs. Integers, booleans, float8 and complex numbers are stored as they are.
+            infinite. None, the default, keeps theirs. Integers, booleans, float8 and complex numbers keep theirs.
         max_bytes: limit for the files of this rank in the folder, those of earlier runs included; no limit by default.
         on_problem: called with a sentence where something is not captured; a Python warning by default.
 
@@ -70,15 +114,15 @@ class CaptureWriter:
         self.folder = Path(folder)
         self.rank = rank
         self.batches_per_file = batches_per_file
-        self.dtype = floating(dtype)
+        self.dtype = _floating(dtype)
         self.max_bytes = max_bytes
         self.stopped: str | None = None
         self._on_problem = on_problem or _warn
         self._library = need_safetensors()
         self._temporary = self.folder / f".rank{rank}.tmp"
-        self._current: list[Item] = []
+        self._current: list[_Item] = []
         self._devices: set[torch.device] = set()
-        self._pending: dict[str, list[Item]] = {}
+        self._pending: dict[str, list[_Item]] = {}
         self._batches: dict[str, int] = {}
         self._calls: dict[tuple[str, str], int] = {}
         self._held = 0
@@ -91,7 +135,7 @@ class CaptureWriter:
             found = {path.name: path for path in self.folder.iterdir() if number_of(path.name, rank) is not None}
             self._number = max((number_of(name, rank) or 0 for name in found), default=-1) + 1
             for name in sorted(found.keys() - self._index.files):
-                self._take_up(found[name])
+                self._adopt(found[name])
             self.bytes_written = sum(path.stat().st_size for path in found.values())
         except OSError as error:
             raise RuleError(f"CaptureWriter.folder: cannot capture to {str(folder)!r}: {error}") from error
@@ -134,17 +178,17 @@ class CaptureWriter:
         dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
         size = tensor.numel() * dtype.itemsize
         if self.max_bytes is not None and self.bytes_written + self._held + size > self.max_bytes:
-            self._over = True  # what is held is written when the batch ends; a hook is no place for that
+            self._over = True  # what is held is written when the batch ends; not in a hook
             self._current.clear()
             return
         call = self._calls[stage, name] = self._calls.get((stage, name), -1) + 1
         samples = None if sample_indices is None else tuple(int(index) for index in sample_indices)
         copy = self._copy(tensor.detach(), dtype)
-        self._current.append(Item(name, call, step, stage, dataloader_idx, batch_idx, samples, copy))
+        self._current.append(_Item(name, call, step, stage, dataloader_idx, batch_idx, samples, copy))
         self._held += size
 
     def end_batch(self) -> None:
-        """Say that a batch is over: the calls are counted anew, and a file is written where enough batches are held."""
+        """Say that a batch is over: calls are counted from 0 again, and a file is written where enough batches are held."""
         self._calls.clear()
         if self.stopped is not None:
             return
@@ -193,7 +237,7 @@ class CaptureWriter:
             return
         file = f"{stage}-rank{self.rank}-{self._number:06}.safetensors"
         temporary = self._temporary / file
-        keys = [f"{place}:{item.name}" for place, item in enumerate(items)]
+        keys = [f"{position}:{item.name}" for position, item in enumerate(items)]
         entries = (item.entry(self.rank, self._index.run, file, key) for item, key in zip(items, keys, strict=True))
         record = FileRecord(file, self.rank, self._index.run, tuple(entries))
         tensors = {key: item.stored() for key, item in zip(keys, items, strict=True)}
@@ -214,7 +258,7 @@ class CaptureWriter:
             self._stop(f"{file} could not be written: {error}")
 
     def _stop(self, reason: str) -> None:
-        """End the capture with one message."""
+        """Stop the capture with one message."""
         if self.stopped is not None:
             return
         self.stopped = reason
@@ -228,9 +272,9 @@ class CaptureWriter:
             self._refused.add(name)
             self._on_problem(f"{name} is not captured: {tensor.dtype} of {tensor.layout} on {tensor.device} cannot be stored")
 
-    def _take_up(self, path: Path) -> None:
-        """Name in the index a whole file that a run left without a line when it was killed."""
-        # A file that is not ours, or not whole, stays as it is, unnamed.
+    def _adopt(self, path: Path) -> None:
+        """Add to the index a complete file whose line is missing because the run was killed."""
+        # A file that is not ours, or not whole, stays there, not in the index.
         with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
             with self._library.safe_open(path, framework="pt") as opened:
                 record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
@@ -246,7 +290,7 @@ class CaptureWriter:
             RuleError: an option is not possible.
         """
         cls._check("batches_per_file", batches_per_file, 1)
-        floating(dtype)
+        _floating(dtype)
         if max_bytes is not None:
             cls._check("max_bytes", max_bytes, 1)
 
@@ -254,6 +298,20 @@ class CaptureWriter:
     def _check(field: str, value: object, least: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise RuleError(f"CaptureWriter.{field} must be a whole number of at least {least}, got {value!r}")
+
+
+def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The dtype to cast to, from the option of the writer.
+
+    Raises:
+        RuleError: it is not one of `FLOATS`, nor the name of one.
+    """
+    names = {str(known).removeprefix("torch."): known for known in FLOATS}
+    if isinstance(dtype, str) and dtype.removeprefix("torch.") in names:
+        return names[dtype.removeprefix("torch.")]
+    if dtype is not None and (isinstance(dtype, str) or dtype not in FLOATS):
+        raise RuleError(f"CaptureWriter.dtype must be None, {', '.join(names)}, got {dtype!r}")
+    return dtype
 
 
 def _to_disk(path: Path) -> None:

@@ -17,7 +17,7 @@ from lightning_hooks.hooks import Gate, Handles
 from lightning_hooks.rules.patterns import Target
 
 if TYPE_CHECKING:
-    from lightning_hooks.hooks.traced_hooks import TracedSite
+    from lightning_hooks.hooks.traced import TracedSite
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
@@ -80,7 +80,7 @@ class CompiledHooks:
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
-        from lightning_hooks.hooks.traced_hooks import TracedSite  # defines operations, so only where they are needed
+        from lightning_hooks.hooks.traced import TracedSite  # defines operations, so only where they are needed
 
         parts = [part for p in participants if p.ever is not None for part in p.module_parts(p.ever)]
         for site in build_sites(self._inside_of(parts), set()):

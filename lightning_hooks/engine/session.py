@@ -24,8 +24,7 @@ from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks import OurHook
-from lightning_hooks.records.consumer import Publisher, StepConsumer, check_consumers
-from lightning_hooks.records.latest import Latest
+from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.rules.reading import as_rules

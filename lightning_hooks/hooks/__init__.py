@@ -1,11 +1,9 @@
-"""Where a tensor is seen: registering and removing hooks. Knows torch, neither statistics nor transforms."""
+"""Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
-from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.eager import is_recomputation
 from lightning_hooks.hooks.gradients import GradHook, Visitor
-from lightning_hooks.hooks.handles import Handles, OurHook, for_each
-from lightning_hooks.hooks.module_calls import is_recomputation
+from lightning_hooks.hooks.handles import Gate, Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
-from lightning_hooks.hooks.plain import plain_hooks
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 
 __all__ = [
@@ -20,5 +18,4 @@ __all__ = [
     "Visitor",
     "for_each",
     "is_recomputation",
-    "plain_hooks",
 ]

@@ -9,28 +9,23 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from lightning_hooks.hooks.gate import Gate
-from lightning_hooks.hooks.handles import OurHook
+from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.tree import tensors_in
 
 Visitor = Callable[[Tensor], Tensor | None]
 
 
 class GradHook(OurHook):
-    """A tensor hook that hands the gradient to visitors in order and returns what they made of it.
-
-    Args:
-        visitors: each sees the gradient as the former left it; None from a visitor leaves it unchanged.
-        gate: closed, the gradient passes unseen.
-    """
+    """A tensor hook: each visitor gets the gradient as the one before it returned it; None leaves it unchanged."""
 
     def __init__(self, visitors: Sequence[Visitor], gate: Gate) -> None:
         self.visitors = visitors
         self.gate = gate
 
     def __call__(self, grad: Tensor | None) -> Tensor | None:
-        """Called by autograd; the gradient is None where a consumer's backward returned none."""
-        if grad is None or not self.gate.open:
+        if grad is None or not self.gate.open:  # autograd passes None where an operation's backward returned none
             return None
         changed = False
         for visit in self.visitors:
@@ -44,12 +39,12 @@ class Contribution:
     """A module's own contribution to the gradient of one of its inputs.
 
     A tensor hook on the input would give the total over everything that reads it. So the nodes between the module's outputs
-    and the input are watched: those whose `next_functions` hold the input's gradient edge. Several of them (attention reads
+    and the input are hooked: those whose `next_functions` have the input's gradient edge. Several of them (attention reads
     its input three times) add up to one contribution.
 
     Args:
         edge: the input's gradient edge, taken before the module ran.
-        visit: receives the contribution, once a call and backward.
+        visit: gets the contribution, once per call and backward.
         gate: closed, nothing is seen.
     """
 
@@ -72,17 +67,17 @@ class Contribution:
         if not self.gate.open:
             return
         if self._missing == self._expected and self._expected > 1:
-            # Branches that this backward does not reach never arrive: the end of the backward settles the sum.
-            Variable._execution_engine.queue_callback(self._settle)
+            # Branches that this backward does not reach never arrive: at its end the sum is what there is.
+            Variable._execution_engine.queue_callback(self._finish)
         for position in positions:
             grad = grads[position] if position < len(grads) else None
             if grad is not None:
                 self._sum = grad if self._sum is None else self._sum + grad
         self._missing -= 1
         if self._missing == 0:
-            self._settle()
+            self._finish()
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         total, self._sum, self._missing = self._sum, None, self._expected
         if total is not None and self.gate.open:
             self.visit(total)
@@ -98,18 +93,12 @@ class _NodeHook(OurHook):
 
 
 def sequence_number() -> int:
-    """The number that the next node of the autograd graph will get: nodes below it were there before."""
+    """The number that the next node of the autograd graph will get: nodes with lower numbers were there before."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def contributions(tensors: Sequence[Tensor], visit: Visitor, gate: Gate) -> list[Contribution]:
-    """One pending contribution for each input that needs a gradient, made before the module runs.
-
-    Args:
-        tensors: the inputs; duplicates count once.
-        visit: receives each contribution.
-        gate: the gate of the model.
-    """
+    """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
     if not torch.is_grad_enabled():
         return []
     distinct = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
@@ -117,12 +106,12 @@ def contributions(tensors: Sequence[Tensor], visit: Visitor, gate: Gate) -> list
 
 
 def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: int) -> None:
-    """Find the nodes between the outputs and the inputs of a call, and watch them.
+    """Find the nodes between the outputs and the inputs of a call, and hook them.
 
     Args:
         pending: from `contributions`.
         outputs: the tensors that the module returned.
-        start: `sequence_number()` before the call: older nodes are not the module's and not searched.
+        start: `sequence_number()` before the call: older nodes are not the module's and are not searched.
     """
     by_edge: dict[tuple[Any, int], Contribution] = {(c.edge.node, c.edge.output_nr): c for c in pending}
     todo = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
@@ -145,20 +134,20 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
             contribution.watch(node, positions)
 
 
-def takes_gradient(key: Any, output: Tensor) -> bool:
-    """Whether the gradient of a tensor that a module returns as it was given is to be seen for this call.
+def takes_gradient(owner: Any, output: Tensor) -> bool:
+    """Whether to hook the gradient of a tensor that a module returns unchanged, for this call of the module.
 
     Activation checkpointing calls a module twice. A tensor that passes through both calls unchanged is the same one in the
     graph, or belongs to a graph from outside the checkpoint, and its gradient would count twice.
 
     Args:
-        key: who sees it; the node of the tensor holds it as long as the graph lives.
-        output: the tensor, which comes from a node of the graph.
+        owner: whose hook it is; the node of the tensor keeps it alive as long as the graph lives.
+        output: the tensor, which has a node.
     """
     if not torch.is_grad_enabled():  # the first call under a reentrant checkpoint
         return False
     node: Any = output.grad_fn
-    mark = (key, output.output_nr)
+    mark = (owner, output.output_nr)
     if mark in node.metadata:
         return False
     node.metadata[mark] = True
@@ -166,7 +155,44 @@ def takes_gradient(key: Any, output: Tensor) -> bool:
 
 
 def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a hook is to see the gradient of the result of a module, which comes from a node of the graph."""
+    """Whether a plain hook is to see the gradient of a result that has a node. Compiled hooks call this too."""
     if any(output is given for given in args):
         return takes_gradient(hook, output)
-    return torch.is_grad_enabled()  # else it was handed through in another way
+    return torch.is_grad_enabled()  # else it was passed through in another way
+
+
+class OutputGradients:
+    """Hooks the gradients of tensors that modules return.
+
+    Args:
+        step_handles: removes at the end of the step what may outlive it.
+    """
+
+    def __init__(self, step_handles: Handles) -> None:
+        self._step_handles = step_handles
+        self._owners = WeakTensorKeyDictionary()  # leaf of the graph: who has hooked it in this step
+
+    def hook(self, tensor: Tensor, hook: Callable[..., Any], owner: object, given: Any) -> None:
+        """Hook a tensor, at most once per step and owner where it is a leaf.
+
+        Args:
+            tensor: needs a gradient.
+            hook: of the tensor.
+            owner: the same object at every call of the module.
+            given: the arguments of the call.
+        """
+        if not tensor.is_leaf:
+            if not any(tensor is other for other in tensors_in(given)) or takes_gradient(owner, tensor):
+                tensor.register_hook(hook)
+            return
+        # A parameter or an input that is returned unchanged may outlive the step, so its hook is removed then.
+        owners = self._owners.setdefault(tensor, set())
+        if owner not in owners:
+            owners.add(owner)
+            if self not in self._step_handles:
+                self._step_handles.keep(self, key=self)
+            self._step_handles.keep(tensor.register_hook(hook))
+
+    def remove(self) -> None:
+        """Called when the step ends."""
+        self._owners.clear()

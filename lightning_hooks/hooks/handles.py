@@ -1,23 +1,50 @@
-"""One owner of all handles: everything registered here is removed here, once, whatever happens."""
+"""What every hook of the package shares: the gate that it asks, the owner of its handle, and what a copy of it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lightning_hooks import backends
+
+if TYPE_CHECKING:
+    from lightning_hooks.backends._native import Flag
+else:
+    Flag = getattr(backends.hooks().module, "Flag", object)
 
 T = TypeVar("T")
 
 
-class Removable(Protocol):
-    """What registering a hook returns."""
+class Gate(Flag):
+    """Flags that every hook of one model shares.
 
-    def remove(self) -> None:
-        """Take the hook away; harmless the second time."""
+    `open`: closed during the sanity check, in stages that nobody watches and between batches, and then a hook returns at once.
+    Compiled hooks read it without the interpreter.
+    `traced`: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
+    variant of a graph for each value.
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+        self.traced = False
+
+    def __reduce__(self) -> tuple[type[Gate], tuple[()]]:
+        """A copy is closed, and shared with nobody."""
+        return (Gate, ())
+
+    def shut(self) -> None:
+        self.open = self.traced = False
+
+
+class Removable(Protocol):
+    """What registering a hook returns; removing it twice is harmless."""
+
+    def remove(self) -> None: ...
 
 
 class Handles:
-    """A set of handles that is emptied as one.
+    """A set of handles that is emptied as one: everything registered here is removed here, once, whatever happens.
 
     Example:
         >>> from torch import nn
@@ -39,17 +66,16 @@ class Handles:
         return handle
 
     def __contains__(self, key: object) -> bool:
-        """Whether a handle is held under a key."""
         return key in self._keys
 
     def close(self) -> None:
-        """Remove every handle, also when removing one of them fails."""
+        """Remove every handle, also when removing one of them fails; then raise the first failure."""
         failed: BaseException | None = None
         again: list[Removable] = []
         while self._kept:  # one by one: after an interruption the next call goes on
             try:
                 self._kept[-1].remove()
-            except BaseException as error:  # an interruption too: the others must have their turn
+            except BaseException as error:  # an interruption too: the others are still removed
                 failed = failed or error
                 if not isinstance(error, Exception):
                     again.append(self._kept[-1])
@@ -60,25 +86,16 @@ class Handles:
             raise failed
 
     def __len__(self) -> int:
-        """How many handles are held."""
         return len(self._kept)
 
 
 def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
-    """Do something with every item, also when that fails for some.
-
-    Args:
-        action: what.
-        items: with what.
-
-    Raises:
-        BaseException: the first failure, once all is done.
-    """
+    """Do something with every item, also when that fails for some; then raise the first failure."""
     failed: BaseException | None = None
     for item in items:
         try:
             action(item)
-        except BaseException as error:  # an interruption too: the others must have their turn
+        except BaseException as error:  # an interruption too: the others still follow
             failed = failed or error
     if failed is not None:
         raise failed
@@ -87,20 +104,18 @@ def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
 class OurHook:
     """Base of every hook object of this package.
 
-    A copy or a pickle of a module made while it is hooked carries `nothing` of the standard library in its place: it works
-    alone, and can be read where this package is absent. Hooks of which there is one at every tap have slots: there may be
+    A copy or a pickle of a module made while it is hooked has `nothing` of the standard library in place of each hook: it works
+    alone, and can be read where this package is absent. Hooks of which there is one per row have `__slots__`: there may be
     thousands.
     """
 
     __slots__ = ()
-    __torch_unserializable__ = True  # torch writes no hooks of tensors, and is not to warn about ours
+    __torch_unserializable__ = True  # torch writes no hooks of tensors, and does not warn about these
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        """What a deep copy of a hooked module carries instead."""
         return nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What a pickle of a hooked module carries instead."""
         return (getattr, (nullcontext, nothing.__name__))
 
 

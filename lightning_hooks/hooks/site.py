@@ -1,4 +1,4 @@
-"""What happens at one module: what a hook of it has to do, in order."""
+"""Hook site: everything that happens at one module, in order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lightning_hooks.hooks.gradients import Visitor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorAction:
-    """One thing that looks at, or changes, one tensor of a module.
+    """Reads or changes the tensors in one part of the arguments or the result of a module.
 
     Args:
-        path: which part of the arguments or the result: "" for all of it, `[0]`, `.logits`.
+        path: which part: "" for all of it, `[0]`, `.logits`.
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
         absent: called at every call of the module with whether there is a tensor at the path, and with the arguments or the
@@ -32,7 +32,7 @@ class TensorAction:
 
 @dataclass(frozen=True, slots=True)
 class CallAction:
-    """Something that is handed the whole arguments, or the whole result, of a module.
+    """Gets the whole arguments, or the whole result, of a module.
 
     Args:
         visit: before the module `(module, args, kwargs)`, returning None or new `(args, kwargs)`; after it
@@ -44,16 +44,16 @@ class CallAction:
 
 @dataclass(slots=True)
 class HookSite:
-    """Everything that happens at one module, each part in the order in which it runs.
+    """A module with its actions, in the order in which they run.
 
     Args:
         module: where.
-        before: what sees or changes the arguments.
-        after: what sees or changes the result.
-        input_grad: what sees or changes the module's contribution to the gradient of its input.
-        output_grad: what sees or changes the gradient of the result, as it left `after`.
+        before: read or change the arguments.
+        after: read or change the result.
+        input_grad: read or change the module's contribution to the gradient of its input.
+        output_grad: read or change the gradient of the result, as it left `after`.
         node: called with the autograd node of each tensor of that result.
-        called: the ids of the modules that were called in the step, shared by all places.
+        called: takes the id of the module when it is called; one set for all sites, cleared at the end of a step.
     """
 
     module: nn.Module
@@ -66,8 +66,8 @@ class HookSite:
 
     @property
     def is_plain(self) -> bool:
-        """Whether at most one thing looks at the whole result, at most one at its gradient, and nothing else happens."""
-        looks = [isinstance(item, TensorAction) and not item.path and not item.changes for item in self.after]
-        grads = [not line.path for line in self.output_grad]
-        many = len(looks) > 1 or len(grads) > 1 or self.before or self.input_grad or self.node
-        return bool(looks or grads) and not many and all(looks) and all(grads)
+        """Whether at most one action reads the whole result, at most one the whole gradient of it, and there is no other."""
+        if self.before or self.input_grad or self.node or len(self.after) > 1 or len(self.output_grad) > 1:
+            return False
+        reads = all(isinstance(action, TensorAction) and not action.path and not action.changes for action in self.after)
+        return bool(self.after or self.output_grad) and reads and not any(action.path for action in self.output_grad)

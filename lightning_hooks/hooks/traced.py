@@ -1,9 +1,12 @@
-"""Taps inside compiled code: what the compiler sees of them are three operations that it cannot look into.
+"""The hooks of a module inside compiled code: registered once for as long as the run lasts, filled again for each step.
+
+A hook that comes or goes makes the compiler start again, and one that comes after the first trace is not even noticed. So these
+stay, and a flag says whether they are on: at most one more variant of each graph.
 
 Hooks on modules inside a compiled one are traced with it, so they may touch no Python state: no lists, no counters, not even
-an integer of their own, which would mean one graph for each of a hundred equal blocks. All that a traced hook holds is a
-tensor with a number in it, its mark, and a flag that all hooks of a model share. The operations read the number when the
-graph runs, and call the visitors that stand behind it: the same ones as in eager mode.
+an integer of their own, which would mean one graph for each of a hundred equal blocks. All that a traced hook has is a tensor
+with a number in it, its mark, and a flag that all hooks of a model share. What the compiler sees are three operations that it
+cannot look into. They read the number when the graph runs, and call the visitors behind it: the same ones as in eager mode.
 
 A gradient is seen in the backward of an identity function. Its node also has the mark's probe as an input, so that the
 compiler does not drop an operation whose result nobody needs.
@@ -18,9 +21,16 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+import torch._dynamo
+from torch import Tensor, nn
 
-from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.eager import EagerHooks, is_recomputation
+from lightning_hooks.hooks.gradients import OutputGradients, Visitor
+from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.site import HookSite, TensorAction
+from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
+
+_LISTS = ("before", "after", "input_grad", "output_grad")
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `look` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
@@ -34,27 +44,27 @@ _MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
 
 @dataclass(eq=False)
 class Mark:
-    """One place in compiled code.
+    """What the number in a traced graph stands for: one list of actions at one site.
 
     Args:
         gate: of the model; closed, nothing is seen.
         called: told that the module was called.
-        visitors: called with each tensor that passes, in order; they may change from step to step.
+        visitors: called with each tensor that passes, in order; they may be others in the next step.
+        changes: whether one of them may replace the tensor, in any step.
     """
 
     gate: Gate
     called: Callable[[], None]
-    visitors: list[Callable[[Tensor], Tensor | None]] = field(default_factory=list)
+    visitors: list[Visitor] = field(default_factory=list)
+    changes: bool = False
 
     def __post_init__(self) -> None:
-        """Take a number."""
         number = next(_NUMBERS)
         _MARKS[number] = self
         self.tensor = torch.tensor(number)
         self.probe = torch.zeros(1, requires_grad=True)
 
     def visit(self, tensor: Tensor) -> Tensor:
-        """Show a tensor to the visitors; what they make of it."""
         self.called()
         for visit in self.visitors:
             changed = visit(tensor)
@@ -67,14 +77,13 @@ class Seen(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probe: Tensor, mark: Tensor, changes: bool) -> Tensor:
-        """A copy: a view would break modules that work in place on what they are given."""
         ctx.save_for_backward(mark)
         ctx.changes = changes
-        return x.clone()
+        return x.clone()  # a view would break modules that work in place on what they are given
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
-        """The gradient, and for the probe a number that nobody reads."""
+        # For the probe a number that nobody reads.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
             grad = torch.ops.lightning_hooks.change_back(grad, mark)
@@ -87,28 +96,143 @@ def _found(mark: Tensor) -> Mark | None:
     return found if found is not None and found.gate.open else None
 
 
-def _look(x: Tensor, mark: Tensor) -> None:
+def _op_look(x: Tensor, mark: Tensor) -> None:
     found = _found(mark)
-    if found is not None and torch._C._current_graph_task_id() == -1:  # not computed again by activation checkpointing
+    if found is not None and not is_recomputation():
         found.visit(x)
 
 
-def _look_back(grad: Tensor, mark: Tensor) -> Tensor:
+def _op_look_back(grad: Tensor, mark: Tensor) -> Tensor:
     found = _found(mark)
     if found is not None:
         found.visit(grad)
     return torch.zeros(1)
 
 
-def _change_back(grad: Tensor, mark: Tensor) -> Tensor:
+def _op_change_back(grad: Tensor, mark: Tensor) -> Tensor:
     found = _found(mark)
     result = grad if found is None else found.visit(grad)
     return torch.empty_like(grad).copy_(result)  # with the strides that the compiler was promised
 
 
-_LIBRARY.impl("look", _look, "CompositeExplicitAutograd")
-_LIBRARY.impl("look_back", _look_back, "CompositeExplicitAutograd")
-_LIBRARY.impl("change_back", _change_back, "CompositeExplicitAutograd")
+_LIBRARY.impl("look", _op_look, "CompositeExplicitAutograd")
+_LIBRARY.impl("look_back", _op_look_back, "CompositeExplicitAutograd")
+_LIBRARY.impl("change_back", _op_change_back, "CompositeExplicitAutograd")
 torch.library.register_fake("lightning_hooks::look", lambda x, mark: None)
 torch.library.register_fake("lightning_hooks::look_back", lambda grad, mark: torch.zeros(1, device=mark.device))
 torch.library.register_fake("lightning_hooks::change_back", lambda grad, mark: torch.empty_like(grad))
+
+
+class TracedSite:
+    """A site inside compiled code.
+
+    Args:
+        site: with every action of any step.
+        gate: of the model.
+        step_handles: for what is hooked where the module runs uncompiled after all.
+    """
+
+    def __init__(self, site: HookSite, gate: Gate, step_handles: Handles) -> None:
+        self.module = site.module
+        self.gate = gate
+        self._eager = EagerHooks(HookSite(site.module), gate, step_handles, OutputGradients(step_handles))
+        self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
+        for name, marks in self._marks.items():
+            for action in getattr(site, name):
+                assert isinstance(action, TensorAction)  # what sees arguments as a whole is refused in compiled code
+                mark = marks.setdefault(action.path, Mark(gate, self._was_called))
+                mark.changes = mark.changes or action.changes
+
+    def register(self, handles: Handles) -> None:
+        marks, eager = self._marks, self._eager
+        if marks["before"] or marks["input_grad"]:
+            before = _TracedPreHook(self.gate, eager.pre_hook, marks["before"], marks["input_grad"])
+            handles.keep(self.module.register_forward_pre_hook(before, with_kwargs=True))
+        if marks["after"] or marks["output_grad"] or marks["input_grad"]:
+            after = _TracedForwardHook(self.gate, eager.forward_hook, marks["after"], marks["output_grad"])
+            handles.keep(self.module.register_forward_hook(after, with_kwargs=True))
+
+    def fill(self, site: HookSite | None) -> None:
+        """Take the actions of the steps to come; None for no action."""
+        site = HookSite(self.module) if site is None else site
+        self._eager.site = site
+        for name, marks in self._marks.items():
+            for path, mark in marks.items():
+                mark.visitors = [action.visit for action in getattr(site, name) if action.path == path]
+
+    def _was_called(self) -> None:
+        self._eager.site.called.add(id(self.module))
+
+
+class _TracedHook(OurHook):
+    """What both hooks of a traced module have; of a mark the compiler sees its two tensors only.
+
+    Args:
+        gate: of the model.
+        eager: called where the module runs uncompiled.
+        looks: by path, the marks of tensors that are read in the forward pass.
+        grads: by path, the marks of tensors whose gradient is read or changed.
+    """
+
+    def __init__(self, gate: Gate, eager: Callable[..., Any], looks: dict[str, Mark], grads: dict[str, Mark]) -> None:
+        self.gate = gate
+        self.eager = torch.compiler.disable(eager)
+        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks.items()]
+        self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
+        self._keep = (looks, grads)  # a graph has only their numbers
+
+
+class _TracedPreHook(_TracedHook):
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.gate.traced:
+            return None
+        if not torch.compiler.is_compiling():
+            return self.eager(module, args, kwargs)
+        given: Any = (args, kwargs)
+        for steps, mark, probe, changes in self.grads:
+            given = _seen(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes)
+        for steps, mark in self.looks:
+            _look(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark)
+        return given if self.grads else None
+
+
+class _TracedForwardHook(_TracedHook):
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if not self.gate.traced:
+            return None
+        if not torch.compiler.is_compiling():
+            return self.eager(module, args, kwargs, output)
+        for steps, mark in self.looks:
+            _look(part_at(output, steps), mark)
+        for steps, mark, probe, changes in self.grads:
+            output = _seen(output, part_at(output, steps), mark, probe, changes)
+        return output if self.grads else None
+
+
+# They are traced as part of a graph. Alone, as the hooks of a compiled module itself may run, they get no graph.
+for _hook in (_TracedPreHook, _TracedForwardHook):
+    torch._dynamo.eval_frame.skip_code(_hook.__call__.__code__)
+
+
+def _look(part: Any, mark: Tensor) -> None:
+    for tensor in tensors_in(part):
+        if is_measured(tensor):
+            torch.ops.lightning_hooks.look(tensor.detach(), mark)
+
+
+def _seen(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:
+    """The tree with each tensor of the part behind a node of its own."""
+    wanted = list(tensors_in(part))
+    done: list[tuple[Tensor, Tensor]] = []
+
+    def through(tensor: Tensor) -> Tensor:
+        if not is_measured(tensor) or not tensor.requires_grad or not any(tensor is one for one in wanted):
+            return tensor
+        for old, new in done:  # one tensor given twice stays one
+            if old is tensor:
+                return new
+        result: Tensor = Seen.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]
+        done.append((tensor, result))
+        return result
+
+    return map_tensors(through, tree)

@@ -19,9 +19,6 @@ _SHOWN = 10
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """Every tensor of a nest of tuples, lists, mappings and dataclasses, in order.
 
-    Args:
-        tree: anything; what is no tensor and no container is passed over.
-
     Example:
         >>> import torch
         >>> len(list(tensors_in({"a": torch.ones(1), "b": (torch.ones(2), 3)})))
@@ -42,12 +39,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same nest with every tensor replaced.
-
-    Args:
-        change: tensor to tensor.
-        tree: anything.
-    """
+    """The same nest with every tensor replaced."""
     if isinstance(tree, Tensor):
         return change(tree)
 
@@ -65,11 +57,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def part_of(tree: Any, path: str) -> Any:
-    """The part of a nest that a path names; an empty tuple where there is none.
-
-    Args:
-        tree: the result of a module, or for arguments an `Arguments`.
-        path: `[0]`, `.logits`, or several of these.
+    """The part of a nest at a path such as `.a[1]`; an empty tuple where there is none.
 
     Example:
         >>> part_of({"a": [1, 2]}, ".a[1]")
@@ -152,7 +140,7 @@ def _named(tree: Any, name: str) -> Any:
 
 
 def is_measured(tensor: Tensor) -> bool:
-    """Whether a tensor of a module is looked at: floating and complex ones are, integers and booleans are not."""
+    """Whether a tensor of a module is measured: floating and complex ones are, integers and booleans are not."""
     if type(tensor) is Tensor or torch.compiler.is_compiling():
         return tensor.is_floating_point() or tensor.is_complex()
     with torch._C.DisableTorchFunctionSubclass():  # a subclass may refuse even that

@@ -1,7 +1,7 @@
-"""Registrations for a user's own hooks that only torch itself can place.
+"""Registrations for a user's own hooks of the kinds that only torch itself can call.
 
 Full backward hooks are used here and nowhere else: torch puts an identity node before and after the module for them, which
-forbids in-place operations on what passes. Who asks for one by name gets it.
+forbids in-place operations on what passes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.hooks.gate import Gate
-from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 
 
 class _Gated(OurHook):
@@ -34,12 +33,7 @@ def register_backward(
     """A full backward hook, or pre-hook.
 
     Args:
-        module: where.
         run: `(module, grad_output, like=)` before the module's backward, `(module, grad_input, grad_output, like=)` after it.
-        gate: closed, it does not run.
-        handles: takes over the handle.
-        before: whether it is a pre-hook.
-        prepend: whether it goes before the others.
     """
 
     def pre(module: nn.Module, grad_output: Any) -> Any:
@@ -55,17 +49,13 @@ def register_backward(
 
 
 def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
-    """A hook before all that are on a module, also those of others.
+    """A forward hook or pre-hook before all others on a module.
 
     Args:
-        module: where.
         run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
-        gate: closed, it does not run.
-        handles: takes over the handle.
-        before: whether it runs before the module.
     """
-    place = module.register_forward_pre_hook if before else module.register_forward_hook
-    handles.keep(place(_Gated(run, gate), prepend=True, with_kwargs=True))
+    register = module.register_forward_pre_hook if before else module.register_forward_hook
+    handles.keep(register(_Gated(run, gate), prepend=True, with_kwargs=True))
 
 
 def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
@@ -90,10 +80,7 @@ def register_saved(
     """A pair (pack, unpack) for what autograd saves inside the module's forward.
 
     Args:
-        module: where.
         pair: what autograd calls; unpacking may come after the rules are gone.
-        gate: closed, nothing is packed.
-        handles: takes over the handles.
         wanted: asked at every call of the module.
     """
     entered: list[Any] = []

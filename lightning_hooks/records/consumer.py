@@ -1,4 +1,4 @@
-"""Consumer: whoever reads step views. A publisher gives each view to all of them, in order."""
+"""Consumer: whoever reads step views. The publisher gives each view to all of them, in order; `Latest` keeps the last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ class StepConsumer(Protocol):
 
 
 def check_consumers(consumers: Any) -> list[StepConsumer]:
-    """The consumers of an argument.
-
-    Args:
-        consumers: a sequence of them, or None.
-
-    Raises:
-        RuleError: one of them is none.
-    """
+    """The consumers that a user passed, as a list; a `RuleError` where one of them is none."""
     if consumers is None:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, str):
@@ -76,33 +70,17 @@ def check_consumers(consumers: Any) -> list[StepConsumer]:
 
 
 class Publisher:
-    """Gives step views to consumers.
-
-    Args:
-        consumers: in the order in which they are called. None of them knows another.
-    """
+    """Gives step views to consumers in their order; none of them knows another."""
 
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
         self._consumers = list(consumers)
 
     def start(self, plan: Plan) -> None:
-        """Tell every consumer what is watched.
-
-        Args:
-            plan: of the monitor.
-        """
         for consumer in self._consumers:
             consumer.start(plan)
 
     def publish(self, view: StepView) -> None:
-        """Give a view to every consumer, also where an earlier one fails.
-
-        Args:
-            view: of the step that has ended.
-
-        Raises:
-            Exception: the first that a consumer raised, when all have the view.
-        """
+        """Give a view to every consumer, also where an earlier one fails; then raise the first error."""
         failures: list[Exception] = []
         for consumer in self._consumers:
             try:
@@ -113,11 +91,7 @@ class Publisher:
             raise failures[0]
 
     def close(self, error: BaseException | None) -> None:
-        """Close every consumer, once; one that fails is named in a warning.
-
-        Args:
-            error: that ended the run, or None.
-        """
+        """Close every consumer, once; one that fails is named in a warning."""
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
             try:
@@ -125,3 +99,25 @@ class Publisher:
             except Exception as failure:
                 shown = f"{type(failure).__name__}: {failure}"
                 warnings.warn(f"{type(consumer).__name__} failed when it was closed: {shown}", stacklevel=2)
+
+
+class Latest(StepConsumer):
+    """Keeps the last view of each stage, for `StatsMonitor.latest` and `instrument(…).record`."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.views: dict[str, StepView] = {}
+        self._prefix = prefix
+        self._layouts: dict[str, Layout] = {}  # of the last view of each stage
+
+    def consume(self, view: StepView) -> None:
+        self.views[view.stage] = view
+
+    def values(self) -> dict[str, float]:
+        """Every measured row and the global numbers of the last views, by tag."""
+        out: dict[str, float] = {}
+        for stage, view in self.views.items():
+            layout = self._layouts.get(stage)
+            if layout is None or layout.rows is not view.rows or layout.due != view.due:
+                layout = self._layouts[stage] = Layout(view.rows, view.due, view.stage, self._prefix)
+            out.update(layout.fill(view).scalars)
+        return out

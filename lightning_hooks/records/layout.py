@@ -1,11 +1,11 @@
-"""What a step writes when the same schedules are due: prepared once, filled at every step in a few vector operations."""
+"""The layout of what a step writes: prepared once for a set of due schedules, filled at every step by vector operations."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,13 @@ class Head(NamedTuple):
         tensor: `grad`, `output[0]` …
         stat: `norm`, `p99`, or `count`.
         names: dotted names of the rows; the same object at every step with the same rows.
-        place: of the values.
+        span: of the values.
     """
 
     tensor: str
     stat: str
     names: tuple[str, ...]
-    place: slice
+    span: slice
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class LogEntry:
     drawn_tags: Sequence[str] = ()
     drawn: Array = field(default_factory=lambda: np.empty((0, len(BUCKET_LIMITS))))
     wall_time: float = 0.0
-    bucket_limits: Array = field(default_factory=lambda: BUCKET_LIMITS, repr=False)
+    bucket_limits: ClassVar[Array] = BUCKET_LIMITS
 
     @property
     def series(self) -> list[Series]:
         """The table form."""
-        return [Series(*head[:3], self.values[head.place], self.measured[head.place]) for head in self.heads]
+        return [Series(*head[:3], self.values[head.span], self.measured[head.span]) for head in self.heads]
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -123,6 +123,22 @@ def _columns(index: RowIndex, due: Due) -> tuple[list[_Column], list[_Column]]:
     return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]
 
 
+class _Merged(NamedTuple):
+    """One scalar of rows that are merged along the module tree.
+
+    Args:
+        tag: without prefix.
+        stat: `norm`, `ratio` …
+        row: index of the union of rows, after all rows.
+        below: for a ratio, that of the union of their parameters; else as `row`.
+    """
+
+    tag: str
+    stat: str
+    row: int
+    below: int
+
+
 class Layout:
     """The columns of one set of due schedules, and the unions of rows that are written with them.
 
@@ -152,39 +168,38 @@ class Layout:
         drawn = [column for column in members if column.stat == "histogram"]
         self._drawn_tags = tuple(f"{self.prefix}{column.tensor}_histogram/{name}" for column in drawn for name in column.names)
         self._drawn_rows = _joined(column.rows for column in drawn)
-        self.columns = [column for column in members if column.stat != "histogram"]
-        self.scalars = sum(len(column.names) for column in self.columns)
+        self.columns = columns = [column for column in members if column.stat != "histogram"]
+        self.scalars = sum(len(column.names) for column in columns)
         self.depth: int | None = None
-        self._unions: list[Indices] = []
-        self._roll_up(max_scalars, {*pinned})
-        merges = RowUnions(self._unions)
-        del self._unions  # thousands of numbers, which the merges have too
-        stats = tuple(dict.fromkeys(column.stat for column in members if column.stat in STATISTICS))
-        place = {stat: i for i, stat in enumerate(stats)}
+        self._full: list[
+            tuple[int, Indices, list[str]]
+        ] = []  # where rows are merged: column, its rows that are not, their tags
+        self._merged: list[_Merged] = []
+        unions: list[Indices] = []
+        if max_scalars is not None and self.scalars > max_scalars:
+            unions = self._roll_up(columns, max_scalars, {*pinned})
+        self._merged_tags = tuple(each.tag for each in self._merged)
+        self._merged_ratios = [i for i, each in enumerate(self._merged) if each.stat == "ratio"]
+        merges = RowUnions(unions)
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
+        stats = tuple(dict.fromkeys(column.stat for column in members if column.stat in STATISTICS))
+        position = {stat: i for i, stat in enumerate(stats)}
         self._width = len(rows) + len(merges)
-        every = [*self.columns, *counts]
+        every = [*columns, *counts]
         ends = np.cumsum([len(column.rows) for column in every], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every, ends, strict=True))
-        each_merged = zip(self._merged_stats, self._merged_rows, strict=True)
-        merged = [place.get(stat, 0) * self._width + row for stat, row in each_merged]
-        self._merged_ratios = [i for i, stat in enumerate(self._merged_stats) if stat == "ratio"]
         self._end = ends[-1] if ends else 0
-        wanted = np.empty(self._end + len(merged), dtype=np.int32)
+        wanted = np.empty(self._end + len(self._merged), dtype=np.int32)
         for column, head in zip(every, self.heads, strict=True):
-            stat = len(stats) if column.stat == "count" else place.get(column.stat, len(stats))
-            np.add(column.rows, stat * self._width, out=wanted[head.place], casting="same_kind")
-        wanted[self._end :] = merged
+            stat = len(stats) if column.stat == "count" else position.get(column.stat, len(stats))
+            np.add(column.rows, stat * self._width, out=wanted[head.span], casting="same_kind")
+        wanted[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
         self._statistics = RowStatistics(stats, merges, wanted)
         self._all_there = np.broadcast_to(np.True_, len(wanted))
-        self._others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
+        self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
     def fill(self, view: StepView) -> LogEntry:
-        """What a step writes.
-
-        Args:
-            view: of a step at which these schedules were due.
-        """
+        """What a step writes, at which these schedules were due."""
         derived = self._statistics(view.moments)
         taken = derived.taken
         there: NDArray[np.bool_] = self._all_there  # of most steps everything was measured
@@ -194,17 +209,17 @@ class Layout:
         if self._others:
             measured = measured.copy()
         for column, head in self._others:
-            found = values[head.place] = view.values(column.stat, column.rows)
+            found = values[head.span] = view.values(column.stat, column.rows)
             if column.stat in PAIR_STATS:  # needs a second gradient
-                measured[head.place] &= ~np.isnan(found)
+                measured[head.span] &= ~np.isnan(found)
         merged = None
         if self.depth is not None:
             numbers = taken[self._end :]
             if self._merged_ratios:
                 norms = derived.norms()
                 for i in self._merged_ratios:
-                    numbers[i] = ratio_of_norms(norms[[self._merged_rows[i]]], norms[[self._merged_below[i]]])[0]
-            merged = self._merge(values, measured, numbers, there[self._end :], derived.complete)
+                    numbers[i] = ratio_of_norms(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
+            merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
         drawn_tags, drawn_rows = self._drawn_tags, self._drawn_rows
         if drawn_tags and not derived.complete:
             drawn = derived.measured[drawn_rows]
@@ -222,53 +237,42 @@ class Layout:
             wall_time=view.wall_time,
         )
 
-    def _merge(
+    def _with_full(
         self, values: Array, measured: NDArray[np.bool_], numbers: Array, there: NDArray[np.bool_], complete: bool
     ) -> tuple[tuple[str, ...], Array]:
-        """The scalars where rows are merged, with those that stay in full."""
-        if complete and not self._pinned:
+        """The scalars of merged rows, with those that stay in full; the same tuple of tags where everything was measured."""
+        if complete and not self._full:
             return self._merged_tags, numbers
         out = dict(itertools.compress(zip(self._merged_tags, numbers.tolist(), strict=True), there.tolist()))
-        for number, kept, tags in self._pinned:
-            place = self.heads[number].place
-            found = zip(tags, values[place].take(kept).tolist(), strict=True)
-            out.update(itertools.compress(found, measured[place].take(kept).tolist()))
+        for number, kept, tags in self._full:
+            span = self.heads[number].span
+            found = zip(tags, values[span].take(kept).tolist(), strict=True)
+            out.update(itertools.compress(found, measured[span].take(kept).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
 
-    def _union(self, rows: Indices) -> int:
-        self._unions.append(rows)
-        return len(self.rows) + len(self._unions) - 1
-
-    def _roll_up(self, max_scalars: int | None, pinned: set[str]) -> None:
-        self._pinned: list[tuple[int, Indices, list[str]]] = []
-        self._merged_tags: tuple[str, ...] = ()
-        self._merged_stats: list[str] = []
-        self._merged_rows: list[int] = []
-        self._merged_below: list[int] = []
-        if max_scalars is None or self.scalars <= max_scalars:
-            return
+    def _roll_up(self, columns: list[_Column], max_scalars: int, pinned: set[str]) -> list[Indices]:
+        """Merge rows along the module tree, except pinned ones and those of groups; returns the unions of rows."""
         index = self.rows
         full = pinned | {index.names[row] for row in index.members}
-        for number, column in enumerate(self.columns):
+        for number, column in enumerate(columns):
             kept = [i for i, name in enumerate(column.names) if name in full]
             if kept:
                 tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
-                self._pinned.append((number, np.array(kept, dtype=np.intp), tags))
-        fixed = sum(len(tags) for _, _, tags in self._pinned)
+                self._full.append((number, np.array(kept, dtype=np.intp), tags))
+        fixed = sum(len(tags) for _, _, tags in self._full)
         written = [(each, stats) for each in index.alike if (stats := requested(each.requests, self.due))]
         labels = [Labels(each.tensor, stats, [index.names[row] for row in each.rows]) for each, stats in written]
         indices = _joined(each.rows for each, _ in written)
         rollup = RollUp(labels, max(max_scalars - fixed, 0))
         self.depth = rollup.depth
-        tags_of: list[str] = []
+        unions: list[Indices] = []
         for block in rollup.blocks:
             members = np.sort(indices[block.members])
-            union = below = self._union(members)
+            unions.append(members)
+            row = below = len(index) + len(unions) - 1
             if "ratio" in block.stats:
-                below = self._union(np.array([index.param_row_of.get(row, row) for row in members.tolist()]))
+                unions.append(np.array([index.param_row_of.get(member, member) for member in members.tolist()]))
+                below = row + 1
             for stat in block.stats:
-                tags_of.append(f"{block.tensor}_{stat}/{block.name}")
-                self._merged_stats.append(stat)
-                self._merged_rows.append(union)
-                self._merged_below.append(below)
-        self._merged_tags = tuple(tags_of)
+                self._merged.append(_Merged(f"{block.tensor}_{stat}/{block.name}", stat, row, below))
+        return unions

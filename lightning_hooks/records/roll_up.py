@@ -1,4 +1,4 @@
-"""When there are more scalars than anybody can browse: rows merged exactly along the module tree."""
+"""Roll-up: rows merged exactly along the module tree, where there are more scalars than the limit."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class RollUp:
 
     Args:
         labels: every row that is written as scalars.
-        room: how many scalars there may be.
+        limit: how many scalars there may be.
 
     Example:
         >>> labels = Labels("grad", ("norm",), [f"layers.{i}.weight" for i in range(10)])
-        >>> RollUp([labels], room=5).depth
+        >>> RollUp([labels], limit=5).depth
         1
     """
 
-    def __init__(self, labels: Sequence[Labels], room: int) -> None:
+    def __init__(self, labels: Sequence[Labels], limit: int) -> None:
         deepest = max((name.count(".") + 1 for each in labels for name in each.names), default=0)
         self.depth = 0
         # Each level divides the blocks of the one above, so the first that does not fit ends the search.
-        while self.depth < deepest and _fits(labels, self.depth + 1, room):
+        while self.depth < deepest and _fits(labels, self.depth + 1, limit):
             self.depth += 1
         found: dict[tuple[str, str], Block] = {}
         position = 0
@@ -88,14 +88,14 @@ class RollUp:
         self.blocks = list(found.values())
 
 
-def _fits(labels: Sequence[Labels], depth: int, room: int) -> bool:
+def _fits(labels: Sequence[Labels], depth: int, limit: int) -> bool:
     tags: set[tuple[str, str, str]] = set()
     for each in labels:
         stats = _mergeable(each.stats)
         for name in each.names:
             block = block_of(name, depth)
             tags.update((each.tensor, stat, block) for stat in stats)
-            if len(tags) > room:  # of ten thousand rows there may be a hundred thousand
+            if len(tags) > limit:  # of ten thousand rows there may be a hundred thousand
                 return False
     return True
 

@@ -23,12 +23,7 @@ Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 
 @lru_cache(maxsize=1024)
 def requested(requests: Requests, due: Due) -> tuple[str, ...]:
-    """The statistics that are written when these schedules are due, each once.
-
-    Args:
-        requests: of a row.
-        due: the schedules.
-    """
+    """The statistics that are written when these schedules are due, each once."""
     return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in due for stat in stats))
 
 
@@ -80,14 +75,14 @@ class RowIndex:
         self.alike: tuple[Alike, ...] = ()
         self.groups: tuple[Alike, ...] = ()
         self.param_row_of: Mapping[int, int] = {}
-        self.histogram_slots: Mapping[int, int] = {}
+        self.histogram_index: Mapping[int, int] = {}  # row: where its histogram is among those of a view
         self.pair_rows: tuple[int, ...] = ()
         self.magnitudes = False
         if plan is not None:
             self.alike = tuple(Alike(first.tensor, first.requests, indices) for first, indices in plan.rows.alike())
             self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
             self.param_row_of = dict(plan.param_row_of)
-            self.histogram_slots = {row: slot for slot, row in enumerate(plan.histogram_rows)}
+            self.histogram_index = {row: i for i, row in enumerate(plan.histogram_rows)}
             self.pair_rows = plan.pair_rows
             self.magnitudes = plan.needs_magnitudes
         self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
@@ -96,11 +91,7 @@ class RowIndex:
         return len(self.names)
 
     def of(self, tensor: str) -> tuple[Indices, tuple[str, ...]]:
-        """The indices and the names of all rows and groups of a tensor; the same objects at every call.
-
-        Args:
-            tensor: as a rule wrote it.
-        """
+        """The indices and the names of all rows and groups of a tensor; the same objects at every call."""
         if tensor not in self._of:
             indices = np.flatnonzero(np.array([each == tensor for each in self.tensors], dtype=np.bool_))
             indices.flags.writeable = False
@@ -108,19 +99,11 @@ class RowIndex:
         return self._of[tensor]
 
     def ran_in(self, rows: list[int]) -> None:
-        """Take the order of execution, once: rows that are not in it follow in the order of their definition.
-
-        Args:
-            rows: of modules, in the order in which they were measured; one may be there several times.
-        """
+        """Take the order of execution of modules, once; a row may be in it several times, and rows that are not follow."""
         self.order = tuple(dict.fromkeys((*rows, *self.order)))
 
     def rows_with(self, wanted: Callable[[str], bool]) -> Indices:
-        """The rows, without groups, of which a statistic is asked, or of whose group it is.
-
-        Args:
-            wanted: whether a statistic is meant.
-        """
+        """The rows, without groups, for which or for whose group such a statistic is requested."""
         found: set[int] = set()
         for alike in (*self.alike, *self.groups):
             if any(wanted(stat) for _, stats in alike.requests for stat in stats):

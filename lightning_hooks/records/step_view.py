@@ -41,11 +41,7 @@ class Series(NamedTuple):
 
 
 def squares(moments: Array) -> Array:
-    """The sum of squares of every row.
-
-    Args:
-        moments: float64 [rows, 9].
-    """
+    """The sum of squares of every row, float64 [rows], from moments [rows, 9]."""
     with np.errstate(invalid="ignore"):
         square: Array = moments[:, M2] + moments[:, COUNT] * np.square(moments[:, MEAN])
         return square
@@ -104,6 +100,10 @@ class StepView:
             tensor: as a rule wrote it: `grad`, `output[0]`.
             stat: a statistic, `count`, or the name of one of your own.
 
+        Returns:
+            Names, float64 values [n] and bool `measured` [n] of the n rows and groups of this tensor, in the order of the row
+            index.
+
         Raises:
             RuleError: no row is of this tensor, or what the statistic is made of was not measured.
         """
@@ -121,7 +121,10 @@ class StepView:
 
         Args:
             stat: as in `stat`.
-            rows: their indices.
+            rows: their indices, int [n].
+
+        Returns:
+            float64 [n].
 
         Raises:
             RuleError: what the statistic is made of was not measured.
@@ -145,20 +148,23 @@ class StepView:
         return np.array([self.users.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
 
     def histogram(self, rows: Indices) -> Array:
-        """The counts of log2 buckets [rows, buckets] of some rows; their edges are `stats.histogram.bucket_edges()`.
+        """The counts of log2 buckets of some rows; their edges are `lightning_hooks.stats.histogram.bucket_edges()`.
 
         Args:
-            rows: their indices.
+            rows: their indices, int [n].
+
+        Returns:
+            float64 [n, buckets]; of a group the sum over its members.
 
         Raises:
             RuleError: one of them keeps none.
         """
-        slots, members = self.rows.histogram_slots, self.rows.members
+        index, members = self.rows.histogram_index, self.rows.members
         try:
             if not members:
-                kept: Array = self.histograms[[slots[row] for row in rows.tolist()]]
+                kept: Array = self.histograms[[index[row] for row in rows.tolist()]]
                 return kept
-            parts = [[slots[each] for each in members.get(row, (row,))] for row in rows.tolist()]
+            parts = [[index[each] for each in members.get(row, (row,))] for row in rows.tolist()]
         except KeyError as error:
             row = int(error.args[0])
             raise RuleError(

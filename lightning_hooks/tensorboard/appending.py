@@ -1,10 +1,10 @@
 """Serialized events into the event file of the logger: each is in the file when the call that writes it returns.
 
 The public way is `add_event` and `flush`. TensorBoard then computes the checksum of a record in pure Python, about 0.2 µs a
-byte under the interpreter lock: 5 ms for a step of 27 kB, against 0.05 ms here. So where the logger's file is a local one, what
-waits in its queue is flushed by the public `flush`, and the record, with a checksum that takes microseconds, is written through
+byte under the interpreter lock: 5 ms for a step of 27 kB, against 0.05 ms here. So where the logger's file is a local one and
+the compiled part is there, what waits in the logger's queue is flushed by the public `flush`, and the record is written through
 the file object that the logger itself writes to. That object has a private name; where it is not found, or is of another kind,
-the public way serves.
+the public way is the fallback.
 
 Another thread may log at the same time. No lock is needed: the file object opens the file to append, writes one record in one
 call and closes it, so records lie one after the other in some order; those of one thread in the order of its calls.
@@ -19,23 +19,20 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.io.gfile import GFile, LocalFileSystem
 
-from lightning_hooks.tensorboard import checksum
+from lightning_hooks import backends
 
 Append = Callable[[bytes], None]
 """Appends a serialized event."""
 
 
 def appender(file_writer: Any) -> Append:
-    """A function that appends serialized events to a file.
-
-    Args:
-        file_writer: of a `SummaryWriter`, open.
-    """
+    """A function that appends serialized events to the file of a `SummaryWriter`'s file writer."""
+    kernel = backends.events().module
     events = getattr(file_writer, "event_writer", None)
     file = getattr(events, "_general_file_writer", None)
-    # `write_started`: before the first record the file object would begin the file anew.
-    if isinstance(file, GFile) and type(file.fs) is LocalFileSystem and file.write_started:
-        return _through_its_file(events, file)
+    # `write_started`: before the first record the file object would overwrite the file.
+    if kernel is not None and isinstance(file, GFile) and type(file.fs) is LocalFileSystem and file.write_started:
+        return _through_its_file(events, file, kernel.record)
 
     def append(event: bytes) -> None:
         message = Event.FromString(event)
@@ -45,23 +42,21 @@ def appender(file_writer: Any) -> Append:
     return append
 
 
-def _through_its_file(events: Any, file: GFile) -> Append:
-    frame = checksum.framing()
-
+def _through_its_file(events: Any, file: GFile, framed: Callable[[bytes], bytes]) -> Append:
     def append(event: bytes) -> None:
-        record = frame(event)
+        record = framed(event)
         events.flush()  # what was logged before comes before; raises what the logger's own thread has met
         before = os.path.getsize(file.filename) if os.path.exists(file.filename) else 0
         try:
             file.write(record)
         except OSError:
-            _take_back(file.filename, before, len(record))
+            _remove_part(file.filename, before, len(record))
             raise
 
     return append
 
 
-def _take_back(path: bytes, before: int, length: int) -> None:
+def _remove_part(path: bytes, before: int, length: int) -> None:
     """Remove a part of a record that a full disk has left at the end of a file: readers stop there."""
     if os.path.exists(path) and before < os.path.getsize(path) < before + length:
         os.truncate(path, before)

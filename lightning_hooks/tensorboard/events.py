@@ -8,18 +8,20 @@ at the start of every file: after a resume with other rows no row gets another's
 from __future__ import annotations
 
 import hashlib
+import struct
+from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_TENSOR, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
-from lightning_hooks.tensorboard import histograms
-from lightning_hooks.tensorboard.template import Template
+from lightning_hooks import backends
+from lightning_hooks.tensorboard.histograms import histogram_bytes
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
@@ -29,10 +31,11 @@ PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
 _TEMPLATES = 16
+_WALL_TIME, _STEP, _SUMMARY, _VALUE = b"\x09", b"\x10", b"\x2a", b"\x0a"  # field numbers and wire types in their messages
 
 
 class EventBuilder:
-    """Builds the summaries of one event file; remembers what the file already explains.
+    """Builds the summaries of one event file; remembers which tags and lists of rows the file already explains.
 
     Example:
         >>> EventBuilder().row_list(("a", "b"))
@@ -45,7 +48,7 @@ class EventBuilder:
         self._templates: dict[tuple[Any, ...], Template | None] = {}  # by kind; None where there was one event of it
 
     def row_list(self, names: tuple[str, ...]) -> str:
-        """The hash of a list of rows."""
+        """The hash of a list of names of rows."""
         if names not in self._hashes:
             self._hashes[names] = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
         return self._hashes[names]
@@ -54,13 +57,10 @@ class EventBuilder:
         """Everything of one step as bytes: the first of a kind is built as a message, from the second on a template is filled.
 
         Most fits have one event that is alone of its kind, the first, whose template would only take memory.
-
-        Args:
-            entry: what the step logs.
         """
         # Equal for steps whose events differ in their numbers only.
-        rows = entry.measured.tobytes() if entry.merged is None else _Tags(entry.merged[0])
-        kind = entry.prefix, _Tags(entry.heads), rows, tuple(entry.summaries)
+        rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
+        kind = entry.prefix, _TupleKey(entry.heads), rows, tuple(entry.summaries)
         if kind not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
@@ -75,7 +75,7 @@ class EventBuilder:
             numbers = np.concatenate([entry.merged[1], numbers])
         filled = template.fill(entry.values, numbers)
         if len(entry.drawn_tags):
-            filled += histograms.serialized(entry.drawn_tags, entry.drawn, entry.bucket_limits)
+            filled += histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits)
         return filled
 
     def _template(self, entry: LogEntry) -> Template:
@@ -83,18 +83,14 @@ class EventBuilder:
         there = entry.measured.copy()
         for head in entry.heads:
             if head.stat == "count" or entry.merged is not None:
-                there[head.place] = False
+                there[head.span] = False
         return Template(vectors, list(entry.scalars), np.flatnonzero(there).tolist())
 
     def _vector_tag(self, entry: LogEntry, series: Series) -> str:
         return f"{TABLE}/{entry.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
 
     def summary(self, entry: LogEntry) -> Summary:
-        """Everything of one step as a message.
-
-        Args:
-            entry: what the step logs.
-        """
+        """Everything of one step as a message."""
         out = Summary()
         for series in entry.series:
             digest = self.row_list(series.names)
@@ -102,8 +98,8 @@ class EventBuilder:
             self._add_vector(out, self._vector_tag(entry, series), series.values)
         for tag, value in entry.scalars.items():
             out.value.add(tag=tag, simple_value=value)
-        for tag, counts in zip(entry.drawn_tags, entry.drawn, strict=True):
-            out.value.add(tag=tag, histo=histogram_proto(counts, entry.bucket_limits))
+        if len(entry.drawn_tags):
+            out.MergeFromString(histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits))
         return out
 
     def _add_rows(self, out: Summary, tag: str, names: tuple[str, ...]) -> None:
@@ -127,53 +123,134 @@ class EventBuilder:
         return SummaryMetadata(plugin_data=plugin, data_class=DATA_CLASS_TENSOR)
 
 
-class _Tags:
-    """A tuple as a part of a key: equal if it is the same object, or equals; its hash looks at its length only.
+class _TupleKey:
+    """A tuple as a part of a key, which holds it: equal if it is the same object, or equals; its hash is its length.
 
     To hash a thousand tags at every step would take as long as to write their numbers.
     """
 
-    __slots__ = ("_tags",)
+    __slots__ = ("_items",)
 
-    def __init__(self, tags: tuple[Any, ...]) -> None:
-        self._tags = tags
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self._items = items
 
     def __hash__(self) -> int:
-        return len(self._tags)
+        return len(self._items)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tags) and (self._tags is other._tags or self._tags == other._tags)
+        return isinstance(other, _TupleKey) and (self._items is other._items or self._items == other._items)
 
 
-def histogram_proto(counts: NDArray[np.float64], limits: NDArray[np.float64]) -> Any:
-    """The raw-histogram form of counts over fixed edges: the occupied buckets, and one for each gap between them.
+class Template:
+    """A serialized summary of vectors and numbers, in this order, whose floats are overwritten at every step.
+
+    In a serialized value the number, or the content of the vector, is the last field, so its bytes are the last ones.
 
     Args:
-        counts: [buckets].
-        limits: right edges, ascending [buckets].
+        vectors: tag and length of each.
+        numbers: tags.
+        positions: of the first of these numbers, those that are in a vector too: where, counted over all vectors.
 
     Example:
-        >>> proto = histogram_proto(np.array([0.0, 2.0, 0.0]), np.array([0.0, 1.0, 2.0]))
-        >>> proto.num, list(proto.bucket_limit), list(proto.bucket)
-        (2.0, [0.0, 1.0], [0.0, 2.0])
+        >>> filled = Template([("v", 2)], ["a", "b"], [1]).fill(np.array([1.0, 2.0]), np.array([3.0]))
+        >>> [(value.tag, value.simple_value) for value in Summary.FromString(filled).value[1:]]
+        [('a', 2.0), ('b', 3.0)]
     """
-    occupied = np.flatnonzero(counts)
-    if len(occupied) == 0:
-        return HistogramProto(min=0.0, max=0.0, num=0.0, sum=0.0, sum_squares=0.0, bucket_limit=[0.0], bucket=[0.0])
-    # An empty bucket before an occupied one gives it its left edge, and stands for the whole gap: values of both signs
-    # leave some two hundred buckets around zero empty.
-    kept = np.unique(np.concatenate([np.maximum(occupied - 1, 0), occupied]))
-    left = limits[np.maximum(occupied - 1, 0)]
-    middle = (left + limits[occupied]) / 2
-    with np.errstate(over="ignore"):
-        total = float((counts[occupied] * middle).sum())
-        squares = float((counts[occupied] * np.square(middle)).sum())
-    return HistogramProto(
-        min=float(left[0]),
-        max=float(limits[occupied[-1]]),
-        num=float(counts.sum()),
-        sum=total,
-        sum_squares=squares,
-        bucket_limit=limits[kept].tolist(),
-        bucket=counts[kept].tolist(),
-    )
+
+    def __init__(self, vectors: Sequence[tuple[str, int]], numbers: Sequence[str], positions: Sequence[int] = ()) -> None:
+        parts: list[bytes] = []
+        ends: list[int] = []
+        size = 0
+        for message in [*(_vector(tag, length) for tag, length in vectors), *map(_number, numbers)]:
+            part = _VALUE + varint(len(message)) + message
+            size += len(part)
+            parts.append(part)
+            ends.append(size)
+        self._buffer = bytearray(b"".join(parts))
+        runs: list[tuple[int, int, int]] = []
+        taken = 0
+        for (_, length), end in zip(vectors, ends, strict=False):
+            runs.append((end - 4 * length, taken, length))
+            taken += length
+        starts = [end - 4 for end in ends[len(vectors) :]]
+        runs += [(start, position, 1) for start, position in zip(starts, positions, strict=False)]
+        self._of_vectors = _FloatFields(runs)
+        self._of_numbers = _FloatFields([(start, i, 1) for i, start in enumerate(starts[len(positions) :])])
+
+    def fill(self, values: NDArray[np.float64], numbers: NDArray[np.float64]) -> bytes:
+        """The summary with these numbers.
+
+        Args:
+            values: those of the vectors, one after the other.
+            numbers: those of the tags that are in no vector.
+        """
+        self._of_vectors.fill(self._buffer, values)
+        self._of_numbers.fill(self._buffer, numbers)
+        return bytes(self._buffer)
+
+
+class _FloatFields:
+    """Runs of float fields in a buffer.
+
+    Args:
+        runs: for each the first byte, the first of the numbers, and how many of them.
+    """
+
+    def __init__(self, runs: Sequence[tuple[int, int, int]]) -> None:
+        self._compiled = backends.events().module
+        self._runs = np.array(runs, dtype=np.int64).reshape(-1, 3)
+
+    @cached_property
+    def _indices(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """For NumPy: the number for each field, and the bytes of each field."""
+        starts, firsts, many = self._runs.T
+        within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        into = (np.repeat(starts, many) + 4 * within)[:, None] + np.arange(4)
+        return np.repeat(firsts, many) + within, into.ravel()
+
+    def fill(self, buffer: bytearray, numbers: NDArray[np.float64]) -> None:
+        if self._compiled is not None:
+            self._compiled.fill_floats(buffer, self._runs, np.ascontiguousarray(numbers))
+            return
+        taken, into = self._indices
+        with np.errstate(over="ignore"):
+            floats = numbers.take(taken).astype("<f4")
+        np.frombuffer(buffer, dtype=np.uint8)[into] = floats.view(np.uint8)
+
+
+def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:
+    """A serialized event.
+
+    Args:
+        wall_time: seconds since 1970.
+        step: the x-axis, at least 0.
+        summary: serialized.
+    """
+    return b"".join((_WALL_TIME, struct.pack("<d", wall_time), _STEP, varint(step), _SUMMARY, varint(len(summary)), summary))
+
+
+def varint(number: int) -> bytes:
+    """A number of at least 0 in groups of seven bits, as protocol buffers write it.
+
+    Example:
+        >>> varint(300).hex()
+        'ac02'
+    """
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _vector(tag: str, length: int) -> bytes:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=length)])
+    tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=bytes(4 * length))
+    message: bytes = Summary.Value(tag=tag, tensor=tensor).SerializeToString()
+    return message
+
+
+def _number(tag: str) -> bytes:
+    message: bytes = Summary.Value(tag=tag, simple_value=1.0).SerializeToString()
+    return message

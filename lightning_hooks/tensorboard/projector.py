@@ -35,8 +35,8 @@ def write_projector(
 
     Writes `projector/<name>/tensors.tsv`, `metadata.tsv` where there are labels, and an entry in `projector_config.pbtxt`; all
     below `logdir`, for the plugin serves nothing outside it. The plugin takes a file of raw bytes for text where these happen
-    to be valid UTF-8 (zeros are), hence the text form. Vectors with a NaN or an infinite component are left out: the
-    projections have no place for them. The plugin looks for configurations in TensorBoard's `--logdir` itself and in every
+    to be valid UTF-8 (zeros are), hence the text form. Vectors with a NaN or an infinite component are skipped: the
+    projections cannot show them. The plugin looks for configurations in TensorBoard's `--logdir` itself and in every
     folder below it that has an event file.
 
     Args:
@@ -44,7 +44,7 @@ def write_projector(
         name: what the tab calls the vectors, such as `encoder.0`.
         vectors: [N, D], any real dtype, any device.
         labels: columns, name to N values, by which points are labelled and coloured; none by default.
-        max_points: only the first so many vectors are written; 10 000 by default.
+        max_points: the most vectors that are written, the first ones; 10 000 by default.
 
     Returns:
         The path of the configuration.
@@ -76,15 +76,15 @@ def write_projector(
     if len(kept) == 0:
         raise RuleError(f"write_projector: none of the vectors of {name!r} is finite")
     root = Path(logdir)
-    place = f"{FOLDER}/{_folder_name(name)}"
-    (root / place).mkdir(parents=True, exist_ok=True)
-    _write(root / place / "tensors.tsv", "".join("\t".join(f"{x:.9g}" for x in points[row]) + "\n" for row in kept))
+    folder = f"{FOLDER}/{_folder_name(name)}"
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    _write(root / folder / "tensors.tsv", "".join("\t".join(f"{x:.9g}" for x in points[row]) + "\n" for row in kept))
     if columns:
-        _write(root / place / "metadata.tsv", _table(columns, kept.tolist()))
-    return _configure(root, name, place, (len(kept), points.shape[1]), bool(columns))
+        _write(root / folder / "metadata.tsv", _table(columns, kept.tolist()))
+    return _configure(root, name, folder, (len(kept), points.shape[1]), bool(columns))
 
 
-def _configure(root: Path, name: str, place: str, shape: tuple[int, int], labelled: bool) -> Path:
+def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], labelled: bool) -> Path:
     """Name the files in the configuration, last: it never names one that is not there."""
     path: Path = root / PROJECTOR_FILENAME
     config = ProjectorConfig()
@@ -96,8 +96,8 @@ def _configure(root: Path, name: str, place: str, shape: tuple[int, int], labell
     others = [embedding for embedding in config.embeddings if embedding.tensor_name != name]
     del config.embeddings[:]
     config.embeddings.extend(others)
-    metadata = f"{place}/metadata.tsv" if labelled else ""
-    config.embeddings.add(tensor_name=name, tensor_path=f"{place}/tensors.tsv", tensor_shape=shape, metadata_path=metadata)
+    metadata = f"{folder}/metadata.tsv" if labelled else ""
+    config.embeddings.add(tensor_name=name, tensor_path=f"{folder}/tensors.tsv", tensor_shape=shape, metadata_path=metadata)
     _write(path, text_format.MessageToString(config))
     return path
 

@@ -91,12 +91,12 @@ class Run:
         names = tuple(dict.fromkeys(name for row_list, _ in pieces for name in row_list))
         column = {name: i for i, name in enumerate(names)}
         all_steps = sorted({step for _, steps in pieces for step in steps})
-        place = {step: i for i, step in enumerate(all_steps)}
+        position = {step: i for i, step in enumerate(all_steps)}
         values = np.full((len(all_steps), len(names)), np.nan)
         for row_list, steps in pieces:
             columns = [column[name] for name in row_list]
             for step, vector in steps.items():
-                values[place[step], columns] = vector
+                values[position[step], columns] = vector
         return Table(names, np.array(all_steps, dtype=np.int64), values)
 
 

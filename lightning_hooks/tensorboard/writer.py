@@ -16,11 +16,10 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lightning_hooks.tensorboard.appending import Append, appender
-from lightning_hooks.tensorboard.events import EventBuilder
+from lightning_hooks.tensorboard.charts import layout_summary
+from lightning_hooks.tensorboard.events import EventBuilder, event_bytes
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
-from lightning_hooks.tensorboard.layout import layout_summary
 from lightning_hooks.tensorboard.projector import write_projector
-from lightning_hooks.tensorboard.template import event_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +54,7 @@ class RunWriter:
         """Write what is watched as a text summary, and the layout of the charts.
 
         Args:
-            markdown: a table of the matched taps.
+            markdown: a table of what the rules match.
             pairs: (tensor, statistic) as they will be logged.
             step: of the coming batch.
             prefix: of every tag.
@@ -73,11 +72,7 @@ class RunWriter:
         return self._writer is experiment
 
     def write(self, entry: LogEntry) -> None:
-        """Write a step as one event, which is in the file when this returns.
-
-        Args:
-            entry: what the step logs.
-        """
+        """Write a step as one event, which is in the file when this returns."""
         self._current()
         self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
 
@@ -101,7 +96,7 @@ class RunWriter:
             self._add(image_summary(name, feature_map_grid(tensor)), step)
 
     def _current(self) -> Any:
-        """The open file; a new one (after a `close`) is explained anew."""
+        """The open file; a new one (after a `close`) gets all explanations again."""
         file_writer = self._writer._get_file_writer()
         if file_writer is not self._file_writer:
             self._file_writer = file_writer

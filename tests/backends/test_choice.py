@@ -103,7 +103,7 @@ def test_each_part_can_be_forced(value, want):
         ("native", "import lightning_hooks.hooks"),
         ("hooks=native", "import lightning_hooks.hooks"),
         ("kernel=native", "import lightning_hooks.stats.kernels"),
-        ("events=native", "from lightning_hooks.tensorboard import checksum; checksum.framing()"),
+        ("events=native", "from lightning_hooks import backends; backends.events()"),
     ],
 )
 def test_native_where_there_is_none_is_an_error_for_everything(value, use):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lightning_hooks.capture import CaptureWriter, load_capture
-from lightning_hooks.capture._items import STORED
+from lightning_hooks.capture.writer import STORED
 
 DTYPES = sorted(STORED, key=str)
 LAYOUTS = ["contiguous", "transposed", "every second", "expanded"]

@@ -76,7 +76,7 @@ def test_input_grad_is_the_modules_own_contribution(inner):
 
 def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
-    begun = lambda: [hook.call.begun for module in model for hook in module._forward_pre_hooks.values()]  # noqa: E731
+    begun = lambda: [hook.hooks.begun for module in model for hook in module._forward_pre_hooks.values()]  # noqa: E731
     with instrument(model, watch=[Watch(modules="*", tensors="input_grad", stats="norm")]) as watched:
         held = []
         for _ in range(3):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction, module_hooks
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+from lightning_hooks.hooks.eager import ForwardHook, PreHook
 from lightning_hooks.hooks.handles import for_each
-from lightning_hooks.hooks.module_calls import EagerCall, ForwardHook, PreHook
 from lightning_hooks.hooks.plain import PlainHook
 
 
@@ -43,9 +43,9 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     users = [module.register_forward_hook(lambda *given: None) for module in model]
     seen = []
-    places = [HookSite(module, after=(TensorAction("", seen.append),)) for module in model[:2]]
-    places.append(HookSite(model[2], before=(TensorAction("", seen.append),), output_grad=(TensorAction("[0]", seen.append),)))
-    hooks, handles = ModuleHooks(places, opened(), Handles()), Handles()
+    sites = [HookSite(module, after=(TensorAction("", seen.append),)) for module in model[:2]]
+    sites.append(HookSite(model[2], before=(TensorAction("", seen.append),), output_grad=(TensorAction("[0]", seen.append),)))
+    hooks, handles = ModuleHooks(sites, opened(), Handles()), Handles()
     for round_number in range(1, 4):
         hooks.put_on(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
@@ -71,19 +71,18 @@ def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, changes):
-    module, outputs, grads, called, made = Pair(), [], [], set(), []
-    monkeypatch.setattr(module_hooks, "EagerCall", lambda *given: made.append(given) or EagerCall(*given))
+def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
+    module, outputs, grads, called = Pair(), [], [], set()
 
     def grad(tensor):
         grads.append(tensor.tolist())
         return tensor * 10 if changes else None
 
-    place = HookSite(
+    site = HookSite(
         module, after=(TensorAction("", outputs.append),), output_grad=(TensorAction("", grad, changes),), called=called
     )
     handles = Handles()
-    hooks = ModuleHooks([place], opened(), handles)
+    hooks = ModuleHooks([site], opened(), handles)
     hooks.put_on(handles)
     for _ in range(3):
         x = torch.ones(1, requires_grad=True)
@@ -91,7 +90,6 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(monkeypatch, ch
         (first + second["other"]).sum().backward()
         assert x.grad.tolist() == [50.0 if changes else 5.0]
     assert len(outputs) == 6 and grads == [[1.0]] * 6 and called == {id(module)}
-    assert len(made) == 1
     handles.close()
     assert on([module]) == [[]] and not len(handles)
 

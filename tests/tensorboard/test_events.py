@@ -3,7 +3,8 @@ import pytest
 from tensorboard.util.tensor_util import make_ndarray
 
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.tensorboard.events import EventBuilder, histogram_proto
+from lightning_hooks.tensorboard.events import EventBuilder
+from lightning_hooks.tensorboard.histograms import histogram_proto
 
 from .records import NAMES, record
 

@@ -250,7 +250,7 @@ class _Totals:
 
 def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs: Array) -> None:
     """Divide what flowed under a loss scale by it, in place."""
-    rows, histogram_of = plan.flowing, plan.index.histogram_slots
+    rows, histogram_of = plan.flowing, plan.index.histogram_index
     moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
     pairs[:, SMALL] /= scale * scale
     for i in [histogram_of[row] for row in rows if row in histogram_of]:

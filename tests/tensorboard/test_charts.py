@@ -3,7 +3,7 @@ import re
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
-from lightning_hooks.tensorboard.layout import layout_summary
+from lightning_hooks.tensorboard.charts import layout_summary
 
 
 def layout(*args, **kwargs):

@@ -1,0 +1,218 @@
+"""The hooks of a module outside compiled code: at most one pre-hook and one forward hook, which do everything at a site.
+
+`register_full_backward_hook` is never used: it forbids in-place operations, misses outputs in dictionaries and costs six
+times as much as a hook on the output tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.hooks.gradients import (
+    Contribution,
+    GradHook,
+    OutputGradients,
+    Visitor,
+    connect,
+    contributions,
+    sequence_number,
+)
+from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
+from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+
+
+class EagerHooks:
+    """The two hooks of a module and what they share: the calls that have begun and not returned.
+
+    Args:
+        site: the module and its actions; may be replaced between two calls.
+        gate: of the model.
+        step_handles: calls `remove` when the step ends.
+        gradients: hooks what the module returns.
+    """
+
+    __slots__ = ("begun", "forward_hook", "gate", "gradients", "pre_hook", "site", "step_handles")
+
+    def __init__(self, site: HookSite, gate: Gate, step_handles: Handles, gradients: OutputGradients) -> None:
+        self.site = site
+        self.gate = gate
+        self.step_handles = step_handles
+        self.gradients = gradients
+        self.begun: list[tuple[int, list[Contribution]]] = []  # sequence number at the start, inputs whose gradient is awaited
+        self.pre_hook = PreHook(self)
+        self.forward_hook = ForwardHook(self)
+
+    def begin(self, pending: list[Contribution]) -> None:
+        if self not in self.step_handles:
+            self.step_handles.keep(self, key=self)
+        self.begun.append((sequence_number(), pending))
+
+    def remove(self) -> None:
+        """Forget calls that never returned, as recomputations that stop early: they keep a graph and its tensors alive."""
+        self.begun.clear()
+
+    def is_off(self) -> bool:
+        # Compiling here means: with a function that the compiled modules do not include.
+        return not self.gate.open or torch.compiler.is_compiling()
+
+
+class PreHook(OurHook):
+    """Reads or changes the arguments of a call, and notes where the gradients of its inputs will come from."""
+
+    __slots__ = ("hooks",)
+
+    def __init__(self, hooks: EagerHooks) -> None:
+        self.hooks = hooks
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hooks, site = self.hooks, self.hooks.site
+        if hooks.is_off():
+            return None
+        site.called.add(id(module))
+        arguments = given = Arguments(args, kwargs)
+        if any(action.changes for action in site.input_grad):
+            arguments = _with_own_nodes(arguments, site.input_grad, hooks.gate)
+        elif site.input_grad:
+            pending: list[Contribution] = []
+            for action in site.input_grad:
+                tensors = list(measured_in(_part(action, arguments)))
+                with torch._C.DisableTorchFunctionSubclass():
+                    pending += contributions(tensors, action.visit, hooks.gate)
+            hooks.begin(pending)
+        for item in site.before:
+            if isinstance(item, CallAction):
+                changed = item.visit(module, arguments.args, arguments.kwargs)
+                arguments = arguments if changed is None else Arguments(*changed)
+            else:
+                arguments = _act(item, arguments)
+        return None if arguments is given else (arguments.args, arguments.kwargs)
+
+
+class ForwardHook(OurHook):
+    """Reads or changes the result of a call, and hooks what its gradients flow through."""
+
+    __slots__ = ("hooks",)
+
+    def __init__(self, hooks: EagerHooks) -> None:
+        self.hooks = hooks
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        hooks, site = self.hooks, self.hooks.site
+        if hooks.is_off():
+            return None
+        site.called.add(id(module))
+        given = output
+        for item in site.after:
+            if isinstance(item, CallAction):
+                changed = item.visit(module, args, kwargs, output)
+                output = output if changed is None else changed
+            else:
+                output = _act(item, output)
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass has no say in its hooks
+            if hooks.begun:
+                start, pending = hooks.begun.pop()
+                _connect_each(pending, list(tensors_in(output)), start)
+            if site.output_grad and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
+                self._hook_gradients((args, kwargs), output)
+            nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if site.node else {}
+        for visit in site.node:
+            for node in nodes:
+                visit(node)
+        return None if output is given else output
+
+    def _hook_gradients(self, given: Any, output: Any) -> None:
+        visitors: dict[int, tuple[Tensor, list[Visitor]]] = {}
+        for action in self.hooks.site.output_grad:
+            distinct = {id(tensor): tensor for tensor in measured_in(_part(action, output)) if tensor.requires_grad}
+            for key, tensor in distinct.items():
+                visitors.setdefault(key, (tensor, []))[1].append(action.visit)
+        for tensor, visits in visitors.values():
+            self.hooks.gradients.hook(tensor, GradHook(visits, self.hooks.gate), self.hooks, given)
+
+
+def is_recomputation() -> bool:
+    """Whether a forward runs inside a backward: only activation checkpointing does so, and it was seen the first time."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def measured_in(tree: Any) -> Iterator[Tensor]:
+    return (tensor for tensor in tensors_in(tree) if is_measured(tensor))
+
+
+def _part(action: TensorAction, tree: Any) -> Any:
+    """The part of arguments or of a result that an action is for; it is told whether a tensor is there."""
+    part = _part_at(tree, action.path)
+    if action.absent is not None:
+        action.absent(any(True for _ in tensors_in(part)), tree)
+    return part
+
+
+def _part_at(tree: Any, path: str) -> Any:
+    if isinstance(tree, Arguments) and not path:
+        return tree.args, tree.kwargs
+    return part_of(tree, path)
+
+
+def _act(action: TensorAction, tree: Any) -> Any:
+    """Show an action its tensors; the tree with what it made of them, the same object where nothing changed."""
+    if not action.changes:
+        if not is_recomputation():
+            for tensor in measured_in(_part(action, tree)):
+                action.visit(tensor)
+        return tree
+    new: dict[int, Tensor] = {}
+    for tensor in measured_in(_part(action, tree)):
+        if id(tensor) not in new:  # one tensor given twice stays one
+            result = action.visit(tensor)
+            if result is not None and result is not tensor:
+                new[id(tensor)] = result
+    return _mapped(tree, lambda tensor: new.get(id(tensor), tensor)) if new else tree
+
+
+def _mapped(tree: Any, change: Any) -> Any:
+    if isinstance(tree, Arguments):
+        return Arguments(*map_tensors(change, (tree.args, tree.kwargs)))
+    return map_tensors(change, tree)
+
+
+def _connect_each(pending: Iterable[Contribution], outputs: list[Tensor], start: int) -> None:
+    # Two actions may have the same input, so their edges are looked up one set at a time.
+    groups: list[dict[Any, Contribution]] = []
+    for contribution in pending:
+        key = (contribution.edge.node, contribution.edge.output_nr)
+        group = next((group for group in groups if key not in group), None)
+        if group is None:
+            group = {}
+            groups.append(group)
+        group[key] = contribution
+    for group in groups:
+        connect(list(group.values()), outputs, start)
+
+
+def _with_own_nodes(arguments: Arguments, actions: tuple[TensorAction, ...], gate: Gate) -> Arguments:
+    """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
+
+    A clone, since a view would break modules that work in place.
+    """
+    wanted: dict[int, list[Visitor]] = {}
+    for action in actions:
+        for key in {id(tensor) for tensor in measured_in(_part_at(arguments, action.path)) if tensor.requires_grad}:
+            wanted.setdefault(key, []).append(action.visit)
+    clones: dict[int, Tensor] = {}
+
+    def change(tensor: Tensor) -> Tensor:
+        key = id(tensor)
+        if key not in wanted or not torch.is_grad_enabled():
+            return tensor
+        if key not in clones:
+            clones[key] = tensor.clone()
+            clones[key].register_hook(GradHook(wanted[key], gate))
+        return clones[key]
+
+    changed: Arguments = _mapped(arguments, change)
+    return changed

@@ -1,0 +1,49 @@
+"""A module's own contribution to the gradient of its input, whatever part of the graph a backward reaches."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return x * 2, x * 3
+
+
+@pytest.fixture
+def hooked():
+    module, gate, seen, handles = Twice(), Gate(), [], Handles()
+    gate.open = True
+    site = HookSite(module, input_grad=(TensorAction("", lambda grad: seen.append(grad.tolist())),))
+    ModuleHooks([site], gate, handles).put_on(handles)
+    yield module, seen
+    handles.close()
+
+
+def test_uses_of_the_input_add_up_to_one_contribution(hooked):
+    module, seen = hooked
+    x = torch.ones(1, requires_grad=True)
+    first, second = module(x)
+    (first + second + 10 * x).sum().backward()
+    assert seen == [[5.0]] and x.grad.tolist() == [15.0]
+
+
+def test_a_use_that_the_backward_does_not_reach_counts_as_zero(hooked):
+    module, seen = hooked
+    x = torch.ones(1, requires_grad=True)
+    first, second = module(x)
+    first.sum().backward()
+    assert seen == [[2.0]]
+    second.sum().backward()
+    assert seen == [[2.0], [3.0]]
+
+
+def test_a_gradient_that_reaches_the_input_around_the_module_is_not_counted(hooked):
+    module, seen = hooked
+    x = torch.ones(1, requires_grad=True)
+    before = x * 7
+    first, _ = module(before)
+    (first + before).sum().backward()
+    assert seen == [[2.0]] and x.grad.tolist() == [21.0]
