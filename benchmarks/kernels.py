@@ -16,7 +16,7 @@ from benchmarks import output
 from benchmarks.repeat import repeat
 from benchmarks.workloads import WORKLOADS
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import arrays
+from lightning_hooks.stats.kernels import numpy_kernel
 from lightning_hooks.stats.moments import MOMENTS
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -35,7 +35,7 @@ def in_numpy(tensor: Tensor) -> Callable[[], object]:
     """The same where nothing is compiled."""
     state = torch.zeros(MOMENTS, dtype=torch.float64)
     first = np.array([0])
-    return lambda: arrays.measure_many_into(state, first, [tensor], None, None, False)
+    return lambda: numpy_kernel.measure_many_into(state, first, [tensor], None, None, False)
 
 
 def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:

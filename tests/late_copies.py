@@ -10,14 +10,14 @@ SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.monit
 
 
 class LateCopy:
-    """A copy that holds what was there when it was asked for, and is not `here`.
+    """A copy that holds what was there when it was asked for, and is not `ready`.
 
     Args:
         tensor: to copy.
         view: of no use here.
     """
 
-    here = False
+    ready = False
     log: ClassVar[list[str]] = []
 
     def __init__(self, tensor: Tensor) -> None:

@@ -1,6 +1,6 @@
-"""What serves where there is a choice: compiled code or NumPy, compiled hooks or Python, Triton or plain torch.
+"""The implementations between which there is a choice: compiled code or NumPy and Python, Triton or plain torch.
 
-`choice` decides, for everything; `native` is the compiled kernel.
+`choice` decides for every part; `native` is the compiled kernel.
 """
 
 from lightning_hooks.backends.choice import VARIABLE, Decision, cuda, events, hooks, kernel

@@ -25,17 +25,17 @@ def measure_into(
     state: Tensor, first: int, histogram: int | None, tensor: Tensor, merging: bool, magnitudes: bool = True, /
 ) -> bool: ...
 
-class Way:
+class FallbackWriter:
     direct: bool
     nanoseconds: int
     calls: int
 
-def writer(table: Any, row: int, histogram: int | None, detour: Any, /) -> Callable[[Tensor], None]: ...
+def writer(table: Any, row: int, histogram: int | None, fallback: FallbackWriter, /) -> Callable[[Tensor], None]: ...
 def measure_many_into(
     state: Tensor,
     firsts: NDArray[np.int64],
     tensors: Sequence[Tensor],
-    taken_away: Sequence[Tensor] | None = None,
+    subtracted: Sequence[Tensor] | None = None,
     histograms: NDArray[np.int64] | None = None,
     magnitudes: bool = True,
     /,

@@ -1,16 +1,16 @@
-"""The one place that decides what serves, each decision with its reason.
+"""The choice of an implementation for every part, each decision with its reason. Nothing else decides this.
 
 | part     | choices                        | what it does                                      |
 |----------|--------------------------------|---------------------------------------------------|
 | `kernel` | `native`, `numpy`              | measures tensors in host memory                   |
-| `hooks`  | `native`, `python`             | hooks that only look at a tensor                  |
+| `hooks`  | `native`, `python`             | hooks that only read a tensor                     |
 | `events` | `native`, `numpy`              | bytes and checksums of event files                |
 | `cuda`   | `triton`, `reference`, `none`  | measures tensors on a CUDA device                 |
 
-The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for everything in host memory, `triton` for
-CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`); several with commas
-between them, of which the last one counts. A choice that is forced and is not there is an error; without the variable the first
-one serves that is there.
+The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for all parts in host memory, `triton` for
+CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`). Several are separated by
+commas, and later ones override earlier ones. A forced choice that is not available is an error; otherwise the first available
+one serves.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class Decision(NamedTuple):
-    """What serves for a part.
+    """The choice for a part.
 
     Args:
         serves: one of the choices of the part.
-        reason: a few words on what runs, or why nothing better does.
-        module: the compiled one; None where none serves.
+        reason: what runs, or why nothing better does.
+        module: the compiled module; None where none serves.
     """
 
     serves: str
@@ -59,7 +59,7 @@ def forced() -> Mapping[str, str]:
     """The parts whose choice the environment variable forces.
 
     Raises:
-        RuleError: it names a choice that there is not.
+        RuleError: the variable names an unknown choice.
     """
     return _parsed(os.environ.get(VARIABLE, ""))
 
@@ -85,7 +85,7 @@ def kernel(moments: tuple[str, ...]) -> Decision:
     """What measures tensors in host memory.
 
     Args:
-        moments: the names of the numbers in a row; a compiled kernel with others does not serve.
+        moments: the names of the numbers in a row; a compiled kernel with other ones is rejected.
     """
 
     def load() -> tuple[ModuleType, str]:
@@ -100,13 +100,13 @@ def kernel(moments: tuple[str, ...]) -> Decision:
 
 @cache
 def hooks() -> Decision:
-    """What the hooks that only look are made of."""
+    """What implements the hooks that only read."""
     return _decide("hooks", _extension)
 
 
 @cache
 def events() -> Decision:
-    """What makes the bytes of event files. Reading a run asks for it too, so torch is not loaded."""
+    """What produces the bytes of event files. Reading a run calls this too, so it must not import torch."""
     return _decide("events", _extension)
 
 
@@ -114,8 +114,7 @@ def cuda(load: Callable[[], tuple[ModuleType, str]]) -> Decision:
     """What measures tensors on a CUDA device.
 
     Args:
-        load: gives the kernel in Triton after it has measured a tensor there, and a few words on it; raises where it does not
-            work.
+        load: returns the kernel in Triton, after a test measurement, and its version; raises where it does not work.
     """
     import torch
 
@@ -123,8 +122,8 @@ def cuda(load: Callable[[], tuple[ModuleType, str]]) -> Decision:
         return _decide("cuda", load)
     choice = forced().get("cuda")
     if choice == "triton":
-        raise UnsupportedError(f"{_asked()}, but torch sees no CUDA device; unset the variable")
-    return Decision("reference", _asked()) if choice else Decision("none", "torch sees no CUDA device")
+        raise UnsupportedError(f"{_forced_by()}, but torch sees no CUDA device; unset the variable")
+    return Decision("reference", _forced_by()) if choice else Decision("none", "torch sees no CUDA device")
 
 
 def _extension() -> tuple[ModuleType, str]:
@@ -134,17 +133,17 @@ def _extension() -> tuple[ModuleType, str]:
 
 
 def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
-    """The first choice of a part where it loads, else the second one."""
+    """The first choice of a part if it loads, else the second one."""
     first, second = CHOICES[part]
     choice = forced().get(part)
     if choice == second:
-        return Decision(second, _asked())
+        return Decision(second, _forced_by())
     try:
         module, words = load()
     except Exception as error:
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if choice == first:
-            raise UnsupportedError(f"{_asked()}, but there is {_MISSING[first]}: {why}. {_HINTS[first]}") from error
+            raise UnsupportedError(f"{_forced_by()}, but there is {_MISSING[first]}: {why}. {_HINTS[first]}") from error
         return Decision(second, f"{_MISSING[first]}: {why}")
     return Decision(first, words, module)
 
@@ -156,5 +155,5 @@ _HINTS: Final = {
 }
 
 
-def _asked() -> str:
+def _forced_by() -> str:
     return f"{VARIABLE}={os.environ.get(VARIABLE, '')}"

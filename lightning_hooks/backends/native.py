@@ -1,10 +1,10 @@
-"""The measurement in C++: one pass over a tensor in the memory of this machine, whatever its strides, without a copy.
+"""The kernel in C++: one pass over a tensor in host memory, with any strides, without a copy.
 
-What it does not measure (another device, numbers that are not floating, a subclass of tensor, no memory behind it) it says
-so of, and `elsewhere` serves. Moments come out as 72 bytes: making a tensor of them takes longer than measuring a small
-one, and the table takes them as they are.
+It reports the tensors that it does not measure (another device, dtypes that are not floating, a subclass, no memory behind it);
+`lightning_hooks.stats.kernels` measures these otherwise. A row of moments is 72 bytes: to make a tensor of it takes longer than
+to measure a small one.
 
-Importing this module fails where the compiled part is absent or does not suit this torch; `choice` says why.
+Importing this module raises where the compiled extension is absent or does not fit the installed torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from lightning_hooks.backends import _native
 from lightning_hooks.backends._native import (
     MOMENTS,
-    Way,
+    FallbackWriter,
     copy_many,
     draw,
     fill_floats,
@@ -33,7 +33,7 @@ from lightning_hooks.backends._native import measure_many as read_many
 
 __all__ = [
     "MOMENTS",
-    "Way",
+    "FallbackWriter",
     "copy_many",
     "draw",
     "fill_floats",
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def _exchange() -> object:
-    """The DLPack exchange table of tensors, by which memory is read without torch."""
+    """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
     table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
@@ -57,7 +57,7 @@ def _exchange() -> object:
 
 
 def _openmp() -> str | None:
-    """The OpenMP library that this torch brought along and computes with, if it is GNU's."""
+    """The OpenMP library that the installed torch ships and computes with, if it is GNU's."""
     found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
     return str(found[0]) if len(found) == 1 else None
 

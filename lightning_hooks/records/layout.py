@@ -14,9 +14,9 @@ from lightning_hooks.records.roll_up import Labels, RollUp
 from lightning_hooks.records.row_index import Due, Indices, RowIndex, requested
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.merging import Merges, Statistics
+from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.scalars import STATISTICS, ratio_of_norms
+from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio_of_norms
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
@@ -157,7 +157,7 @@ class Layout:
         self.depth: int | None = None
         self._unions: list[Indices] = []
         self._roll_up(max_scalars, {*pinned})
-        merges = Merges(self._unions)
+        merges = RowUnions(self._unions)
         del self._unions  # thousands of numbers, which the merges have too
         stats = tuple(dict.fromkeys(column.stat for column in members if column.stat in STATISTICS))
         place = {stat: i for i, stat in enumerate(stats)}
@@ -175,7 +175,7 @@ class Layout:
             stat = len(stats) if column.stat == "count" else place.get(column.stat, len(stats))
             np.add(column.rows, stat * self._width, out=wanted[head.place], casting="same_kind")
         wanted[self._end :] = merged
-        self._statistics = Statistics(stats, merges, wanted)
+        self._statistics = RowStatistics(stats, merges, wanted)
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(self.columns, self.heads, strict=False) if c.stat not in STATISTICS]
 

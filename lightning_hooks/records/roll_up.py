@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lightning_hooks.stats.scalars import STATISTICS
+from lightning_hooks.stats.statistics import STATISTICS
 
 EVERYTHING = "all"
 

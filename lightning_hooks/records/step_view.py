@@ -14,7 +14,7 @@ from lightning_hooks.records.row_index import Due, Indices, RowIndex
 from lightning_hooks.stats.histogram import BUCKETS, quantile
 from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine
-from lightning_hooks.stats.scalars import MAGNITUDE_STATS, STATISTICS, compute, quantile_of, ratio
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, quantile_of, ratio
 
 Array = NDArray[np.float64]
 STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}

@@ -3,7 +3,7 @@
 One bucket per power of two and sign: fixed edges make two histograms of any two tensors add up exactly, whatever their
 ranges. 254 buckets hold the negative numbers (most negative first), one holds every magnitude below the smallest
 normal float32 (zeros included), 254 hold the positive ones. Larger magnitudes fall into the outermost buckets; NaN and
-infinities are left out.
+infinities are skipped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def shift(counts: Tensor, octaves: int) -> Tensor:
 
     Args:
         counts: float64 [..., BUCKETS].
-        octaves: how many powers of two; negative divides.
+        octaves: may be negative.
     """
     if octaves == 0:
         return counts
@@ -74,13 +74,13 @@ def shift(counts: Tensor, octaves: int) -> Tensor:
 
 
 def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Approximate quantiles: linear inside a bucket, so right to within a factor of two.
+    """Approximate quantiles: interpolated linearly inside a bucket, so accurate within a factor of two.
 
     Args:
         counts: [rows, BUCKETS].
         q: between 0 and 1.
-        low: the least element of each row [rows], which the answer never falls below.
-        high: the greatest element of each row [rows].
+        low: the least element of each row [rows], a bound of the result.
+        high: the greatest element of each row [rows], the other bound.
 
     Returns:
         float64 [rows]; NaN for a row without finite elements.

@@ -1,98 +1,129 @@
-"""Copies between the memory of this machine and a device: of CUDA neither side waits for the other."""
+"""Copies into host memory: of a tensor, and of the merged state of a table. For CUDA neither side waits for the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.stats.sections import FACTOR, STOP
+
 Array = NDArray[Any]
 
 
 class HostCopy(Protocol):
-    """A copy that has been asked for."""
+    """A copy that was requested."""
 
     @property
-    def here(self) -> bool:
-        """Whether to read it now costs no waiting for a device, so that there is nothing to gain from reading it later."""
+    def ready(self) -> bool:
+        """Whether reading the copy now never waits for a device, so that reading it later gains nothing."""
 
     def wait(self) -> Array:
-        """The copy, once it is here."""
+        """The copy; waits for the device if it has to."""
 
 
-class Here:
-    """What is in the memory of this machine already.
+class InHostMemory:
+    """An array in host memory: nothing is copied."""
 
-    Args:
-        array: there.
-    """
-
-    here = True
+    ready = True
 
     def __init__(self, array: Array) -> None:
         self._array = array
 
     def wait(self) -> Array:
-        """The array."""
         return self._array
 
 
-class Pinned:
-    """A copy through pinned memory, behind what the current stream of the device has to do, while the host goes on.
+class PinnedCopy:
+    """A copy into pinned memory, queued on the current stream of the device; the host goes on meanwhile.
 
     Args:
-        tensor: on a CUDA device; what is written into it afterwards on the same stream is not in the copy.
+        tensor: on a CUDA device; later writes to it on the same stream do not reach the copy.
     """
 
-    here = False
+    ready = False
 
     def __init__(self, tensor: Tensor) -> None:
-        # torch keeps pinned memory for reuse: only the first copies allocate.
+        # torch caches pinned memory: only the first copies allocate.
         self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         self._copy.copy_(tensor, non_blocking=True)
         self._done = torch.cuda.Event()
         self._done.record(torch.cuda.current_stream(tensor.device))
 
     def wait(self) -> Array:
-        """The copy; waits for the device where it has not got there yet."""
         self._done.synchronize()
         return self._copy.numpy()
 
 
 def begin_copy(tensor: Tensor) -> HostCopy:
-    """Ask for a copy in the memory of this machine.
+    """Request a copy in host memory.
 
     Args:
-        tensor: anywhere. One that is there already is given as it is, and one on another device than CUDA is waited for.
+        tensor: on any device. In host memory the result shares its memory; devices other than CUDA are waited for.
 
     Example:
         >>> copy = begin_copy(torch.ones(2))
-        >>> copy.here, copy.wait().tolist()
+        >>> copy.ready, copy.wait().tolist()
         (True, [1.0, 1.0])
     """
-    return Pinned(tensor.detach()) if tensor.is_cuda else at_once(tensor)
+    return PinnedCopy(tensor.detach()) if tensor.is_cuda else copy_now(tensor)
 
 
-def at_once(tensor: Tensor) -> HostCopy:
-    """What lies anywhere, in the memory of this machine; its device is waited for.
-
-    Args:
-        tensor: as in `begin_copy`.
-    """
-    return Here(tensor.detach().cpu().numpy())
+def copy_now(tensor: Tensor) -> HostCopy:
+    """As `begin_copy`, but waits for every device."""
+    return InHostMemory(tensor.detach().cpu().numpy())
 
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:
-    """Whole numbers, int64, on a device.
+    """Integers as an int64 tensor on a device, without waiting for it."""
+    on_host = torch.as_tensor(numbers, dtype=torch.int64)
+    # torch does not reuse pinned memory before the copy out of it is done.
+    return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host.to(device)
+
+
+class MergedState(NamedTuple):
+    """The state of a table merged over all ranks.
 
     Args:
-        numbers: any.
-        device: where.
+        state: flat. With a single rank and a table in host memory it aliases the table, so the next write changes it.
+        stop: whether any rank requests to stop.
+        factor: the greatest factor that any rank requests for its intervals.
     """
-    here = torch.as_tensor(numbers, dtype=torch.int64)
-    # torch keeps pinned memory from being used again before a copy out of it is done.
-    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here.to(device)
+
+    state: NDArray[np.float64]
+    stop: bool
+    factor: int
+
+
+class PendingState:
+    """A merged state whose copy may still be on its way from the device.
+
+    Args:
+        copy: of the merged state.
+        requests: whether to stop, and the factor, of a single rank; None where they are in the state.
+    """
+
+    __slots__ = ("_copy", "_merged", "_requests")
+
+    def __init__(self, copy: HostCopy, requests: tuple[bool, int] | None = None) -> None:
+        self._copy = copy
+        self._requests = requests
+        self._merged: MergedState | None = None
+
+    @property
+    def ready(self) -> bool:
+        """As of `HostCopy`."""
+        return self._copy.ready
+
+    @property
+    def merged(self) -> MergedState:
+        """The state; waits for the device if it has to."""
+        if self._merged is None:
+            state = self._copy.wait()
+            stop, factor = self._requests or (bool(state[STOP]), int(state[FACTOR]))
+            self._merged = MergedState(state, stop, factor)
+        return self._merged

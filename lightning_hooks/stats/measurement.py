@@ -1,16 +1,16 @@
-"""One look at one tensor: measured at most once, however many ask."""
+"""The measurement of one tensor: computed at most once, however many participants ask for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
-from lightning_hooks.stats.moments import merge, zeros_row
-from lightning_hooks.stats.prepare import elements, is_plain, is_transformed, kind_of, local_part, plain_numbers
+from lightning_hooks.stats.moments import merge, rescale, zeros_row
+from lightning_hooks.stats.tensor_kinds import elements, is_plain, is_transformed, kind_of, local_part, plain_numbers
 
 
 class UnmeasurableError(TypeError):
@@ -18,13 +18,10 @@ class UnmeasurableError(TypeError):
 
 
 class Measurement:
-    """The moments and the histogram of one tensor, each computed when first asked for.
-
-    In the memory of this machine the kernel gives them as bytes (`packed`, `packed_histogram`), which a table there takes as
-    they are; as tensors they exist for whoever asks.
+    """The moments and the histogram of one tensor, each computed when first requested.
 
     Args:
-        tensor: what was seen at a tap.
+        tensor: must not be written before both were read.
 
     Example:
         >>> Measurement(torch.tensor([1.0, 0.0])).moments[:2].tolist()
@@ -43,16 +40,16 @@ class Measurement:
 
     @property
     def tensor(self) -> Tensor:
-        """What was seen, without its graph."""
+        """The measured tensor, without its graph."""
         if self._seen.requires_grad:
             self._seen = self._seen.detach()
         return self._seen
 
     def packed(self, *, with_histogram: bool = False) -> bytes | None:
-        """Raw moments as nine float64 numbers, or None where the kernel of this machine does not measure the tensor.
+        """Raw moments as nine float64 numbers, or None where the kernel for host memory does not measure the tensor.
 
         Args:
-            with_histogram: whether the histogram will be asked for too; both then take one pass.
+            with_histogram: whether the histogram will be requested too; both then take one pass.
         """
         if not self._tried:
             self._tried = True
@@ -65,7 +62,7 @@ class Measurement:
         return self._packed
 
     def packed_histogram(self) -> bytes | None:
-        """Signed log2 buckets as float64 numbers, or None where the kernel of this machine does not measure the tensor."""
+        """Signed log2 buckets as float64 numbers; None as for `packed`."""
         if self.packed(with_histogram=True) is not None and self._packed_histogram is None:
             _, self._packed_histogram = kernels.host.read_histogram(self._seen)
         return self._packed_histogram
@@ -75,10 +72,7 @@ class Measurement:
         """Raw moments, float64 [9], on the tensor's device."""
         if self._moments is None:
             packed = self.packed()
-            if packed is not None:
-                self._moments = _unpacked(packed)
-            else:
-                self._moments = self._read(_moments_of)
+            self._moments = self._measure(_moments_of) if packed is None else _unpacked(packed)
         return self._moments
 
     @property
@@ -86,23 +80,20 @@ class Measurement:
         """Signed log2 buckets, float64 [BUCKETS], on the tensor's device."""
         if self._histogram is None:
             packed = self.packed_histogram()
-            if packed is not None:
-                self._histogram = _unpacked(packed)
-            else:
-                self._histogram = self._read(_histogram_of)
+            self._histogram = self._measure(_histogram_of) if packed is None else _unpacked(packed)
         return self._histogram
 
-    def _read(self, measure: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """What `measure` makes of the elements and the number of zeros beside them.
+    def _measure(self, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """The result of a function of the stored elements and the number of implied zeros.
 
         Raises:
-            UnmeasurableError: there are no elements, or a subclass of tensors has not what it takes to read them.
+            UnmeasurableError: there are no elements, or a subclass of tensors lacks an operation that reading them needs.
         """
         if is_transformed(self._seen):
             raise UnmeasurableError(kind_of(self._seen))
         try:
             found = elements(self.tensor)
-            result = None if found is None else plain_numbers(measure(*found))
+            result = None if found is None else plain_numbers(function(*found))
         except Exception as error:
             if is_plain(self._seen):
                 raise
@@ -112,30 +103,73 @@ class Measurement:
         return result
 
 
-def measure_all(tensors: list[Tensor]) -> list[Measurement]:
-    """Measurements of many tensors; plain dense ones go through the kernel in one call per device.
+class UnscaledMeasurement(Measurement):
+    """The measurement of a tensor divided by a loss scale. The moments are divided, so the tensor is not copied for them.
 
     Args:
-        tensors: any.
+        measurement: of the tensor that is still multiplied by the scale.
+        scale: a scalar on the tensor's device, which is not waited for.
+
+    Example:
+        >>> UnscaledMeasurement(Measurement(torch.tensor([2.0, 4.0])), torch.tensor(2.0)).moments[:2].tolist()
+        [2.0, 1.5]
     """
-    looks = [Measurement(tensor) for tensor in tensors]
-    for look, packed in zip(looks, kernels.host.read_many(tensors), strict=True):
-        look._packed, look._tried = packed, True
+
+    __slots__ = ("_quotient", "_scale", "_scaled")
+
+    def __init__(self, measurement: Measurement, scale: Tensor) -> None:
+        super().__init__(measurement.tensor)
+        self._scaled = measurement
+        self._scale = scale
+        self._quotient: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor divided by the scale, in float32 at least: the quotient may underflow in float16."""
+        if self._quotient is None:
+            scaled = self._scaled.tensor
+            self._quotient = scaled.to(torch.promote_types(scaled.dtype, torch.float32)) / self._scale
+        return self._quotient
+
+    def packed(self, *, with_histogram: bool = False) -> bytes | None:
+        """None: the kernel reads the tensor before the division."""
+        return None
+
+    @property
+    def moments(self) -> Tensor:
+        """Raw moments of the quotient, float64 [9]."""
+        if self._moments is None:
+            self._moments = rescale(self._scaled.moments, self._scale.double().reciprocal())
+        return self._moments
+
+    @property
+    def histogram(self) -> Tensor:
+        """Signed log2 buckets of the quotient, float64 [BUCKETS]."""
+        if self._histogram is None:
+            self._histogram = _histogram_of(*(elements(self.tensor) or (self.tensor, 0)))
+        return self._histogram
+
+
+def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
+    """Measurements of many tensors; plain dense ones are measured in one call per device, others when they are requested."""
+    measurements = [Measurement(tensor) for tensor in tensors]
     by_device: dict[torch.device, list[Measurement]] = {}
-    for look in looks:
-        if look._packed is not None:
-            continue
-        seen = look._seen
-        if not is_plain(local_part(seen)) or is_transformed(seen):  # alone, as it may not be measurable
-            continue
-        if seen.layout is torch.strided and seen.is_floating_point() and not seen.is_nested:
-            by_device.setdefault(look.tensor.device, []).append(look)
+    for measurement, packed in zip(measurements, kernels.host.read_many(tensors), strict=True):
+        measurement._packed, measurement._tried = packed, True
+        if packed is None and _is_dense(measurement._seen):
+            by_device.setdefault(measurement._seen.device, []).append(measurement)
     for group in by_device.values():
-        if group[0].tensor.is_meta:
-            continue
-        for look, moments in zip(group, kernels.measure_many([local_part(look.tensor) for look in group]), strict=True):
-            look._moments = moments
-    return looks
+        rows = kernels.measure_many([local_part(measurement.tensor) for measurement in group])
+        for measurement, moments in zip(group, rows, strict=True):
+            measurement._moments = moments
+    return measurements
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is certainly measurable without preparation."""
+    if not is_plain(local_part(tensor)) or is_transformed(tensor) or tensor.is_meta or tensor.is_nested:
+        return False
+    return tensor.layout is torch.strided and tensor.is_floating_point()
 
 
 def _moments_of(dense: Tensor, zeros: int) -> Tensor:

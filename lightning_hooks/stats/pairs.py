@@ -8,9 +8,9 @@ gradient, and of S, the trace of the covariance of the gradient of one example,
     S    = (|G_small|² - |G_big|²) / (1/B_small - 1/B_big),
 
 each of which is averaged over steps before their ratio S / |G|² is taken. Here a small batch is one micro-batch of one rank and
-the large one is all of a step, so the scale is in micro-batches: times the examples of one it is the batch size beyond which
-larger batches help less and less. It assumes that micro-batches are drawn independently and are of one size, that the loss is a
-mean over examples, and the last optimizer step's weights for all of them (as accumulation has it).
+the large one is all of a step, so the scale is in micro-batches: multiplied by the examples of one it is the batch size
+above which larger batches bring diminishing returns. It assumes that micro-batches are drawn independently and are of one size,
+that the loss is a mean over examples, and that all of them see the weights of the last optimizer step (as with accumulation).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOT, BEFORE, NOW, SMALL, PARTS = range(5)
 number of the parts."""
 SUMS: Final = 5
 DECAY: Final = 0.95
-"""Of the averages behind the noise scale: about the last twenty watched steps."""
+"""The weight on the past in the averages behind the noise scale, which span about twenty watched steps."""
 
 
 def cosine(sums: Array) -> Array:
@@ -38,8 +38,8 @@ def cosine(sums: Array) -> Array:
         sums: [rows, 5]; of a group of rows those of the members that were compared.
 
     Returns:
-        [rows]; NaN where there was no gradient before (none is kept in a checkpoint, so also at the first watched step of a
-        resumed run), or one of the two is zero.
+        [rows]; NaN where there was no previous gradient (checkpoints contain none, so also at the first watched step of a
+        resumed run), or where one of the two is zero.
 
     Example:
         >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0]])).tolist()
@@ -52,8 +52,8 @@ def cosine(sums: Array) -> Array:
 def micro_cosine(sums: Array, square: Array) -> Array:
     """How much the gradients of the micro-batches agree: the mean product of two of them over their mean squared norm.
 
-    1 where all are alike, 0 where they are as noise is, down to -1/(n-1) where they cancel. Where all have one norm it is the
-    mean cosine of two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
+    1 if all agree, 0 if they are unrelated, down to -1/(n-1) if they cancel. If all have the same norm it is the mean cosine of
+    two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
 
     Args:
         sums: [rows, 5].
@@ -98,14 +98,14 @@ class NoiseAverage:
     Both have the same weights, so their ratio needs no correction for a short history.
 
     Args:
-        rows: how many.
+        rows: number of rows.
     """
 
     def __init__(self, rows: int) -> None:
         self.values: Array = np.full((rows, 2), np.nan)
 
     def take(self, estimates: Array) -> None:
-        """Take the estimates of a step in [rows, 2]; rows of NaN stay as they were."""
+        """Update the averages with the estimates of a step [rows, 2]; rows with NaN do not change."""
         new = np.isfinite(estimates).all(1)
         first = new & np.isnan(self.values).any(1)
         self.values[first] = estimates[first]

@@ -1,4 +1,4 @@
-"""One table from those of all ranks: what each of them saw counts once, in one collective."""
+"""The merge of the tables of all ranks, in one collective: every element counts once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _BUILT_IN: Final = torch.distributed.is_available()
 
 
 def world_size() -> int:
-    """How many ranks there are."""
     return torch.distributed.get_world_size() if _BUILT_IN and torch.distributed.is_initialized() else 1
 
 
@@ -24,8 +23,8 @@ def gather(state: Tensor, group: Any = None) -> list[Tensor]:
     """The states of all ranks.
 
     Args:
-        state: of this rank, flat and of one length on all.
-        group: the ranks; all of them by default.
+        state: of this rank, flat, with the same length on all ranks.
+        group: of ranks; all of them by default.
     """
     world = torch.distributed.get_world_size(group)
     out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
@@ -47,16 +46,16 @@ def merge_ranks(parts: Parts, replicated: Tensor, histogram_rows: Tensor, functi
     counts = counted_once(moments[..., COUNT], replicated)
     moments = torch.where(counts[..., None], moments, neutral(moments.shape[1], moments.device))
     histograms = histograms * counts[:, histogram_rows, None]
-    # Not a product: a NaN of a rank that does not count must not count either.
+    # Not a product: a NaN of a rank that does not count would remain.
     sums = torch.where(counts[:, function_rows, None], sums, 0.0)
-    # Products with the gradient before are alike on all ranks; the micro-batches of each rank are parts of their own.
+    # Products with the previous gradient are the same on all ranks; the micro-batches of each rank are separate parts.
     of_parts = torch.arange(SUMS, device=counts.device) >= SMALL
     pairs = torch.where(counts[:, pair_rows, None] | of_parts, pairs, 0.0)
     return merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0)
 
 
 def counted_once(count: Tensor, replicated: Tensor) -> Tensor:
-    """Which rank's rows count, bool [ranks, rows]: of a replicated tensor the first that has it, of others all.
+    """Which rows of which ranks count, bool [ranks, rows]: of a replicated tensor the first rank that has it, of others all.
 
     Args:
         count: elements [ranks, rows].

@@ -1,7 +1,8 @@
-"""What is measured of a tensor, and what follows from that: one table of moments, one of statistics.
+"""The schema of moments, which kernels measure, and of the statistics that follow from them.
 
-NumPy, torch and the compiled kernel take both from here; the kernel is refused where its row of moments is another one. A new
-statistic that follows from the moments is one more line of `STATISTICS` and its test.
+To add a statistic that follows from the moments, add a line to `STATISTICS` and its test: rules, tables, tags and messages take
+their names from there, and a test holds docs/rules.md and docs/statistics.md against it. NumPy and torch read the moments from
+here too; the compiled kernel is not used where its row of moments differs.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class Moment(NamedTuple):
     """One number of a row of moments.
 
     Args:
-        name: as the kernels know it.
-        merge: how those of disjoint sets of elements become that of their union; `mean` and `m2` by Chan's rule.
-        power: of a factor by which all elements are multiplied, that multiplies the moment.
+        name: of the field in the kernels.
+        merge: the rule for the union of disjoint sets of elements; `mean` and `m2` follow Chan's rule.
+        power: multiplying all elements by a factor multiplies the moment by this power of the factor.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Moment(NamedTuple):
 
     @property
     def neutral(self) -> float:
-        """What it is without elements."""
+        """The value for no elements: merging with it changes nothing."""
         return {"min": np.inf, "max": -np.inf}.get(self.merge, 0.0)
 
 
@@ -38,8 +39,8 @@ class Statistic(NamedTuple):
     """A number that follows from a row of moments.
 
     Args:
-        name: the word for rules and tags.
-        formula: from rows that have elements [rows, moments] to values [rows].
+        name: in rules and tags.
+        formula: from rows that have elements, float64 [rows, moments], to values [rows].
         magnitudes: whether it reads `abs_sum` or `underflow`, which cost extra to measure.
     """
 
@@ -63,7 +64,7 @@ COUNT, MEAN, M2, ABS_SUM, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW = range(len(MOME
 
 
 def _abs_max(m: Array) -> Array:
-    # np.maximum carries a NaN on: a hidden NaN is worse than a gap in a chart.
+    # np.maximum propagates NaN: a hidden NaN is worse than a gap in a chart.
     return np.maximum(np.abs(m[:, MIN]), np.abs(m[:, MAX]))
 
 

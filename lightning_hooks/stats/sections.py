@@ -1,33 +1,35 @@
-"""Where what lies in the flat state of a table: moments, histograms, weighted sums, sums over pairs, votes."""
+"""The layout of the flat state of a table: moments, histograms, weighted sums, sums over pairs, requests."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.stats import schema
 from lightning_hooks.stats.histogram import BUCKETS
-from lightning_hooks.stats.merged import VOTES
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import SUMS
-from lightning_hooks.stats.schema import MAX, MIN
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
+FACTOR: Final = -2
+STOP: Final = -1
+REQUESTS: Final = 2
+"""The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
 
 
 class Sections:
-    """The parts of a flat state.
+    """The sections of a flat state.
 
     Args:
-        rows: of moments.
-        histograms: how many.
-        functions: of users, each with a weighted sum.
-        pairs: rows with sums over pairs of gradients.
+        rows: number of rows of moments.
+        histograms: number of histograms.
+        functions: number of weighted sums, one for each function of a user.
+        pairs: number of rows with sums over pairs of gradients.
 
     Example:
         >>> sections = Sections(rows=2, histograms=1)
@@ -37,12 +39,12 @@ class Sections:
 
     def __init__(self, rows: int, histograms: int = 0, functions: int = 0, pairs: int = 0) -> None:
         self._rows = rows
-        self._cuts = tuple(itertools.accumulate((rows * MOMENTS, histograms * BUCKETS, 2 * functions, SUMS * pairs)))
+        self._ends = tuple(itertools.accumulate((rows * MOMENTS, histograms * BUCKETS, 2 * functions, SUMS * pairs)))
 
     @property
     def size(self) -> int:
-        """Of the whole state."""
-        return self._cuts[-1] + VOTES
+        """Elements of the whole state."""
+        return self._ends[-1] + REQUESTS
 
     def blank(self) -> Tensor:
         """A state in which nothing was measured, float64."""
@@ -51,18 +53,19 @@ class Sections:
         return state
 
     def clear(self, state: Tensor | NDArray[np.float64]) -> None:
-        """Make a state one in which nothing was measured: rows of moments as `neutral` has them, else zeros."""
+        """Reset a state: neutral moments, and zeros elsewhere."""
         state[:] = 0.0
-        state[MIN : self._cuts[0] : MOMENTS] = math.inf
-        state[MAX : self._cuts[0] : MOMENTS] = -math.inf
+        for column, moment in enumerate(schema.MOMENTS):
+            if moment.neutral != 0.0:
+                state[column : self._ends[0] : MOMENTS] = moment.neutral
 
-    def histogram(self, slot: int) -> int:
+    def histogram(self, index: int) -> int:
         """The first element of a histogram."""
-        return self._cuts[0] + slot * BUCKETS
+        return self._ends[0] + index * BUCKETS
 
     def moments_of(self, state: Flat) -> Flat:
-        """The first part of what `split` gives: raw moments [rows, 9]."""
-        return state[: self._cuts[0]].reshape(self._rows, MOMENTS)
+        """The first part of `split`: raw moments [rows, 9]."""
+        return state[: self._ends[0]].reshape(self._rows, MOMENTS)
 
     def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
         """The four parts, as views.
@@ -74,7 +77,7 @@ class Sections:
             Moments [rows, 9], histograms [histograms, BUCKETS], weighted sums with their weights [functions, 2], and sums over
             pairs [pairs, 5].
         """
-        first, second, third, fourth = self._cuts
+        first, second, third, fourth = self._ends
         return (
             self.moments_of(state),
             state[first:second].reshape(-1, BUCKETS),

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.hooks import OurHook
-from lightning_hooks.stats.scalars import NAMES
+from lightning_hooks.stats.statistics import NAMES
 
 MODULE_STATS = [name for name in NAMES if name != "ratio"]
 

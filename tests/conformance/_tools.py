@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.scalars import NAMES
+from lightning_hooks.stats.statistics import NAMES
 from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
 

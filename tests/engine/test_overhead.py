@@ -5,7 +5,7 @@ import torch
 
 from lightning_hooks.engine.overhead import Account, Meter, Overhead, hook_cost
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.kernels import arrays, host
+from lightning_hooks.stats.kernels import host, numpy_kernel
 from lightning_hooks.stats.table import Table
 
 
@@ -159,9 +159,9 @@ def test_what_torch_spends_on_a_hook_comes_from_the_clock(clock):
     assert hook_cost(clock) == 0.0
 
 
-@pytest.mark.parametrize("kernel", [arrays, host], ids=["numpy", "in use"])
+@pytest.mark.parametrize("kernel", [numpy_kernel, host], ids=["numpy", "in use"])
 def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
-    class Kept(kernel.Way):
+    class Kept(kernel.FallbackWriter):
         def __init__(self):
             self.direct = True
             self.came = []
@@ -169,14 +169,14 @@ def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
         def __call__(self, row, tensor):
             self.came.append(row)
 
-    way, table = Kept(), Table(2)
-    writes = [kernel.writer(table, row, None, way) for row in range(2)]
+    fallback, table = Kept(), Table(2)
+    writes = [kernel.writer(table, row, None, fallback) for row in range(2)]
     for _ in range(3):
         for write in writes:
             write(torch.ones(1000))
-    assert way.calls == 6 and 0 < way.nanoseconds < 1e9
-    spent = way.nanoseconds
+    assert fallback.calls == 6 and 0 < fallback.nanoseconds < 1e9
+    spent = fallback.nanoseconds
     writes[0](torch.ones(3, dtype=torch.int64))  # not measured here: whoever takes it counts it
-    way.direct = False
+    fallback.direct = False
     writes[0](torch.ones(3))
-    assert way.calls == 6 and way.nanoseconds == spent and way.came == [0, 0]
+    assert fallback.calls == 6 and fallback.nanoseconds == spent and fallback.came == [0, 0]

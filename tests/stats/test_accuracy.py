@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, merge_groups, neutral
-from lightning_hooks.stats.scalars import STATISTICS, compute
+from lightning_hooks.stats.statistics import STATISTICS, compute
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 DATA = {

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,26 +11,72 @@ import torch
 
 from lightning_hooks import RuleError, Watch, instrument
 from lightning_hooks.stats import kernels, moments, schema
-from lightning_hooks.stats.scalars import STATISTICS
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, STATISTICS
 
+ROOT = Path(__file__).parents[2]
 ADDED = """
+import sys
 from lightning_hooks.stats import schema
-schema.STATISTICS += (schema.Statistic("range", lambda m: m[:, schema.MAX] - m[:, schema.MIN]),)
+schema.STATISTICS += (
+    schema.Statistic("range", lambda m: m[:, schema.MAX] - m[:, schema.MIN]),
+    schema.Statistic("mean_to_max", lambda m: m[:, schema.ABS_SUM] / m[:, schema.COUNT] / m[:, schema.MAX], magnitudes=True),
+)
 import torch
-from lightning_hooks import Watch, instrument
+from lightning import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning_hooks import RuleError, StatsMonitor, Watch, instrument, read_run
+
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-with instrument(model, watch=[Watch(modules="0", tensors="output", stats=["max", "min", "range"])]) as watched:
+added = ["range", "mean_to_max"]
+with instrument(model, watch=[Watch(modules="0", tensors="output", stats=[*added, "max", "min"])]) as watched:
     out = model(torch.ones(1, 2))
     out.sum().backward()
     watched.step()
-values = [value for tag, value in watched.compute().items() if "range" in tag]
-assert values == [float(out.detach().double().max() - out.detach().double().min())]
+values = {tag: value for tag, value in watched.compute().items() if any(stat in tag for stat in added)}
+out = out.detach().double()
+assert sorted(values.values()) == sorted([float(out.max() - out.min()), float(out.abs().mean() / out.max())]), values
+
+try:
+    instrument(model, watch=[Watch(modules="0", stats="rang")]).__enter__()
+except RuleError as error:
+    assert "range" in str(error), error  # the message lists it, and suggests it
+else:
+    raise AssertionError("an unknown statistic was accepted")
+
+rules = [Watch(modules="layer", tensors="output", stats=added)]
+logger = TensorBoardLogger(sys.argv[1], name="", version="")
+trainer = Trainer(
+    max_steps=2, logger=logger, callbacks=[StatsMonitor(rules, every_n_steps=1)], enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, accelerator="cpu",
+)
+trainer.fit(BoringModel())
+run = read_run(sys.argv[1])
+print(*[f"{tensor}.{stat}" for tensor, stat in run.tensors()])
+print(*sorted(run.scalars))
 """
 
 
-def test_a_statistic_is_one_line_of_the_schema():
-    done = subprocess.run([sys.executable, "-c", ADDED], capture_output=True, text=True, timeout=120, env=os.environ)
+def test_a_statistic_of_the_moments_is_one_line_of_the_schema(tmp_path):
+    """It can be named in rules, it is computed, and it reaches the table, the tags and the messages."""
+    script = [sys.executable, "-W", "ignore", "-c", ADDED, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 0, done.stderr
+    tables, scalars = done.stdout.splitlines()[-2:]
+    assert {"output.range", "output.mean_to_max"} <= set(tables.split())
+    assert {"output_range/layer", "output_mean_to_max/layer"} <= set(scalars.split())
+
+
+@pytest.mark.parametrize("page", ["docs/rules.md", "docs/statistics.md"])
+def test_the_pages_name_every_statistic(page):
+    text = (ROOT / page).read_text()
+    assert [name for name in (*NAMES, *PAIR_STATS) if f"`{name}`" not in text and name != "p50"] == []
+
+
+def test_the_defaults_are_those_of_the_docstring():
+    assert all(f"`{name}`" in Watch.__doc__ for name in (*DEFAULT_STATS, "ratio"))
+    assert set(DEFAULT_STATS) <= {stat.name for stat in schema.STATISTICS}
 
 
 def test_a_statistic_that_is_not_there_is_an_error():

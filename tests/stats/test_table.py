@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.custom import user_statistic
 from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.table import Table
-from tests.stats._detour import Detour
+from lightning_hooks.stats.user_statistics import user_statistic
+from tests.stats._fallback import KeepsAll
 
 TENSORS = [torch.tensor([1.0, 3.0]), torch.tensor([[2.0, -7.0], [0.0, float("inf")]]).t(), torch.ones(1000).double()]
 needs_native = pytest.mark.skipif(kernels.compiled is None, reason="the reference kernel serves")
@@ -59,10 +60,10 @@ def test_histograms_of_many_are_those_of_each(threads):
 
 
 def test_writers_write_what_adding_writes():
-    added, written, detour = table(), table(), Detour()
-    writers = [written.writer(row, detour) for row in range(4)]
+    added, written, fallback = table(), table(), KeepsAll()
+    writers = [written.writer(row, fallback) for row in range(4)]
     assert [isinstance(writer, partial) for writer in writers] == [False, False, True, False]
-    assert (writers[2].func, writers[2].args) == (detour, (2,))
+    assert (writers[2].func, writers[2].args) == (fallback, (2,))
     for tensor in TENSORS:
         for row in (0, 1):
             added.add(row, Measurement(tensor))
@@ -70,34 +71,34 @@ def test_writers_write_what_adding_writes():
     torch.testing.assert_close(written.state, added.state, rtol=0, atol=0, equal_nan=True)
     written.clear()
     writers[0](TENSORS[0])
-    assert written.moments[0, 1] == 2.0 and not detour.came
+    assert written.moments[0, 1] == 2.0 and not fallback.came
 
 
 def test_a_writer_leaves_alone_what_the_kernel_does_not_measure():
-    kept, detour = table(), Detour()
-    write = kept.writer(1, detour)
+    kept, fallback = table(), KeepsAll()
+    write = kept.writer(1, fallback)
     before = kept.state.clone()
     odd = [torch.ones(3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.ones(2, device="meta")]
     for tensor in odd:
         write(tensor)
     assert torch.equal(kept.state, before)
-    assert [(row, id(tensor)) for row, tensor in detour.came] == [(1, id(tensor)) for tensor in odd]
+    assert [(row, id(tensor)) for row, tensor in fallback.came] == [(1, id(tensor)) for tensor in odd]
     write(torch.tensor([5.0]))
     kept.add(1, Measurement(torch.eye(2).to_sparse()))
     assert kept.moments[1, :2].tolist() == [5.0, 1.4]
 
 
-def test_a_writer_asks_its_detour_and_hands_errors_on():
-    kept, detour = table(), Detour()
-    write = kept.writer(0, detour)
-    detour.direct = False
+def test_a_writer_asks_its_fallback_and_passes_errors_on():
+    kept, fallback = table(), KeepsAll()
+    write = kept.writer(0, fallback)
+    fallback.direct = False
     write(TENSORS[0])
-    detour.direct = True
+    fallback.direct = True
     kept.state = kept.state.float()  # cannot be written
     write(TENSORS[0])
-    assert len(detour.came) == 2 and not kept.state[0]
+    assert len(fallback.came) == 2 and not kept.state[0]
 
-    class Fails:
+    class Fails(kernels.FallbackWriter):
         direct = True
 
         def __call__(self, row, tensor):
@@ -142,7 +143,7 @@ def test_several_rows_are_put_at_once_and_the_rest_is_named():
     for row in rows:
         at_once.put(row, Measurement(torch.zeros(5)))
     left = at_once.put_all(rows, looks)
-    assert left == [0, 1, 3]  # a statistic of a user, a histogram, sparse
+    assert left == [0]  # a statistic of a user
     for position in left:
         at_once.put(rows[position], looks[position])
     torch.testing.assert_close(at_once.state, one_by_one.state, rtol=0, atol=0, equal_nan=True)
@@ -164,3 +165,71 @@ def test_a_cleared_table_is_a_blank_one():
     assert torch.equal(table.state, table.sections.blank()) and table.state.is_contiguous()
     table.add(3, Measurement(torch.ones(5)))
     assert table.moments[3, 0].item() == 5.0
+
+
+def test_measurements_are_put_in_one_write_and_what_cannot_be_measured_is_named():
+    table = Table(5, histogram_rows=(1, 4), users=[(3, user_statistic(largest, "stats"))])
+    measurements = [Measurement(torch.full((n,), 2.0)) for n in (3, 4, 5, 9)] + [Measurement(torch.ones(2, device="meta"))]
+    assert table.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
+    assert table.moments[:, 0].tolist() == [4.0, 5.0, 0.0, 0.0, 3.0]
+    histograms = table.sections.split(table.state)[1]
+    assert torch.equal(histograms, torch.stack([measurements[2].histogram, measurements[0].histogram]))
+
+
+@needs_native
+def test_a_compiled_writer_refuses_a_fallback_of_another_type():
+    with pytest.raises(TypeError, match="FallbackWriter"):
+        Table(1).writer(0, print)
+
+
+# Tables on a device, played with a kernel on the CPU.
+
+
+class Kernel:
+    """Notes how often it is called; leaves whole numbers alone, as the kernels do."""
+
+    def __init__(self):
+        self.calls = []
+
+    def measure_many_into(self, out, places, tensors, before=None, *, merging=False):
+        self.calls.append(len(tensors))
+        assert not merging or before is None
+        less = before or [torch.zeros_like(tensor) for tensor in tensors]
+        for place, tensor, other in zip(places, tensors, less, strict=True):
+            if tensor.is_floating_point():
+                out[place : place + MOMENTS] = Measurement(tensor - other).moments
+        return [position for position, tensor in enumerate(tensors) if not tensor.is_floating_point()]
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(kernels, "on_device", lambda tensor: kernel)
+    return kernel
+
+
+def test_rows_with_more_than_moments_are_skipped_and_the_others_go_in_one_call(kernel):
+    table = Table(4, histogram_rows=(1,))
+    tensors = [torch.ones(5), torch.ones(6), torch.arange(7), torch.ones(8)]
+    assert table.measure_all([3, 1, 2, 0], tensors) == [1, 2]
+    assert kernel.calls == [3] and table.moments[:, 0].tolist() == [8.0, 0.0, 0.0, 5.0]
+
+
+def test_differences_go_in_one_call(kernel):
+    table = Table(2)
+    after, before = [torch.full((3,), 5.0), torch.ones(2)], [torch.ones(3), torch.ones(2)]
+    assert table.measure_all([1, 0], after, before) == []
+    assert kernel.calls == [2] and table.moments[:, 1].tolist() == [0.0, 4.0]
+
+
+def test_a_writer_hands_on_what_is_not_written_and_what_fails(kernel):
+    table, fallback = Table(2), KeepsAll()
+    write = table.writer(1, fallback)
+    write(torch.ones(4))
+    write(torch.arange(3))
+    fallback.direct = False
+    write(torch.ones(5))
+    fallback.direct = True
+    kernel.measure_many_into = None  # calling it is an error
+    write(torch.ones(6))
+    assert table.moments[1, 0] == 4.0 and [(row, tensor.numel()) for row, tensor in fallback.came] == [(1, 3), (1, 5), (1, 6)]

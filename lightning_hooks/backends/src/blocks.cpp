@@ -1,5 +1,5 @@
 // The instruction sets that a block is compiled for, and the choice among them. One binary serves every processor of an
-// architecture: nothing is compiled for the machine that builds it.
+// architecture: no option depends on the machine that builds it.
 #include "blocks.hpp"
 
 #include <atomic>
@@ -17,7 +17,7 @@
 namespace hooks {
 namespace {
 
-// Whether the processor treats subnormals as zeros while this lives, and afterwards as before.
+// Sets whether the processor treats subnormals as zeros; the destructor restores the previous mode.
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)
@@ -72,9 +72,9 @@ class FlushSubnormals {
 #define HOOKS_BYTES 64
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_maskz_cvtph_ps(0xffff, read<__m256i>(p)))
 #define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(x)))
-// The lesser magnitude (2), without its sign (8).
+// Immediate operand: the lesser magnitude (2), with the sign cleared (8).
 #define HOOKS_LESSER(a, b) reinterpret_cast<Floats::vec>(_mm512_range_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), 2 | 8))
-// Of lanes without an exponent.
+// Counts the lanes whose exponent bits are zero, and collects their bits.
 #define HOOKS_NOTE_SMALL(bits, count, marks)                                                                          \
   const __mmask16 found = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));                                 \
   count = reinterpret_cast<Floats::ivec>(                                                                             \
@@ -105,7 +105,7 @@ HOOKS_POP
 
 #endif
 
-// What every processor of the architecture has: sixteen bytes.
+// The baseline of the architecture: vectors of sixteen bytes.
 #define HOOKS_TARGET baseline
 #define HOOKS_BYTES 16
 #if defined(__aarch64__)

@@ -1,4 +1,4 @@
-// A contiguous buffer that a Python object lends, given back at the end.
+// A contiguous buffer of a Python object, released at the end of the scope.
 #pragma once
 
 #include "tensor.hpp"
@@ -19,7 +19,7 @@ class Buffer {
   T* data() const {
     return static_cast<T*>(buffer_.buf);
   }
-  // How many of so many bytes there are.
+  // The number of elements of `bytes` bytes each.
   std::size_t size(std::size_t bytes) const { return static_cast<std::size_t>(buffer_.len) / bytes; }
 
  private:

@@ -1,4 +1,4 @@
-// The slow and careful way, for the rare block that the fast ones hand on, and for a handful of elements.
+// The measurement of a block in scalar float64: for the rare blocks that the vector code rejects, and for few elements.
 #include <cstring>
 
 #include "blocks.hpp"
@@ -24,9 +24,9 @@ void careful(const S* data, int n, Row& out) {
     out.nonfinite += !(magnitude <= std::numeric_limits<double>::max());
     out.underflow += magnitude < smallest_normal<S>() && x != 0;
   }
-  const double hidden = std::numeric_limits<double>::quiet_NaN();
-  out.min = nan ? hidden : low;
-  out.max = nan ? hidden : high;
+  const double undefined = std::numeric_limits<double>::quiet_NaN();
+  out.min = nan ? undefined : low;
+  out.max = nan ? undefined : high;
   out.mean = sum / n;
   double squares = 0, rest = 0;
   for (int i = 0; i < n; ++i) {
@@ -34,10 +34,10 @@ void careful(const S* data, int n, Row& out) {
     squares += d * d;
     rest += d;
   }
-  // The mean is rounded, so the deviations do not quite add up to zero.
+  // The mean is rounded, so the deviations do not add up to zero.
   const double correction = rest * (rest / n);
   out.m2 = squares - (std::isfinite(correction) ? correction : 0.0);
-  if (low == high && !nan) out.m2 = std::isfinite(low) ? 0.0 : hidden;
+  if (low == high && !nan) out.m2 = std::isfinite(low) ? 0.0 : undefined;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Copies of tensors in memory that is there already, made by several threads.
+// Copies tensors into existing memory with several threads.
 #include "writing.hpp"
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 16;  // that a thread copies at a time
+constexpr std::int64_t kMostBytes = 1 << 16;  // copied by a thread at a time
 
 struct Copy {
   const char* from;
@@ -48,36 +48,36 @@ void copy(const std::vector<Copy>& copies, std::int64_t elements, unsigned threa
 
 }  // namespace
 
-// Arguments: a list of tensors to copy into, a list of as many to copy from. Gives the positions of those that are not copied
-// here: not measured here, or not of one type and layout.
+// Arguments: a list of tensors to copy into, a list of as many to copy from. Returns the indices of those that were skipped: not
+// measurable here, or not of one type and layout.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
   PyObject* const into = given == 2 ? PySequence_Tuple(args[0]) : nullptr;  // held while the lock is released
   PyObject* const from = into ? PySequence_Tuple(args[1]) : nullptr;
   const Py_ssize_t many = from ? PyTuple_Size(from) : -1;
-  PyObject* left = from && PyTuple_Size(into) == many ? PyList_New(0) : nullptr;
-  if (!left && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected two lists of one length");
+  PyObject* skipped = from && PyTuple_Size(into) == many ? PyList_New(0) : nullptr;
+  if (!skipped && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected two lists of one length");
   std::vector<Copy> copies;
   std::int64_t elements = 0;
-  for (Py_ssize_t i = 0; i < many && left; ++i) {
+  for (Py_ssize_t i = 0; i < many && skipped; ++i) {
     View view;
-    const int found = look_at_difference(PyTuple_GetItem(from, i), PyTuple_GetItem(into, i), view);
+    const int found = view_of_difference(PyTuple_GetItem(from, i), PyTuple_GetItem(into, i), view);
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
     if (found > 0) {
       copies.push_back({view.data, const_cast<char*>(view.minus), view.numel * size_of(view.stored)});
       elements += view.numel;
-    } else if (!position || PyList_Append(left, position) != 0) {
-      Py_DECREF(left);
-      left = nullptr;
+    } else if (!position || PyList_Append(skipped, position) != 0) {
+      Py_DECREF(skipped);
+      skipped = nullptr;
     }
     Py_XDECREF(position);
   }
-  if (left && !unlocked(elements, [&](unsigned threads) { copy(copies, elements, threads); })) {
-    Py_DECREF(left);
-    left = nullptr;
+  if (skipped && !unlocked(elements, [&](unsigned threads) { copy(copies, elements, threads); })) {
+    Py_DECREF(skipped);
+    skipped = nullptr;
   }
   Py_XDECREF(into);
   Py_XDECREF(from);
-  return left;
+  return skipped;
 }
 
 }  // namespace hooks

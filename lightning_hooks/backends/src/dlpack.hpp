@@ -1,5 +1,5 @@
-// How a tensor tells where its elements lie: the exchange table of DLPack 1, which torch hands out as
-// `torch.Tensor.__dlpack_c_exchange_api__`. It is a stable interface in C, so nothing of torch is compiled or linked in.
+// The exchange table of DLPack 1, which torch provides as `torch.Tensor.__dlpack_c_exchange_api__`: a stable interface in C to the
+// memory of a tensor, so nothing of torch is compiled or linked.
 // Source of the layout: DLPack 1.3, include/dlpack/dlpack.h, https://github.com/dmlc/dlpack (Apache License 2.0).
 #pragma once
 

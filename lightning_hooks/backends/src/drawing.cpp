@@ -25,7 +25,7 @@ void put_bytes(std::string& out, const unsigned char* bytes, std::size_t size) {
 }
 
 constexpr std::size_t kSkipped = 8;
-// Most buckets are empty; of several the bits are looked at together.
+// Most buckets are empty, so several are tested together.
 bool all_empty(const double* counts) {
   std::uint64_t bits[kSkipped], any = 0;
   std::memcpy(bits, counts, sizeof bits);
@@ -40,12 +40,12 @@ struct Drawing {
 
   explicit Drawing(std::size_t buckets) : edges(8 * buckets + 8), heights(edges) {}
 
-  // An empty bucket before an occupied one gives it its left edge, and stands for the whole gap.
+  // An empty bucket before an occupied one provides its left edge and represents the whole gap.
   void draw(const double* counts, const double* limits, std::size_t buckets) {
     size = 0;
     double low = 0, high = 0, number = 0, sum = 0, squares = 0;
     for (std::size_t i = 0; i < buckets; ++i) {
-      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last one may stand before an occupied one
+      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last one may precede an occupied one
       const bool occupied = counts[i] != 0;
       if (!occupied && (i + 1 == buckets || counts[i + 1] == 0)) continue;
       put(limits[i], counts[i]);
@@ -58,8 +58,8 @@ struct Drawing {
       squares += counts[i] * (middle * middle);
     }
     if (size == 0) put(0, 0);  // nothing finite was measured
-    const double all[5] = {low, high, number, sum, squares};
-    for (int i = 0; i < 5; ++i) put_double(numbers[i], all[i]);
+    const double summary[5] = {low, high, number, sum, squares};
+    for (int i = 0; i < 5; ++i) put_double(numbers[i], summary[i]);
   }
 
  private:
@@ -127,26 +127,26 @@ PyObject* py_draw(PyObject*, PyObject* const* args, Py_ssize_t given) {
 
 PyObject* py_fill_floats(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given != 3) {
-    PyErr_SetString(PyExc_TypeError, "expected a buffer, its slots, and numbers");
+    PyErr_SetString(PyExc_TypeError, "expected a buffer, its fields, and numbers");
     return nullptr;
   }
   const Buffer buffer(args[0], PyBUF_WRITABLE);
   if (!buffer.held()) return nullptr;
-  const Buffer slots(args[1], PyBUF_SIMPLE);
-  if (!slots.held()) return nullptr;
+  const Buffer fields(args[1], PyBUF_SIMPLE);
+  if (!fields.held()) return nullptr;
   const Buffer numbers(args[2], PyBUF_SIMPLE);
   if (!numbers.held()) return nullptr;
   const auto bytes = static_cast<std::int64_t>(buffer.size(1)), known = static_cast<std::int64_t>(numbers.size(8));
-  const std::size_t many = slots.size(3 * sizeof(std::int64_t));
-  const auto* slot = slots.data<std::int64_t>();
-  for (std::size_t i = 0; i < many; ++i, slot += 3) {
-    if (slot[0] < 0 || slot[1] < 0 || slot[2] < 0 || slot[2] > known - slot[1] || slot[2] > (bytes - slot[0]) / 4) {
-      PyErr_SetString(PyExc_ValueError, "a slot outside of the buffer, or a number outside of those given");
+  const std::size_t many = fields.size(3 * sizeof(std::int64_t));
+  const auto* field = fields.data<std::int64_t>();
+  for (std::size_t i = 0; i < many; ++i, field += 3) {
+    if (field[0] < 0 || field[1] < 0 || field[2] < 0 || field[2] > known - field[1] || field[2] > (bytes - field[0]) / 4) {
+      PyErr_SetString(PyExc_ValueError, "a field outside of the buffer, or a number outside of those given");
       return nullptr;
     }
-    unsigned char* const into = buffer.data<unsigned char>() + slot[0];
-    const double* const from = numbers.data<double>() + slot[1];
-    for (std::int64_t k = 0; k < slot[2]; ++k) put_float(into + 4 * k, from[k]);
+    unsigned char* const into = buffer.data<unsigned char>() + field[0];
+    const double* const from = numbers.data<double>() + field[1];
+    for (std::int64_t k = 0; k < field[2]; ++k) put_float(into + 4 * k, from[k]);
   }
   Py_RETURN_NONE;
 }

@@ -5,15 +5,15 @@
 
 namespace hooks {
 
-// Argument: bytes. Gives the record that holds them: their length, and a checksum of that and of them.
+// Argument: bytes. Returns the record that holds them: the length, the bytes, and a checksum of each.
 PyObject* py_record(PyObject*, PyObject* data);
 
-// Arguments: a writable buffer; int64 triples (first byte of the slots, first of the numbers, how many of them); float64
-// numbers, each of which goes into its slot as a little-endian float32.
+// Arguments: a writable buffer; int64 triples (first byte in the buffer, index of the first number, count); float64 numbers, which
+// are written as little-endian float32.
 PyObject* py_fill_floats(PyObject*, PyObject* const* args, Py_ssize_t given);
 
-// Arguments: a sequence of tags; float64 counts [tags, buckets]; float64 right edges, ascending [buckets]. Gives a serialized
-// summary: of each histogram the occupied buckets, and one for each gap between them.
+// Arguments: a sequence of tags; float64 counts [tags, buckets]; float64 right edges, ascending [buckets]. Returns a serialized
+// summary with the occupied buckets of each histogram, and one empty bucket for each gap between them.
 PyObject* py_draw(PyObject*, PyObject* const* args, Py_ssize_t given);
 
 }  // namespace hooks

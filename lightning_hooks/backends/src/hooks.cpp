@@ -1,6 +1,6 @@
-// The two hooks that most taps are made of, as types of Python written in C++: called once or twice for every module at every
-// step, and between two of these calls a model fills the caches with its tensors, so what counts is how little memory a call
-// touches. They do what their twins in plain.py do, in the same order.
+// The forward hook and the gradient hook of modules that are only read, as Python types in C++. They are called once or twice for
+// every module at every step, and between two calls the model fills the caches with its tensors, so the cost is the memory that a
+// call touches. They do the same as their counterparts in hooks/plain.py, in the same order.
 #include "hooks.hpp"
 
 #include <structmember.h>
@@ -13,31 +13,31 @@
 namespace hooks {
 namespace {
 
-// What `setup_hooks` was told. Strong references, kept as long as the process.
+// The arguments of `setup_hooks`. Strong references that are never released.
 PyObject* tensor_type = nullptr;
-PyObject* graph_task = nullptr;   // called without arguments: the number of the backward that runs, -1 for none
+PyObject* graph_task = nullptr;   // called without arguments: the number of the running backward, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
-PyObject* has_gradient = nullptr;  // of gradients.py, for a tensor that a module returns as it was given
+PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that returns its argument
 PyObject* minus_one = nullptr;
 PyObject *flag_type = nullptr;
 PyObject *dtype_name, *grad_fn, *register_hook;
 
-// What gates are made of: every hook asks whether it is open.
+// The base of gates: every hook reads whether it is open.
 struct Flag {
   PyObject_HEAD
   char open;
 };
 bool is_open(PyObject* gate) { return gate && reinterpret_cast<const Flag*>(gate)->open; }
 
-// A hook of a gradient for one visitor that only looks.
+// A gradient hook for one visitor that only reads.
 struct Look {
   static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *gate, *see;
-  bool writes;  // whether `see` is a writer, which takes no call of the interpreter
+  bool writes;  // whether `see` is a writer, which is called without the interpreter
 };
-// A forward hook of a module that is only looked at.
+// A forward hook of a module that is only read.
 struct Plain {
   static constexpr int kFields = 5;
   PyObject_HEAD
@@ -45,7 +45,7 @@ struct Plain {
   bool writes;
 };
 
-// Shows a tensor to the visitor of a hook; false with a Python error set.
+// Passes a tensor to the visitor of a hook; false with a Python error set.
 template <class Type>
 bool show(const Type* hook, PyObject* tensor) {
   if (hook->writes) return write(hook->see, tensor) == 0;
@@ -57,7 +57,7 @@ bool show(const Type* hook, PyObject* tensor) {
 template <class Type>
 int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* const gate = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
-  if (gate && !PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // not by what it says that it is
+  if (gate && !PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // by its type, whatever its __class__
     PyErr_Format(PyExc_TypeError, "expected a gate, not %R", gate);
     return -1;
   }
@@ -71,7 +71,7 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   const Look* const hook = reinterpret_cast<Look*>(self);
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
-  if (grad == Py_None) Py_RETURN_NONE;  // a consumer's backward returned none
+  if (grad == Py_None) Py_RETURN_NONE;  // the backward of a node returned none
   if (is_open(hook->gate) && !show(hook, grad)) return nullptr;
   Py_RETURN_NONE;
 }
@@ -85,25 +85,25 @@ bool hook_gradient(PyObject* output, PyObject* hook) {
 // -1 with a Python error set.
 int in_backward() {
   PyObject* const task = PyObject_CallNoArgs(graph_task);
-  const int inside = task == minus_one ? 0 : task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;  // most often it is it
+  const int inside = task == minus_one ? 0 : task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;  // the common case
   Py_XDECREF(task);
   return inside;
 }
 
-// Whether the gradient of a result is to be seen: not where the module only hands it through, and it is seen elsewhere.
+// Whether the gradient of a result is to be hooked: not where the module returns its argument and the gradient is hooked elsewhere.
 // -1 with a Python error set.
 int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
   const Py_ssize_t given = PyTuple_Check(args) ? PyTuple_Size(args) : 0;
-  bool handed = false;
-  for (Py_ssize_t i = 0; i < given && !handed; ++i) handed = PyTuple_GetItem(args, i) == output;
-  PyObject* const answer = handed ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, nullptr)
-                                  : PyObject_CallNoArgs(grad_enabled);
+  bool passed_through = false;
+  for (Py_ssize_t i = 0; i < given && !passed_through; ++i) passed_through = PyTuple_GetItem(args, i) == output;
+  PyObject* const answer = passed_through ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, nullptr)
+                                          : PyObject_CallNoArgs(grad_enabled);
   const int takes = answer ? PyObject_IsTrue(answer) : -1;
   Py_XDECREF(answer);
   return takes;
 }
 
-// A result that is not one tensor of numbers which lives no longer than the step.
+// A result that is not one floating tensor with a node of the graph.
 PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const otherwise = reinterpret_cast<Plain*>(self)->otherwise;
   return PyObject_CallFunctionObjArgs(otherwise, self, module, args, output, nullptr);
@@ -112,19 +112,19 @@ PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* ou
 // 1 for a plain tensor of floating numbers.
 int is_plain(PyObject* output) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(output)) != tensor_type) return 0;
-  PyObject* const dtype = PyObject_GetAttr(output, dtype_name);  // quicker than to call is_floating_point()
+  PyObject* const dtype = PyObject_GetAttr(output, dtype_name);  // faster than a call of is_floating_point()
   Py_XDECREF(dtype);
   return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
-// Looks at the output of a module and hooks its gradient, which flows through a node of the graph. False with a Python error set.
+// Passes the output of a module to the visitor and hooks its gradient, which has a node of the graph. False with a Python error set.
 bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
   if (!noted) return false;
   if (hook->see != Py_None) {
-    const int inside = in_backward();  // then it is a recomputation, see `is_recomputation`
+    const int inside = in_backward();  // a recomputation, see `is_recomputation`
     if (inside < 0 || (!inside && !show(hook, output))) return false;
   }
   if (hook->grad == Py_None) return true;
@@ -132,7 +132,7 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* outp
   return takes > 0 ? hook_gradient(output, hook->grad) : takes == 0;
 }
 
-// What torch calls after the module.
+// Called by torch after the module.
 PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   const Plain* const hook = reinterpret_cast<Plain*>(self);
   if (!is_open(hook->gate)) Py_RETURN_NONE;
@@ -163,7 +163,7 @@ PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(P
                                FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
 #undef FIELD
 PyMethodDef plain_methods[] = {
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "What torch calls after the module."},
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "Called by torch after the module."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
@@ -189,8 +189,8 @@ PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain
 
 }  // namespace
 
-// Arguments: the type of tensors, what tells the number of the running backward, the types of floating numbers, what tells
-// whether autograd records, and `has_gradient` of gradients.py.
+// Arguments: the type of tensors, a function for the number of the running backward, the floating dtypes, a function for whether
+// autograd records, and `has_gradient` of hooks/gradients.py.
 PyObject* py_setup_hooks(PyObject*, PyObject* args) {
   PyObject *tensor, *task, *dtypes, *enabled, *has;
   if (!PyArg_ParseTuple(args, "OOOOO:setup_hooks", &tensor, &task, &dtypes, &enabled, &has)) return nullptr;
@@ -221,7 +221,7 @@ bool add_hooks(PyObject* module) {
   minus_one = PyLong_FromLong(-1);
   flag_type = add_type(module, flag_spec);
   if (!flag_type || !add_type(module, plain_spec) || !add_type(module, look_spec)) return false;
-  Py_INCREF(flag_type);  // as long as the process
+  Py_INCREF(flag_type);  // never released
   return true;
 }
 

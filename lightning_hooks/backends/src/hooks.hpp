@@ -1,6 +1,5 @@
-// What the types of hooks share.
-//
-// Only the stable interface of Python is used, so one binary serves every Python from 3.11 on.
+// What Python types of this extension share. Only the stable interface of Python is used, so one binary serves every Python from
+// 3.11 on.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -11,12 +10,12 @@
 
 namespace hooks {
 
-// Objects that hold `Type::kFields` others, which come first in it, each may be null.
+// For types whose first `Type::kFields` members are references to objects, each of which may be null.
 template <class Type>
 PyObject** fields_of(PyObject* self) {
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + sizeof(PyObject));
 }
-// From as many arguments; false with a Python error set.
+// Sets the fields from as many arguments; false with a Python error set.
 template <class Type>
 bool fill(PyObject* self, PyObject* args, PyObject* kwargs) {
   if ((kwargs && PyDict_Size(kwargs) != 0) || PyTuple_Size(args) != Type::kFields) {

@@ -1,4 +1,4 @@
-// Numbers as the bytes of a file have them, whatever the order of this processor: the least first; and varints.
+// Little-endian numbers and varints, on processors of any byte order.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline unsigned char* put_double(unsigned char* into, double number) {
   std::memcpy(&bits, &number, sizeof bits);
   return put_little<8>(into, bits);
 }
-// Groups of seven bits, as protocol buffers write whole numbers.
+// Groups of seven bits, as in protocol buffers.
 inline unsigned char* put_varint(unsigned char* into, std::uint64_t number) {
   for (; number > 127; number >>= 7) *into++ = static_cast<unsigned char>((number & 127) | 128);
   *into++ = static_cast<unsigned char>(number);

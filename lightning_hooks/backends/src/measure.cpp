@@ -12,21 +12,21 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kChunk = 2 * kBlock;   // what a thread takes at a time
+constexpr std::int64_t kChunk = 2 * kBlock;   // elements that a thread takes at a time
 constexpr int kMiddle = kBuckets / 2;         // the bucket of zeros and of magnitudes below the normal numbers
 constexpr int kExponents = kKeys / 2;
-constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements, before the tables are emptied: their numbers have 32 bits
+constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements before the tables are flushed: they have 32 bits
 
 using Tables = std::uint32_t[kTables][kKeys];
 
 struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   Tables tables;
-  int used = 0;              // tables that are not all zeros, from the first one on
-  std::int64_t counted = 0;  // elements in them
+  int used = 0;              // the first tables, which may hold counts
+  std::int64_t counted = 0;  // elements in the tables
 };
 
-// The row of the elements begin to end; where a histogram is wanted, counts them while they are in the cache.
+// The row of the elements [begin, end); for a histogram, they are counted while they are in the cache.
 Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
   Row out, part;
   while (begin < end) {
@@ -49,30 +49,30 @@ Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, s
   return out;
 }
 
-// Asks for the beginning of what is read next: the processor itself follows a tensor only after some misses.
-void fetch(const View& view, std::int64_t begin) {
+// Prefetches the beginning of what is read next: the hardware prefetcher starts only after some misses.
+void prefetch(const View& view, std::int64_t begin) {
   if (!view.gaps.empty()) return;
   const std::int64_t size = size_of(view.minus ? view.stored : view.kind);
   const std::int64_t bytes = std::min<std::int64_t>((view.numel - begin) * size, 1024);
   for (std::int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(view.data + begin * size + offset);
 }
 
-// One for each thread, kept: setting it up takes longer than measuring a small tensor. The tables are left empty after use.
+// One for each thread, kept, because setting it up takes longer than measuring a small tensor. Between uses the tables are zero.
 Scratch& scratch_of_thread() {
   thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
   return *scratch;
 }
 
-// Adds the tables of keys to the buckets and empties them.
-void empty(Scratch& scratch, double* buckets) {
-  std::int64_t sums[kKeys] = {};  // signed, which become float64 at once
+// Adds the tables of keys to the buckets and resets them.
+void flush(Scratch& scratch, double* buckets) {
+  std::int64_t sums[kKeys] = {};  // signed: faster to convert to float64
   for (int table = 0; table < scratch.used; ++table) {
     for (int key = 0; key < kKeys; ++key) sums[key] += scratch.tables[table][key];
   }
   std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
   scratch.used = 0;
   scratch.counted = 0;
-  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one: NaN and infinities, in no bucket
+  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one is NaN and infinities, which have no bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
     buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
   }
@@ -87,7 +87,7 @@ void repeat(Row& row, double copies) {
   row.underflow *= copies;
 }
 
-// What several threads do together; kept by the thread that asks for it, so that a tensor costs no allocation.
+// The work of several threads; kept by the calling thread, so that a tensor costs no allocation.
 class Job {
  public:
   void plan(const View* of, std::size_t many, unsigned threads) {
@@ -106,7 +106,7 @@ class Job {
     try {
       static_cast<Job*>(job)->work(thread);
     } catch (const std::bad_alloc&) {
-      // No room for its scratch, so it took nothing; the calling thread has its own already.
+      // No memory for the scratch of this thread, so it took no piece; the calling thread has its scratch already.
     }
   }
 
@@ -121,26 +121,26 @@ class Job {
   void work(unsigned thread) {
     Scratch& scratch = scratch_of_thread();
     const View* counted = nullptr;  // whose elements are in the tables
-    const auto settle = [&] {
+    const auto flush_counts = [&] {
       if (counted && counted->counts) {
         const std::lock_guard<std::mutex> locked(adding);
-        empty(scratch, counted->counts);
+        flush(scratch, counted->counts);
       }
     };
     pieces.take(thread, [&](std::size_t i) {
-      if (i + 1 < pieces.size()) fetch(views[pieces[i + 1].of], pieces[i + 1].begin);
+      if (i + 1 < pieces.size()) prefetch(views[pieces[i + 1].of], pieces[i + 1].begin);
       const Piece& piece = pieces[i];
       const View& view = views[piece.of];
-      if (counted != &view) settle();
+      if (counted != &view) flush_counts();
       counted = &view;
       rows[i] = measure_range(*kernels, view, piece.begin, piece.end, scratch);
-      if (scratch.counted >= kMostCounted) settle();
+      if (scratch.counted >= kMostCounted) flush_counts();
     });
-    settle();
+    flush_counts();
   }
 };
 
-// On the calling thread, in the same pieces as several threads would take, so that the rounding is the same.
+// On the calling thread, in the same pieces as with several threads, so that the rounding is the same.
 void measure_alone(const View* views, std::size_t many, Row* rows) {
   const Blocks& kernels = blocks();
   Scratch& scratch = scratch_of_thread();
@@ -150,14 +150,14 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
     for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
       const std::int64_t end = std::min(view.numel, begin + kChunk);
       merge(rows[i], measure_range(kernels, view, begin, end, scratch));
-      if (scratch.counted >= kMostCounted) empty(scratch, view.counts);
+      if (scratch.counted >= kMostCounted) flush(scratch, view.counts);
     }
-    if (view.counts) empty(scratch, view.counts);
+    if (view.counts) flush(scratch, view.counts);
   }
 }
 
 void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
-  static_cast<void>(scratch_of_thread());  // an error now, not among the others
+  static_cast<void>(scratch_of_thread());  // raises here if there is no memory, not inside the threads
   thread_local const std::unique_ptr<Job> job(new Job());
   job->plan(views, many, threads);
   run_together(Job::body, job.get(), job->size(), threads, in_team);

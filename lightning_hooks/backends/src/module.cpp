@@ -1,6 +1,6 @@
-// The Python module `_native`: a thin layer over the C interface of Python, in its stable part, so that one binary serves
-// every Python from 3.11 on.
-#include "tensor.hpp"  // first: Python.h wants to come before the standard headers
+// The Python module `_native`: a thin layer over the stable C interface of Python, so that one binary serves every Python from
+// 3.11 on.
+#include "tensor.hpp"  // first: Python.h must precede the standard headers
 
 #include <utility>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using hooks::look;
+using hooks::view_of;
 using hooks::measure_views;
 using hooks::Row;
 using hooks::View;
@@ -24,7 +24,7 @@ PyObject* bytes_of(const void* data, std::size_t size) {
 
 PyObject* py_measure(PyObject*, PyObject* tensor) {
   View view;
-  const int found = look(tensor, view);
+  const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
@@ -34,7 +34,7 @@ PyObject* py_measure(PyObject*, PyObject* tensor) {
 
 PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
   View view;
-  const int found = look(tensor, view);
+  const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
   Row row;
@@ -50,7 +50,7 @@ PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
 }
 
 PyObject* py_measure_many(PyObject*, PyObject* tensors) {
-  PyObject* const kept = PySequence_Tuple(tensors);  // holds them while the lock is released
+  PyObject* const kept = PySequence_Tuple(tensors);  // keeps them alive while the lock is released
   if (!kept) return nullptr;
   const Py_ssize_t many = PyTuple_Size(kept);
   std::vector<View> views;
@@ -59,7 +59,7 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   int found = 0;
   for (Py_ssize_t i = 0; i < many && found >= 0; ++i) {
     View view;
-    found = look(PyTuple_GetItem(kept, i), view);
+    found = view_of(PyTuple_GetItem(kept, i), view);
     measured.push_back(found == 1);
     if (found == 1) views.push_back(std::move(view));
   }
@@ -96,20 +96,20 @@ PyObject* py_choose_instructions(PyObject*, PyObject* name) {
 PyMethodDef methods[] = {
     {"setup_kernel", hooks::py_setup_kernel, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
     {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
-    {"choose_instructions", py_choose_instructions, METH_O, "Take another set, for tests; False where it does not run here."},
+    {"choose_instructions", py_choose_instructions, METH_O, "Choose another set, for tests; False where the processor does not support it."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
-    {"measure_many", py_measure_many, METH_O, "A list of what `measure` gives, read together."},
+    {"measure_many", py_measure_many, METH_O, "A list of the results of `measure`, computed together."},
     {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_into)), METH_FASTCALL,
      "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
-     "Measure tensors, or what they are more than others, into rows of a state; the positions of those not measured here."},
+     "Measure tensors, or their differences from others, into rows of a state; the indices of those not measured here."},
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
-     "Copy tensors into others of the same type and layout; the positions of those not copied here."},
-    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, straight or by a detour."},
+     "Copy tensors into others of the same type and layout; the indices of those not copied here."},
+    {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, directly or through its fallback."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
-     "Write numbers into the float slots of a buffer."},
+     "Write numbers into the float fields of a buffer."},
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
      "Histograms as a serialized summary."},
     {"setup_hooks", hooks::py_setup_hooks, METH_VARARGS,
@@ -123,7 +123,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_way_type(module) && hooks::add_hooks(module))) {
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_fallback_type(module) && hooks::add_hooks(module))) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -1,4 +1,4 @@
-// A list of things in pieces, which several threads take one after another.
+// A list of items divided into pieces, which several threads take one after another.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 namespace hooks {
 
 struct Piece {
-  std::size_t of;  // which of the things
+  std::size_t of;  // index of the item
   std::int64_t begin, end;
 };
 
-// Kept from job to job by the thread that plans them, so that a job costs no allocation.
+// Kept by the planning thread, so that a job costs no allocation.
 class Pieces {
  public:
-  // Args: how many things, size(i) of each, the size of a piece at most, how many threads will take them.
+  // Arguments: the number of items, size(i) of each, the largest size of a piece, the number of threads.
   template <class Size>
   void plan(std::size_t many, Size size, std::int64_t most, unsigned threads) {
     threads_ = threads;
@@ -32,10 +32,10 @@ class Pieces {
       const std::int64_t end = size(i);
       for (std::int64_t begin = 0; begin < end; begin += most) pieces_.push_back({i, begin, std::min(end, begin + most)});
     }
-    if (room_ < pieces_.size()) {
-      room_ = 0;
+    if (capacity_ < pieces_.size()) {
+      capacity_ = 0;
       taken_.reset(new std::atomic<bool>[pieces_.size()]);
-      room_ = pieces_.size();
+      capacity_ = pieces_.size();
     }
     for (std::size_t i = 0; i < pieces_.size(); ++i) taken_[i].store(false, std::memory_order_relaxed);
   }
@@ -43,8 +43,8 @@ class Pieces {
   std::size_t size() const { return pieces_.size(); }
   const Piece& operator[](std::size_t i) const { return pieces_[i]; }
 
-  // Calls each(i) for the pieces that a thread gets. It begins where torch would have it begin, whose cache may hold them; then
-  // it helps the others.
+  // Calls each(i) for the pieces that a thread takes. It begins with the share that torch gives this thread, which its cache may
+  // hold; then it helps the others.
   template <class Each>
   void take(unsigned thread, Each each) {
     const std::size_t first = pieces_.size() * (thread % threads_) / threads_;
@@ -58,10 +58,10 @@ class Pieces {
   std::vector<Piece> pieces_;
   unsigned threads_ = 1;
   std::unique_ptr<std::atomic<bool>[]> taken_;
-  std::size_t room_ = 0;
+  std::size_t capacity_ = 0;
 };
 
-// Does work on so many elements by alone() or by together(in_team): with torch's threads, or else with ours.
+// Calls alone() or together(in_team), depending on the number of elements: with torch's threads, or else with ours.
 template <class Alone, class Together>
 void share(std::int64_t elements, unsigned threads, Alone alone, Together together) {
   if (threads <= 1 || elements < kWorthTeam) return alone();

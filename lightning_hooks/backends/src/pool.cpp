@@ -14,16 +14,16 @@
 namespace hooks {
 namespace {
 
-// Signals are for Python's threads: while this lives, threads that are started here leave them alone.
-class SignalsHeld {
+// Python's threads handle signals: threads that are started while this exists block them.
+class SignalsBlocked {
  public:
 #if defined(__unix__) || defined(__APPLE__)
-  SignalsHeld() {
+  SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
   sigset_t before_;
@@ -34,7 +34,7 @@ class Pool {
  public:
   void run(void (*body)(void*, unsigned), void* argument, unsigned threads) {
     const std::unique_lock<std::mutex> mine(running_, std::try_to_lock);
-    if (!mine.owns_lock()) return body(argument, 0);  // another thread of Python has the helpers
+    if (!mine.owns_lock()) return body(argument, 0);  // another Python thread uses the helpers
     {
       const std::lock_guard<std::mutex> locked(state_);
       start(threads - 1);
@@ -43,9 +43,9 @@ class Pool {
       wanted_ = threads - 1;
     }
     if (threads == 2) {
-      woken_.notify_one();
+      notified_.notify_one();
     } else {
-      woken_.notify_all();
+      notified_.notify_all();
     }
     body(argument, 0);
     std::unique_lock<std::mutex> locked(state_);
@@ -55,18 +55,18 @@ class Pool {
 
  private:
   void start(unsigned helpers) {
-    const SignalsHeld held;
+    const SignalsBlocked blocked;
     try {
       for (; started_ < helpers; ++started_) std::thread(&Pool::serve, this).detach();
     } catch (const std::system_error&) {
-      // No more threads to be had: those there are do the work.
+      // The system gives no more threads: the present ones do the work.
     }
   }
 
   void serve() {
     std::unique_lock<std::mutex> locked(state_);
     while (true) {
-      woken_.wait(locked, [this] { return wanted_ > 0; });
+      notified_.wait(locked, [this] { return wanted_ > 0; });
       const unsigned index = wanted_--;
       ++busy_;
       locked.unlock();
@@ -78,17 +78,17 @@ class Pool {
 
   std::mutex running_;  // held for a whole job
   std::mutex state_;    // guards what follows
-  std::condition_variable woken_, ended_;
+  std::condition_variable notified_, ended_;
   void (*body_)(void*, unsigned) = nullptr;
   void* argument_ = nullptr;
   unsigned started_ = 0, wanted_ = 0, busy_ = 0;
 };
 
-// Never destroyed: at the end of the process its threads still wait in it.
+// Never destroyed: at the end of the process its threads still wait on it.
 std::atomic<Pool*> pool{nullptr};
 
 #if defined(__unix__) || defined(__APPLE__)
-// A forked child has none of the threads: it leaves the pool alone, whatever state it was in, and makes another at need.
+// A forked child has none of the threads: it abandons the pool, whose state is unknown, and creates another when needed.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
   pool.store(nullptr);
 });

@@ -1,5 +1,4 @@
-// CRC-32C (Castagnoli), as the records of an event file carry it: eight bytes at a time, by the instruction that x86 has for it, or
-// from tables.
+// CRC-32C (Castagnoli), the checksum in event files: eight bytes at a time, with the instruction of x86 or with tables.
 #include "events.hpp"
 
 #include <array>
@@ -45,7 +44,7 @@ __attribute__((target("sse4.2"))) std::uint32_t crc_by_instruction(const unsigne
 
 std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
 #if defined(__x86_64__)
-  if (std::strcmp(blocks().name, "baseline") != 0) return crc_by_instruction(data, size);  // AVX2 came after it
+  if (std::strcmp(blocks().name, "baseline") != 0) return crc_by_instruction(data, size);  // AVX2 implies SSE 4.2
 #endif
   std::uint32_t crc = 0xffffffffu;
   for (; size >= 8; size -= 8, data += 8) {
@@ -56,7 +55,7 @@ std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
   for (; size > 0; --size, ++data) crc = (crc >> 8) ^ kTables8[0][(crc ^ *data) & 0xff];
   return ~crc;
 }
-// As a record holds it: turned around and offset, since records may hold records.
+// The masked form in a record: rotated and offset, because records may contain records.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 }  // namespace

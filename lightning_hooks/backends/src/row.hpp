@@ -1,5 +1,5 @@
-// A row of raw moments: the same nine float64 numbers, in the same order, as in lightning_hooks/stats/schema.py, which is held
-// against their names when the module is loaded.
+// A row of raw moments: the nine float64 numbers of lightning_hooks/stats/schema.py, in the same order. backends/choice.py compares
+// the names when the module is loaded.
 #pragma once
 
 #include <cmath>
@@ -52,6 +52,6 @@ inline void merge(Row& into, const Row& from) {
 
 enum class Kind : int { f32, f16, bf16, f64 };
 
-constexpr int kBlock = 8192;  // elements: 32 KB of float32, which stay in the first cache or not far from it
+constexpr int kBlock = 8192;  // elements: 32 KB of float32, about the size of a first-level cache
 
 }  // namespace hooks

@@ -22,7 +22,7 @@ Runtime runtime;
 std::atomic<bool> found{false};
 
 #if defined(__unix__) || defined(__APPLE__)
-// The child of a fork has none of the team's threads, and must not wait for them.
+// A forked child has none of the team's threads and must not wait for them.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { found.store(false); });
 
 template <class Function>
@@ -32,10 +32,10 @@ bool look_up(void* library, const char* name, Function& out) {
 }
 #endif
 
-// Nanoseconds. What working together gained, less what waiting lost; below zero it does not pay.
-constexpr std::int64_t kMostGain = 5'000'000;  // so that old gains do not excuse long waiting
-constexpr std::int64_t kPatience = 50'000;     // and a quarter of a nanosecond a byte: more than that was waiting
-constexpr std::int64_t kForgive = 64;          // of the time that is spent alone this part is forgiven
+// Nanoseconds gained by the team, less those lost by waiting; while negative, the team is not used.
+constexpr std::int64_t kMostGain = 5'000'000;  // limits how long old gains compensate for waiting
+constexpr std::int64_t kExpected = 50'000;     // plus a quarter of a nanosecond per byte; a longer job waited
+constexpr std::int64_t kRecovery = 64;         // this fraction of the time spent alone is added to the gain
 std::atomic<std::int64_t> gain{kMostGain};
 
 struct Work {
@@ -62,7 +62,7 @@ bool find_team([[maybe_unused]] const char* library) {
 unsigned team_size() { return found.load(std::memory_order_relaxed) ? static_cast<unsigned>(runtime.size()) : 0; }
 
 bool team_pays(unsigned threads) {
-  // A team of another size would end some of torch's threads, or start more.
+  // A team of another size would make the runtime end or start threads of torch.
   return found.load(std::memory_order_relaxed) && gain.load(std::memory_order_relaxed) >= 0 &&
          runtime.size() == static_cast<int>(threads) && !runtime.inside();
 }
@@ -72,13 +72,13 @@ void run_in_team(void (*body)(void*, unsigned), void* argument, std::int64_t byt
   const auto begin = std::chrono::steady_clock::now();
   runtime.parallel(take_part, &work, 0, 0);
   const std::int64_t took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
-  const bool waited = took > kPatience + bytes / 4;
-  // With two threads it took half of what one takes, so the gain is as long as the work.
+  const bool waited = took > kExpected + bytes / 4;
+  // Two threads take half the time of one, so the gain equals the duration.
   gain = std::min(gain.load(std::memory_order_relaxed) + (waited ? -took : took), kMostGain);
 }
 
 void note_alone(std::int64_t nanoseconds) {
-  if (gain.load(std::memory_order_relaxed) < 0) gain += nanoseconds / kForgive;
+  if (gain.load(std::memory_order_relaxed) < 0) gain += nanoseconds / kRecovery;
 }
 
 }  // namespace hooks

@@ -6,7 +6,7 @@
 namespace hooks {
 namespace {
 
-// What `setup` was told. Strong references, kept as long as the process.
+// The arguments of `setup_kernel`. Strong references that are never released.
 PyObject* tensor_types[2] = {};
 PyObject* thread_number = nullptr;
 PyObject* is_negated = nullptr;
@@ -16,7 +16,7 @@ const DlExchange* exchange = nullptr;
 
 unsigned threads_for(std::int64_t elements) {
   if (elements < kWorthTeam) return 1;
-  const unsigned team = team_size();  // the same number, without asking Python for it
+  const unsigned team = team_size();  // the same number, without a call of Python
   if (team > 0) return team;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
@@ -25,12 +25,12 @@ unsigned threads_for(std::int64_t elements) {
   return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
-int look(PyObject* object, View& view, bool may_be_negated) {
+int view_of(PyObject* object, View& view, bool may_be_negated) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   if (type != tensor_types[0] && type != tensor_types[1]) return 0;
   DlTensor found;
   if (exchange->tensor_from_object(object, &found) != 0) {
-    PyErr_Clear();  // no strided memory behind it: sparse, of a function transform, …
+    PyErr_Clear();  // no strided memory behind it: sparse, inside a transform of torch.func, …
     return 0;
   }
   if (found.device.type != kDlCpu || found.dtype.lanes != 1) return 0;
@@ -43,8 +43,8 @@ int look(PyObject* object, View& view, bool may_be_negated) {
     return 0;
   }
   view.lay_out(found.shape, found.strides, found.ndim);
-  // What lies there may stand for its negative, of which the table says nothing. Such a tensor is a half of complex numbers
-  // (`z.conj().imag`): its elements do not lie side by side.
+  // The memory may hold the negatives of the elements, which the exchange table does not report. Such a tensor is a part of complex
+  // numbers (`z.conj().imag`), so it is not contiguous.
   if (may_be_negated && (!view.gaps.empty() || view.numel <= 1)) {
     PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
     if (negated != Py_False) {
@@ -53,22 +53,22 @@ int look(PyObject* object, View& view, bool may_be_negated) {
     }
     Py_DECREF(negated);
   }
-  if (!found.data && view.numel != 0) return 0;  // zeros of autograd that were never written anywhere
+  if (!found.data && view.numel != 0) return 0;  // zeros of autograd that have no memory
   view.data = static_cast<const char*>(found.data) + found.byte_offset;
   return 1;
 }
 
-int look_at_difference(PyObject* left, PyObject* right, View& view) {
+int view_of_difference(PyObject* left, PyObject* right, View& view) {
   View other;
-  int found = look(left, view);
-  if (found > 0) found = look(right, other);
+  int found = view_of(left, view);
+  if (found > 0) found = view_of(right, other);
   if (found <= 0) return found;
-  DlTensor a, b;  // these point into the tensors, which are as they were a moment ago
+  DlTensor a, b;  // shapes and strides point into the tensors
   if (exchange->tensor_from_object(left, &a) != 0 || exchange->tensor_from_object(right, &b) != 0) return -1;
   bool same = view.kind == other.kind && view.gaps.empty() && other.gaps.empty() && view.copies == 1 && other.copies == 1 &&
               a.ndim == b.ndim;
   for (int d = 0; d < a.ndim && same; ++d) {
-    // Without strides it is contiguous, which is said the same way of both.
+    // A tensor without strides is contiguous.
     same = a.shape[d] == b.shape[d] && !a.strides == !b.strides;
     same = same && (!a.strides || a.shape[d] == 1 || a.strides[d] == b.strides[d]);
   }

@@ -1,4 +1,4 @@
-// Tensors of Python as views of memory, and their measurement with or without the interpreter lock. Of torch this knows only
+// Python tensors as views of memory, and their measurement with or without the interpreter lock. The only interface to torch is
 // the DLPack exchange table.
 #pragma once
 
@@ -14,23 +14,22 @@
 namespace hooks {
 
 // Arguments: the types of tensors, `is_neg`, the exchange table, the number of threads, the path of torch's OpenMP library or
-// None. Before anything else.
+// None. Must be called first.
 PyObject* py_setup_kernel(PyObject*, PyObject* args);
 
-// 1: the view is laid out. 0: not a plain tensor in the memory of this machine, or a type of number that is not measured
-// here. -1: a Python error is set.
-int look(PyObject* object, View& view, bool may_be_negated = true);
+// 1: the view is complete. 0: not a plain tensor in host memory, or a dtype that is not measured here. -1: a Python error is set.
+int view_of(PyObject* object, View& view, bool may_be_negated = true);
 
-// As `look`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
-int look_at_difference(PyObject* left, PyObject* right, View& view);
+// As `view_of`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
+int view_of_difference(PyObject* left, PyObject* right, View& view);
 
-// How many threads torch would use for so many elements: a DataLoader's worker, for one, has a single one.
+// The number of threads that torch would use for this number of elements; a DataLoader's worker has one.
 unsigned threads_for(std::int64_t elements);
 
-// Fewer elements than this are read under the interpreter lock: getting it back may take longer than the reading.
+// With fewer elements than this the interpreter lock is kept: to acquire it again may take longer than the reading.
 constexpr std::int64_t kWorthRelease = 1 << 19;
 
-// Calls work(threads), without the interpreter lock where that is worth it. False with a Python error set.
+// Calls work(threads), without the interpreter lock where that pays. False with a Python error set.
 template <class Work>
 bool unlocked(std::int64_t elements, Work work) {
   const unsigned threads = threads_for(elements);
@@ -46,7 +45,7 @@ bool unlocked(std::int64_t elements, Work work) {
   return enough;
 }
 
-// Rows of `many` views, and the histograms of those that want one. False with a Python error set.
+// As `measure`, for Python. False with a Python error set.
 bool measure_views(const View* views, std::size_t many, Row* rows);
 
 }  // namespace hooks

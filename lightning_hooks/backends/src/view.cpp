@@ -11,12 +11,12 @@ void gather(const View& view, std::int64_t begin, int n, T* out) {
   const T* const data = reinterpret_cast<const T*>(view.data);
   const Dim inner = view.gaps[0];
   for (int done = 0; done < n;) {
-    std::int64_t rest = begin + done, offset = 0;
-    const std::int64_t column = rest % inner.size;
-    rest /= inner.size;
+    std::int64_t index = begin + done, offset = 0;
+    const std::int64_t column = index % inner.size;
+    index /= inner.size;
     for (std::size_t d = 1; d < view.gaps.size(); ++d) {
-      offset += rest % view.gaps[d].size * view.gaps[d].stride;
-      rest /= view.gaps[d].size;
+      offset += index % view.gaps[d].size * view.gaps[d].stride;
+      index /= view.gaps[d].size;
     }
     const int run = static_cast<int>(std::min<std::int64_t>(inner.size - column, n - done));
     const T* from = data + offset + column * inner.stride;
@@ -35,7 +35,7 @@ void View::lay_out(const std::int64_t* shape, const std::int64_t* strides, int n
   numel = 1;
   copies = 1;
   gaps.clear();
-  bool plain = true;  // contiguous in the usual order, which most tensors are
+  bool plain = true;  // contiguous, as most tensors are
   for (int d = ndim - 1; d >= 0; --d) {
     plain = plain && (shape[d] == 1 || !strides || strides[d] == numel);
     numel *= shape[d];
@@ -52,7 +52,7 @@ void View::lay_out(const std::int64_t* shape, const std::int64_t* strides, int n
     }
   }
   std::sort(gaps.begin(), gaps.end(), [](Dim a, Dim b) { return a.stride < b.stride; });
-  std::size_t kept = 0;  // neighbours without a gap between them are one dimension
+  std::size_t kept = 0;  // dimensions without a gap between them are merged
   for (const Dim dim : gaps) {
     if (kept && dim.stride == gaps[kept - 1].size * gaps[kept - 1].stride) {
       gaps[kept - 1].size *= dim.size;

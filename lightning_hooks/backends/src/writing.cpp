@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-// The numbers begin to begin + many of a state; null with a Python error set.
+// The numbers [begin, begin + many) of a state; null with a Python error set.
 double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
     PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
@@ -22,7 +22,7 @@ double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
 }
 
-void join_moments(double* numbers, const void* from) {
+void merge_moments(double* numbers, const void* from) {
   Row into, other;
   std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
   std::memcpy(static_cast<void*>(&other), from, sizeof other);
@@ -30,7 +30,7 @@ void join_moments(double* numbers, const void* from) {
   std::memcpy(numbers, &into, sizeof into);
 }
 
-void join_counts(double* numbers, const void* from) {
+void add_counts(double* numbers, const void* from) {
   const char* bytes = static_cast<const char*>(from);
   for (int i = 0; i < kBuckets; ++i) {
     double count;
@@ -43,11 +43,11 @@ void join_counts(double* numbers, const void* from) {
 
 int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized) {
   View state, view;
-  int found = look(into, state, false);
-  if (found > 0) found = look(tensor, view);
+  int found = view_of(into, state, false);
+  if (found > 0) found = view_of(tensor, view);
   if (found <= 0) return found;
   double* const numbers = numbers_of(state, first, kMoments);
-  const bool counted = histogram != kNowhere;
+  const bool counted = histogram != kNoHistogram;
   double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
   if (!numbers || (counted && !counts)) return -1;
   Row row;
@@ -56,8 +56,8 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   view.sized = sized;
   if (!measure_views(&view, 1, &row)) return -1;
   if (merging) {
-    join_moments(numbers, &row);
-    if (counts) join_counts(counts, buckets);
+    merge_moments(numbers, &row);
+    if (counts) add_counts(counts, buckets);
   } else {
     std::memcpy(numbers, &row, sizeof row);
     if (counts) std::memcpy(counts, buckets, sizeof buckets);
@@ -65,21 +65,21 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   return 1;
 }
 
-bool read_place(PyObject* number, Py_ssize_t& place) {
-  place = number == Py_None ? kNowhere : PyLong_AsSsize_t(number);
+bool read_offset(PyObject* number, Py_ssize_t& offset) {
+  offset = number == Py_None ? kNoHistogram : PyLong_AsSsize_t(number);
   return !PyErr_Occurred();
 }
 
-// Arguments: state, place of the row, place of its histogram or None, tensor, whether to join what is there or take its place;
-// then, if it is False, that magnitudes are not asked for.
+// Arguments: state, offset of the row, offset of its histogram or None, tensor, whether to merge with the present values; optional:
+// whether magnitudes are requested.
 PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given != 5 && given != 6) {
-    PyErr_SetString(PyExc_TypeError, "expected the state, two places in it, the tensor, and whether to merge");
+    PyErr_SetString(PyExc_TypeError, "expected the state, two offsets in it, the tensor, and whether to merge");
     return nullptr;
   }
   Py_ssize_t histogram;
   const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
-  if (PyErr_Occurred() || !read_place(args[2], histogram)) return nullptr;
+  if (PyErr_Occurred() || !read_offset(args[2], histogram)) return nullptr;
   const bool sized = given == 5 || args[5] == Py_True;
   const int done = measure_into(args[0], first, histogram, args[3], args[4] == Py_True, sized);
   if (done < 0) return nullptr;
@@ -88,20 +88,20 @@ PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
 
 namespace {
 
-// Measures tensors, or what they are more than those of a second list; the lists are tuples that hold them while the lock is
-// released, and the second may be null. So may the places of histograms, of which a negative one stands for none.
-PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* taken_away,
+// Measures tensors, or their differences from those of a second list. The lists are tuples that keep the tensors alive while the
+// lock is released; the second may be null, as may the offsets of histograms, of which a negative one means none.
+PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* subtracted,
                         const std::int64_t* histograms, bool sized) {
   View state;
-  int found = look(into, state, false);
-  if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in the memory of this machine");
-  PyObject* left = found > 0 ? PyList_New(0) : nullptr;
+  int found = view_of(into, state, false);
+  if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in host memory");
+  PyObject* skipped = found > 0 ? PyList_New(0) : nullptr;
   std::vector<View> views;
-  std::vector<double*> places;
-  for (Py_ssize_t i = 0; i < many && left; ++i) {
+  std::vector<double*> targets;
+  for (Py_ssize_t i = 0; i < many && skipped; ++i) {
     View view;
     PyObject* const tensor = PyTuple_GetItem(kept, i);
-    found = taken_away ? look_at_difference(tensor, PyTuple_GetItem(taken_away, i), view) : look(tensor, view);
+    found = subtracted ? view_of_difference(tensor, PyTuple_GetItem(subtracted, i), view) : view_of(tensor, view);
     view.sized = sized;
     double* const numbers = found > 0 ? numbers_of(state, firsts[i], kMoments) : nullptr;
     const bool counted = histograms && histograms[i] >= 0;
@@ -109,30 +109,30 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
     if (numbers && (!counted || view.counts)) {
       views.push_back(std::move(view));
-      places.push_back(numbers);
-    } else if (!position || PyList_Append(left, position) != 0) {
-      Py_DECREF(left);
-      left = nullptr;
+      targets.push_back(numbers);
+    } else if (!position || PyList_Append(skipped, position) != 0) {
+      Py_DECREF(skipped);
+      skipped = nullptr;
     }
     Py_XDECREF(position);
   }
   std::vector<Row> rows(views.size());
-  if (left && !measure_views(views.data(), views.size(), rows.data())) {
-    Py_DECREF(left);
-    left = nullptr;
+  if (skipped && !measure_views(views.data(), views.size(), rows.data())) {
+    Py_DECREF(skipped);
+    skipped = nullptr;
   }
-  for (std::size_t i = 0; i < rows.size() && left; ++i) std::memcpy(places[i], &rows[i], sizeof(Row));
-  return left;
+  for (std::size_t i = 0; i < rows.size() && skipped; ++i) std::memcpy(targets[i], &rows[i], sizeof(Row));
+  return skipped;
 }
 
 }  // namespace
 
-// Arguments: state, an int64 buffer of places, a list of as many tensors; to measure differences another of what is taken away
-// from them, or None; an int64 buffer of places of histograms, negative for none, or None; whether magnitudes are asked for.
-// Gives the positions of those that are not measured here.
+// Arguments: state, an int64 buffer of offsets, a list of as many tensors; for differences a list of tensors to subtract, or None;
+// an int64 buffer of offsets of histograms, negative for none, or None; whether magnitudes are requested. Returns the indices of
+// the tensors that are not measured here.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given < 3 || given > 6) {
-    PyErr_SetString(PyExc_TypeError, "expected the state, places, tensors, and up to three more");
+    PyErr_SetString(PyExc_TypeError, "expected the state, offsets, tensors, and up to three more");
     return nullptr;
   }
   const Buffer firsts(args[1], PyBUF_SIMPLE);
@@ -141,18 +141,18 @@ PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t give
   const Buffer counts(histograms ? args[4] : args[1], PyBUF_SIMPLE);
   if (!counts.held()) return nullptr;
   PyObject* const kept = PySequence_Tuple(args[2]);
-  PyObject* const taken_away = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
+  PyObject* const subtracted = kept && differences ? PySequence_Tuple(args[3]) : nullptr;
   const Py_ssize_t many = kept ? PyTuple_Size(kept) : -1;
-  const auto fits_to = [many](const Buffer& places) { return places.size(8) == static_cast<std::size_t>(many); };
+  const auto fits_to = [many](const Buffer& offsets) { return offsets.size(8) == static_cast<std::size_t>(many); };
   PyObject* out = nullptr;
-  if (kept && fits_to(firsts) && fits_to(counts) && (!differences || (taken_away && PyTuple_Size(taken_away) == many))) {
-    const auto* const places = histograms ? counts.data<std::int64_t>() : nullptr;
-    out = measure_lists(args[0], firsts.data<std::int64_t>(), many, kept, taken_away, places, given < 6 || args[5] == Py_True);
+  if (kept && fits_to(firsts) && fits_to(counts) && (!differences || (subtracted && PyTuple_Size(subtracted) == many))) {
+    const auto* const offsets = histograms ? counts.data<std::int64_t>() : nullptr;
+    out = measure_lists(args[0], firsts.data<std::int64_t>(), many, kept, subtracted, offsets, given < 6 || args[5] == Py_True);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "expected the state and lists of one length");
   }
   Py_XDECREF(kept);
-  Py_XDECREF(taken_away);
+  Py_XDECREF(subtracted);
   return out;
 }
 

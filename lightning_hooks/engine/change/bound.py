@@ -16,7 +16,7 @@ from lightning_hooks.engine.change.report import Report, keeps_direction
 from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.stats.prepare import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do

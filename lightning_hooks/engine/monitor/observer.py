@@ -21,13 +21,11 @@ from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.amending import rescale, withdraw
-from lightning_hooks.stats.divided import Divided
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
-from lightning_hooks.stats.merged import Merged, Merging
-from lightning_hooks.stats.prepare import TRANSFORMED, inside_transform
+from lightning_hooks.stats.host_copy import MergedState, PendingState
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform
 
 
 class Observer(Participant):
@@ -134,12 +132,12 @@ class Observer(Participant):
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
             self._last_due = (-1, frozenset())
 
-    def exchange(self) -> Merging:
+    def exchange(self) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
         wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
-        return self.table.merging(stop=self.failed, factor=wanted)
+        return self.table.exchange(stop=self.failed, factor=wanted)
 
-    def agree(self, merged: Merged) -> None:
+    def agree(self, merged: MergedState) -> None:
         """Do what ranks requested in an exchange. All ranks must do so at the same step.
 
         Raises:
@@ -194,7 +192,7 @@ class Observer(Participant):
         self._read("after_update", optimizer)
         if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
             parts = self._reader.due("after_update", optimizer, self.schedules)
-            withdraw(self.table, [row for part in parts for row in part.rows], memo.found_inf)
+            self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
 
     def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
@@ -212,7 +210,7 @@ class Observer(Participant):
         """Note the loss scale; bring what flowed under an old one to the new."""
         self.scale = scale
         if factor is not None:
-            rescale(self.table, self.plan.flowing, factor)
+            self.table.rescale(self.plan.flowing, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Warn of watched modules that a step did not call; once is enough, which `calls_checked` tells.
@@ -263,7 +261,7 @@ class Observer(Participant):
                 self.table.put(row, look)
             elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in FLOWING:
                 # Moments are divided at the end of the step.
-                self.table.add(row, look, Divided(look, self.scale).tensor)
+                self.table.add(row, look, UnscaledMeasurement(look, self.scale).tensor)
             else:
                 self.table.add(row, look)
         except UnmeasurableError as error:

@@ -20,8 +20,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.divided import Divided
-from lightning_hooks.stats.measurement import Measurement, measure_all
+from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.table import Table
 
 Left = list[tuple[int, Measurement]]
@@ -52,7 +51,7 @@ class ReadTogether:
         self.copied = parts[0].kind.copied
         self.scaled = [part.kind.scaled for part in parts for _ in part.rows]
         self.rows = [row for part in parts for row in part.rows]
-        self.in_table = table.places(self.rows)
+        self.in_table = table.offsets(self.rows)
 
 
 class ParamReader:
@@ -126,7 +125,9 @@ class ParamReader:
         if scale is not None and any(call.scaled):
             looks = measure_all(tensors)
             scaled = [scaled for scaled, value in zip(call.scaled, values, strict=True) if value is not None]
-            return self._put(rows, [Divided(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)])
+            return self._put(
+                rows, [UnscaledMeasurement(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)]
+            )
         left = self._table.measure_all(call.in_table if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
 

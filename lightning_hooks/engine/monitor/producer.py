@@ -19,12 +19,11 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.records.step_view import StepView, squares
 from lightning_hooks.stats.histogram import shift
-from lightning_hooks.stats.host_copy import HostCopy, begin_copy
-from lightning_hooks.stats.merged import Merging
-from lightning_hooks.stats.merging import Merges, Statistics
-from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
+from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
+from lightning_hooks.stats.moments import COUNT, RowUnions, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
 from lightning_hooks.stats.ranks import world_size
+from lightning_hooks.stats.statistics import RowStatistics
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
@@ -37,7 +36,7 @@ class _Ended(NamedTuple):
     step: int
     reports: Mapping[str, float]
     due: Due
-    merging: Merging
+    merging: PendingState
     scale: HostCopy | None
     wall_time: float
 
@@ -102,7 +101,7 @@ class Producer:
         finally:
             self._to_agree = ended
             self._unpublished.append(ended)
-        if merging.here or observer.stage != "train":  # a run has no next step
+        if merging.ready or observer.stage != "train":  # a run has no next step
             self.agree()
 
     def agree(self) -> None:
@@ -164,7 +163,7 @@ class Producer:
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
         if scale != 1.0:
             _unscale(plan, scale, moments, histograms, pairs)
-        users = {} if table.only_moments else self._users(table.metric_values(moments[:, COUNT]), sums)
+        users = {} if table.only_moments else self._users(table.users.metric_values(moments[:, COUNT]), sums)
         if len(pairs):
             every = np.zeros((len(plan.index), SUMS))
             every[list(table.pair_rows)] = pairs
@@ -223,10 +222,10 @@ class _Totals:
             np.sort(np.concatenate([rows for first, rows in plan.rows.alike() if first.tensor == tensor]))
             for tensor in self._tensors
         ]
-        merges = Merges([*unions, np.arange(len(plan.rows))] if len(plan.rows) else [])
+        merges = RowUnions([*unions, np.arange(len(plan.rows))] if len(plan.rows) else [])
         first, width = len(plan.index), len(plan.index) + len(merges)
         wanted = [*range(first, first + len(unions)), 2 * width - 1] if len(merges) else []
-        self._statistics = Statistics(("norm", "nonfinite"), merges, np.array(wanted, dtype=np.int32))
+        self._statistics = RowStatistics(("norm", "nonfinite"), merges, np.array(wanted, dtype=np.int32))
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
         """The numbers of a step; none of a tensor of which nothing was measured.

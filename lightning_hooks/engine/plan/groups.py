@@ -11,7 +11,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.rules.patterns import select
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.custom import UserStatistic
+from lightning_hooks.stats.user_statistics import UserStatistic
 
 
 def add_groups(

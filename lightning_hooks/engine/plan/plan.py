@@ -12,9 +12,9 @@ from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.custom import UserStatistic
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.scalars import MAGNITUDE_STATS, needs_histogram
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
+from lightning_hooks.stats.user_statistics import UserStatistic
 
 FLOWING = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""

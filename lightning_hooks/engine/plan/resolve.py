@@ -19,9 +19,9 @@ from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.stats.custom import UserStatistic, user_statistic
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.scalars import DEFAULT_STATS, NAMES, quantile_of
+from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, quantile_of
+from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
 
 DEFAULT_WATCH = (
     Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),

@@ -14,7 +14,7 @@ from lightning_hooks.records.row_index import Requests, requested
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.custom import UserStatistic
+from lightning_hooks.stats.user_statistics import UserStatistic
 
 _NO_USERS: Mapping[str, UserStatistic] = {}
 

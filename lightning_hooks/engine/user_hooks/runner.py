@@ -12,7 +12,7 @@ from lightning_hooks.engine.change.bound import version_of
 from lightning_hooks.errors import HookError
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.rules import Hook
-from lightning_hooks.stats.prepare import TRANSFORMED, is_transformed
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, is_transformed
 
 _SAME: Final = ("shape", "dtype", "device", "layout")
 # What a hook of these kinds returns is not used.

@@ -1,51 +1,81 @@
-"""The single-pass measurement of a tensor: the seam behind which the kernels stand.
+"""The kernels: raw moments of tensors in a single pass. `lightning_hooks.backends` decides which one serves.
 
-In host memory the compiled kernel serves or the one in NumPy; on a CUDA device Triton where it works; for all else the
-reference in plain torch. All give the same numbers. `lightning_hooks.backends` decides.
+In host memory that is the compiled kernel or the one in NumPy, on a CUDA device Triton. For all other tensors (other devices,
+dtypes that are not floating, subclasses) and where neither works the reference in plain torch serves. Triton is imported when
+the first tensor on a CUDA device is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
+import torch
 from torch import Tensor
 
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.kernels import arrays, elsewhere, tensors
-from lightning_hooks.stats.kernels.elsewhere import on_device
+from lightning_hooks.stats.kernels import numpy_kernel, reference
+from lightning_hooks.stats.kernels.numpy_kernel import direct_writer
+from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["NOWHERE", "Way", "compiled", "host", "in_use", "in_use_on_cuda", "measure", "measure_many", "on_device"]
+__all__ = [
+    "NO_HISTOGRAM",
+    "FallbackWriter",
+    "compiled",
+    "direct_writer",
+    "host",
+    "in_use",
+    "in_use_on_cuda",
+    "measure",
+    "measure_many",
+    "on_device",
+]
 
-NOWHERE: Final = -1  # in the place of a histogram that is not kept
+NO_HISTOGRAM: Final = -1  # the offset of the histogram of a row that keeps none
 _DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENTS))
 compiled: ModuleType | None = _DECISION.module  # `backends.native` where it serves
-host: ModuleType = arrays if compiled is None else compiled  # measures in host memory
+host: ModuleType = numpy_kernel if compiled is None else compiled  # measures tensors in host memory
 if TYPE_CHECKING:
-    from lightning_hooks.stats.kernels.arrays import Way
+    from lightning_hooks.stats.kernels.numpy_kernel import FallbackWriter
 else:
-    Way = host.Way
+    FallbackWriter = host.FallbackWriter
 
 
-def measure(tensor: Tensor) -> Tensor:
+def measure(tensor: Tensor, kernel: ModuleType = host) -> Tensor:
     """The raw moments of one tensor, float64 [9] on its device, which is not waited for.
 
     Args:
         tensor: real and dense, any shape, any device.
+        kernel: for host memory.
 
     Example:
-        >>> import torch
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
         [2.0, 2.0, 2.0]
     """
-    return tensors.measure(host, tensor)
+    # A compiler traces the reference, whose operations it knows.
+    packed = None if torch.compiler.is_compiling() else kernel.read(tensor)
+    moments: Tensor = _other(tensor).measure(tensor) if packed is None else _unpacked(packed)
+    return moments
 
 
-def measure_many(several: Sequence[Tensor]) -> Tensor:
+def measure_many(several: Sequence[Tensor], kernel: ModuleType = host) -> Tensor:
     """The raw moments of several tensors on one device, float64 [len(several), 9]."""
-    return tensors.measure_many(host, several)
+    found = [None] * len(several) if torch.compiler.is_compiling() else kernel.read_many(several)
+    rows = [packed for packed in found if packed is not None]
+    if len(rows) == len(several):
+        return _unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64)
+    if not rows:
+        moments: Tensor = _other(several[0]).measure_many(several)
+        return moments
+    return torch.stack([measure(tensor, kernel) for tensor in several])
+
+
+def on_device(tensor: Tensor) -> ModuleType | None:
+    """The module `cuda` where it serves for a tensor: it writes rows of moments on the device."""
+    return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
 
 
 def in_use() -> str:
@@ -65,4 +95,27 @@ def in_use_on_cuda() -> str:
         >>> in_use_on_cuda().split()[0] in ("triton", "reference", "none")
         True
     """
-    return str(elsewhere.choose())
+    return str(_cuda())
+
+
+def _other(tensor: Tensor) -> ModuleType:
+    """The kernel for a tensor that the one for host memory does not measure."""
+    kernel = on_device(tensor)
+    return reference if kernel is None else kernel
+
+
+@cache
+def _cuda() -> backends.Decision:
+    return backends.cuda(_load_triton)
+
+
+def _load_triton() -> tuple[ModuleType, str]:
+    from lightning_hooks.stats.kernels import cuda
+
+    # Triton builds its launcher with a C compiler, and not for every device: an attempt raises what does not work.
+    cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
+    return cuda, cuda.describe()
+
+
+def _unpacked(numbers: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(numbers), dtype=torch.float64)

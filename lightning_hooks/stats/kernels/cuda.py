@@ -1,10 +1,9 @@
 """The measurement on a CUDA device, in Triton: a list of tensors in one launch, and a second, tiny one that merges its blocks.
 
-Nothing here waits for the device: sizes are known on the host, what the kernels are told goes over through pinned memory, and
-rows are written where they are kept. What it does not measure (numbers that are not floating, a subclass of tensor) the
-reference does.
+Nothing here waits for the device: sizes are known on the host, the arguments of the kernels go through pinned memory, and rows
+are written where they are kept. The reference measures what these kernels do not: dtypes that are not floating, and subclasses.
 
-Importing this module fails where Triton is not installed; `kernels` says why.
+Importing this module raises where Triton is not installed.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 
 def measure_many_into(
     out: Tensor,
-    places: Sequence[int],
+    offsets: Sequence[int],
     tensors: Sequence[Tensor],
     before: Sequence[Tensor] | None = None,
     *,
@@ -68,14 +67,14 @@ def measure_many_into(
 
     Args:
         out: float64, contiguous, on a device.
-        places: which element of it the first moment of each tensor becomes; no two the same.
+        offsets: the element of it at which the row of each tensor begins; all distinct.
         tensors: in the same order.
-        before: what is taken away from each, in float32 at least, without making the differences; nothing by default.
-        merging: whether what is there is merged with, instead of overwritten.
+        before: tensors to subtract, in float32 at least, without materializing the differences; none by default.
+        merging: whether to merge with the present rows instead of overwriting them.
 
     Returns:
-        Which tensors, counted from 0, are left to the reference: other dtypes, subclasses, another device, two that differ in
-        shape or dtype.
+        The indices of the tensors that were skipped: other dtypes, subclasses, another device, or a pair that differs in shape
+        or dtype.
     """
     taken: list[int] = []
     flat: list[Tensor] = []
@@ -95,18 +94,14 @@ def measure_many_into(
             less.append(_in_one_piece(other))
         taken.append(position)
     if taken:
-        _launch(out, [places[position] for position in taken], flat, less, merging)
+        _launch(out, [offsets[position] for position in taken], flat, less, merging)
     kept = set(taken)
     return [position for position in range(len(tensors)) if position not in kept]
 
 
 def attempt(device: torch.device) -> None:
-    """Measure a tensor of one element, so that whatever does not work here is raised now.
-
-    Args:
-        device: where.
-    """
-    if knobs.runtime.interpret:  # it reads the memory of this machine at the addresses it is given
+    """Measure a tensor of one element, so that an installation that does not work raises now."""
+    if knobs.runtime.interpret:  # it would read host memory at addresses of the device
         raise RuntimeError("TRITON_INTERPRET is set, and the interpreter reads no memory of a device")
     measure(torch.ones(1, device=device))
 
@@ -116,10 +111,10 @@ def describe() -> str:
     return str(triton.__version__)
 
 
-def _launch(out: Tensor, places: list[int], tensors: list[Tensor], before: list[Tensor], merging: bool) -> None:
+def _launch(out: Tensor, offsets: list[int], tensors: list[Tensor], before: list[Tensor], merging: bool) -> None:
     sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
     blocks = -(-sizes // BLOCK)
-    steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))
+    steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))  # blocks of one program
     programs = -(-blocks // steps)
     first = np.concatenate([[0], np.cumsum(programs)])
     total = int(first[-1])
@@ -127,7 +122,7 @@ def _launch(out: Tensor, places: list[int], tensors: list[Tensor], before: list[
         [tensor.data_ptr() for tensor in tensors],
         sizes,
         [_CODES[tensor.dtype] for tensor in tensors],
-        places,
+        offsets,
         first,
         np.repeat(np.arange(len(tensors)), programs),
         [tensor.data_ptr() for tensor in before],

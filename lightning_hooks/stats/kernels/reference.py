@@ -1,7 +1,7 @@
-"""The measurement in plain torch: correct on every device and dtype, and what the faster kernels are held against.
+"""The kernel in plain torch: correct on every device and dtype; tests compare the faster kernels with it.
 
-Everything is computed in float64, two passes for the squared deviations: data with a mean of 1e4 and a spread of 1e-2,
-or magnitudes of 1e-25 and 1e20, lose nothing. Large tensors go through in chunks, so that the float64 copies stay small.
+Everything is computed in float64 with two passes for the squared deviations, so data with a mean of 1e4 and a deviation of
+1e-2, or magnitudes of 1e-25 and 1e20, lose no precision. Large tensors are read in chunks, so that float64 copies stay small.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
 
     Args:
         flat: one dimension.
-        tiny: the smallest magnitude that is no underflow; None where nothing underflows.
+        tiny: the smallest normal number of the dtype; None for a dtype that does not underflow.
     """
     wide = flat.double()
     count = flat.numel()

@@ -1,17 +1,17 @@
-"""What runs on the device, in Triton: blocks of elements to rows of moments, and rows of moments to one.
+"""The Triton code that runs on the device: it reduces blocks of elements to rows of moments, and rows of moments to one.
 
-A block is loaded once and stays in registers, where its mean is known before the deviations from it are squared. Its values
-are brought near 1 by a power of two first, which loses nothing and keeps squares of 1e-38 and of 1e38 inside float32. Sums
-take eight elements in the dtype of the block and go on in float64, so their error does not grow with the size, and devices
-with few float64 units are not held up. Zeros, subnormals and what is not finite are told by their bits, whatever a compiler
-flushes.
+A block is loaded once and stays in registers, so its mean is known before the deviations from it are squared. Its values are
+first scaled near 1 by a power of two, which is exact and keeps the squares of 1e-38 and of 1e38 inside float32. Sums add eight
+elements in the dtype of the block and continue in float64, so their error does not grow with the size, and devices with few
+float64 units are not slowed down. Zeros, subnormals and values that are not finite are recognized by their bits, whatever the
+compiler flushes.
 """
 
 import triton
 import triton.language as tl
 
 BLOCK = 4096
-CHUNK = 256  # rows of moments merged at once
+CHUNK = 256  # rows of moments merged together
 FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
 
 
@@ -35,15 +35,15 @@ def _magnitude_bits(x):
 def _widened(x):
     if x.dtype == tl.float64:
         return x
-    elif x.dtype == tl.bfloat16:  # by its bits: Triton's interpreter has no subnormals of it
+    elif x.dtype == tl.bfloat16:  # by its bits: Triton's interpreter flushes its subnormals
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(tl.float32)
 
 
 @triton.jit
-def _towards_one(largest):
-    """The power of two that brings a magnitude near 1; for zero and subnormals the greatest there is."""
+def _scale_of(largest):
+    """The power of two that scales a magnitude near 1; the greatest one for zero and subnormals."""
     if largest.dtype == tl.float64:
         exponent = (largest.to(tl.int64, bitcast=True) >> 52) & 0x7FF
         turned = tl.minimum(tl.maximum(2046 - exponent, 1), 2046)
@@ -56,13 +56,22 @@ def _towards_one(largest):
 
 @triton.jit
 def _join(count, mean, m2, other_count, other_mean, other_m2):
-    """Chan's rule; means are weighted instead of moved, so that one which is infinite stays so."""
+    """Chan's rule. The mean is a weighted sum, not an update by a difference, so that an infinite mean stays infinite."""
     total = count + other_count
     share = other_count / tl.maximum(total, 1.0)
     apart = other_mean - mean
     spread = tl.where((count == 0) | (other_count == 0), 0.0, apart * apart * count * share)
     joined = tl.where(count == 0, other_mean, mean * (count / tl.maximum(total, 1.0)) + other_mean * share)
     return total, joined, m2 + other_m2 + spread
+
+
+@triton.jit
+def _join_many(counts, means, m2s):
+    """The same of a vector of rows, not all empty. `tl.reduce` with `_join` is correct too, but slow in the interpreter."""
+    count = tl.sum(counts, axis=0)
+    mean = tl.sum(counts / count * means, axis=0)
+    spread = tl.where(counts == 0, 0.0, counts * (means - mean) * (means - mean))
+    return count, mean, tl.sum(m2s + spread, axis=0)
 
 
 @triton.jit
@@ -73,16 +82,16 @@ def _neutral():
 
 
 @triton.jit
-def _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow):
-    tl.store(place, count)
-    tl.store(place + 1, mean)
-    tl.store(place + 2, m2)
-    tl.store(place + 3, abs_sum)
-    tl.store(place + 4, low)
-    tl.store(place + 5, high)
-    tl.store(place + 6, zeros)
-    tl.store(place + 7, nonfinite)
-    tl.store(place + 8, underflow)
+def _write(target, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow):
+    tl.store(target, count)
+    tl.store(target + 1, mean)
+    tl.store(target + 2, m2)
+    tl.store(target + 3, abs_sum)
+    tl.store(target + 4, low)
+    tl.store(target + 5, high)
+    tl.store(target + 6, zeros)
+    tl.store(target + 7, nonfinite)
+    tl.store(target + 8, underflow)
 
 
 @triton.jit
@@ -105,7 +114,7 @@ def _block(
     if PAIRED:
         x = _widened(x) - _widened(_load(before, at, size, BLOCK))
     bits = _magnitude_bits(x)
-    # Four counts of at most BLOCK in one sum.
+    # Four counts, each of at most BLOCK, packed into one sum.
     marks = (bits == 0).to(tl.int64)
     marks += ((bits > 0) & (bits < (1 << MANTISSA))).to(tl.int64) << 16
     marks += (bits >= INFINITE).to(tl.int64) << 32
@@ -115,13 +124,13 @@ def _block(
     wide = _widened(x)
     low = tl.min(tl.where(inside, wide, float("inf")), axis=0)
     high = tl.max(tl.where(inside, wide, float("-inf")), axis=0)
-    scale = _towards_one(tl.maximum(tl.maximum(-low, high), 0.0))
+    scale = _scale_of(tl.maximum(tl.maximum(-low, high), 0.0))
     near = wide * scale
     count = tl.minimum(size - at, BLOCK).to(tl.float64)
     rough = _sum(near, BLOCK) / count
     centre = rough.to(near.dtype)
     apart = tl.where(inside, near - centre, 0.0)
-    rest = _sum(apart, BLOCK) / count  # how far the centre, rounded, is from the mean
+    rest = _sum(apart, BLOCK) / count  # the distance of the rounded centre from the mean
     m2 = _sum(apart * apart, BLOCK) - count * rest * rest
     m2 = tl.where(m2 < 0.0, 0.0, m2)
     mean = tl.where(nonfinite > 0, rough, centre.to(tl.float64) + rest)
@@ -147,7 +156,7 @@ def _span(
     size,
     start,
     steps,
-    place,
+    target,
     MANTISSA: tl.constexpr,
     INFINITE: tl.constexpr,
     PAIRED: tl.constexpr,
@@ -171,45 +180,45 @@ def _span(
         nans += nans_b
     low = tl.where(nans > 0, float("nan"), low)
     high = tl.where(nans > 0, float("nan"), high)
-    _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)
+    _write(target, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)
 
 
 @triton.jit
-def _dispatch(address, before, size, start, steps, place, code, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
+def _dispatch(address, before, size, start, steps, target, code, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
     # What is measured here is aligned to 16 bytes (the host sees to it), which the compiler cannot know of an address.
     # Differences of the narrower dtypes are numbers of float32.
     if code == 0:
         p32 = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
         b32 = tl.multiple_of(before.to(tl.pointer_type(tl.float32)), 16)
-        _span(p32, b32, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
+        _span(p32, b32, size, start, steps, target, 23, 0x7F800000, PAIRED, BLOCK)
     elif code == 1:
         p16 = tl.multiple_of(address.to(tl.pointer_type(tl.float16)), 16)
         b16 = tl.multiple_of(before.to(tl.pointer_type(tl.float16)), 16)
         if PAIRED:
-            _span(p16, b16, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
+            _span(p16, b16, size, start, steps, target, 23, 0x7F800000, PAIRED, BLOCK)
         else:
-            _span(p16, b16, size, start, steps, place, 10, 0x7C00, PAIRED, BLOCK)
+            _span(p16, b16, size, start, steps, target, 10, 0x7C00, PAIRED, BLOCK)
     elif code == 2:
         pb16 = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
         bb16 = tl.multiple_of(before.to(tl.pointer_type(tl.bfloat16)), 16)
         if PAIRED:
-            _span(pb16, bb16, size, start, steps, place, 23, 0x7F800000, PAIRED, BLOCK)
+            _span(pb16, bb16, size, start, steps, target, 23, 0x7F800000, PAIRED, BLOCK)
         else:
-            _span(pb16, bb16, size, start, steps, place, 7, 0x7F80, PAIRED, BLOCK)
+            _span(pb16, bb16, size, start, steps, target, 7, 0x7F80, PAIRED, BLOCK)
     else:
         p64 = tl.multiple_of(address.to(tl.pointer_type(tl.float64)), 16)
         b64 = tl.multiple_of(before.to(tl.pointer_type(tl.float64)), 16)
-        _span(p64, b64, size, start, steps, place, 52, 0x7FF0000000000000, PAIRED, BLOCK)
+        _span(p64, b64, size, start, steps, target, 52, 0x7FF0000000000000, PAIRED, BLOCK)
 
 
 @triton.jit(do_not_specialize=["tensors", "steps"])  # else one more compilation for 1 and for 16
 def measure_blocks(table, tensors, steps, rows, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
     """One program per span of blocks, over the blocks of all tensors.
 
-    Where `PAIRED`, what is measured is each tensor less another one, which lies in memory alike.
+    Where `PAIRED`, the differences from other tensors of the same layout are measured.
 
     Args:
-        table: int64; of every tensor address, size, code of its dtype, place of its result, and first row (with the end after
+        table: int64; of every tensor address, size, code of its dtype, offset of its result, and first row (with the end after
             the last one), then of every program its tensor, then, where `PAIRED`, of every tensor the address of the other one.
         tensors: how many there are.
         steps: blocks in a span.
@@ -232,24 +241,24 @@ def measure_blocks(table, tensors, steps, rows, PAIRED: tl.constexpr, BLOCK: tl.
 
 @triton.jit(do_not_specialize=["tensors"])  # else one more compilation for 1 and for 16
 def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.constexpr):
-    """One program per tensor: its rows, and what its place holds where `MERGING`, become one.
+    """One program per tensor: merges its rows, and the row at its target where `MERGING`.
 
     Args:
         table: as of `measure_blocks`.
         tensors: how many there are.
         rows: float64 [programs, 9].
-        out: float64, written at the place of each tensor.
-        MERGING: whether what is there counts too.
-        CHUNK: rows at once.
+        out: float64, written at the offset of each tensor.
+        MERGING: whether the present rows count too.
+        CHUNK: rows merged together.
     """
     tensor = tl.program_id(0)
-    place = out + tl.load(table + 3 * tensors + tensor)
+    target = out + tl.load(table + 3 * tensors + tensor)
     first = tl.load(table + 4 * tensors + tensor)
     end = tl.load(table + 4 * tensors + tensor + 1)
     if MERGING:
-        count, mean, m2 = tl.load(place), tl.load(place + 1), tl.load(place + 2)
-        abs_sum, low, high = tl.load(place + 3), tl.load(place + 4), tl.load(place + 5)
-        zeros, nonfinite, underflow = tl.load(place + 6), tl.load(place + 7), tl.load(place + 8)
+        count, mean, m2 = tl.load(target), tl.load(target + 1), tl.load(target + 2)
+        abs_sum, low, high = tl.load(target + 3), tl.load(target + 4), tl.load(target + 5)
+        zeros, nonfinite, underflow = tl.load(target + 6), tl.load(target + 7), tl.load(target + 8)
     else:
         count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow = _neutral()
     nans = (low != low).to(tl.int32)
@@ -257,13 +266,11 @@ def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.const
         index = at + tl.arange(0, CHUNK)
         inside = index < end
         row = rows + index * 9
-        n = tl.load(row, mask=inside, other=0.0)
+        counts = tl.load(row, mask=inside, other=0.0)
         means = tl.load(row + 1, mask=inside, other=0.0)
-        total = tl.sum(n, axis=0)
-        new = tl.sum(n / total * means, axis=0)
-        spread = tl.where(n == 0, 0.0, n * (means - new) * (means - new))
-        new_m2 = tl.sum(tl.load(row + 2, mask=inside, other=0.0) + spread, axis=0)
-        count, mean, m2 = _join(count, mean, m2, total, new, new_m2)
+        m2s = tl.load(row + 2, mask=inside, other=0.0)
+        n, new, new_m2 = _join_many(counts, means, m2s)
+        count, mean, m2 = _join(count, mean, m2, n, new, new_m2)
         abs_sum += tl.sum(tl.load(row + 3, mask=inside, other=0.0), axis=0)
         lows = tl.load(row + 4, mask=inside, other=float("inf"))
         highs = tl.load(row + 5, mask=inside, other=float("-inf"))
@@ -275,4 +282,4 @@ def merge_rows(table, tensors, rows, out, MERGING: tl.constexpr, CHUNK: tl.const
         underflow += tl.sum(tl.load(row + 8, mask=inside, other=0.0), axis=0)
     low = tl.where(nans > 0, float("nan"), low)
     high = tl.where(nans > 0, float("nan"), high)
-    _write(place, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)
+    _write(target, count, mean, m2, abs_sum, low, high, zeros, nonfinite, underflow)

@@ -14,7 +14,7 @@ from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure
 from lightning_hooks.stats.moments import merge_groups, neutral
-from lightning_hooks.stats.scalars import compute
+from lightning_hooks.stats.statistics import compute
 
 TARGETS = named_parameters(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
 NORM, MEAN = ((EveryN(), ("norm",)),), ((EveryN(every=2), ("mean",)),)

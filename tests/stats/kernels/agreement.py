@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.kernels import arrays, reference
+from lightning_hooks.stats.kernels import numpy_kernel, reference
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 
 native: ModuleType | None
@@ -45,7 +45,7 @@ def numbers(packed):
 def agrees(tensor):
     """Holds NumPy's kernel and every instruction set of the compiled one, moments and histogram, against the reference."""
     want, counts = reference.measure(tensor), histogram(tensor)
-    agrees_with(want, counts, tensor, arrays)
+    agrees_with(want, counts, tensor, numpy_kernel)
     for name in SETS:
         _native.choose_instructions(name)
         agrees_with(want, counts, tensor, native)
@@ -66,8 +66,8 @@ def without_magnitudes(kernel, tensor, want):
     """The moments where nobody asks for magnitudes; in the places of what is then left out, what is wanted."""
     moments = torch.zeros(9, dtype=torch.float64)
     assert kernel.measure_many_into(moments, np.array([0]), [tensor], None, None, False) == []
-    assert kernel is arrays or moments[ABS_SUM].isnan()
-    left_out = [] if kernel is arrays else [ABS_SUM]
+    assert kernel is numpy_kernel or moments[ABS_SUM].isnan()
+    left_out = [] if kernel is numpy_kernel else [ABS_SUM]
     moments[left_out] = want[left_out]
     return moments
 

@@ -18,7 +18,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.table import Table
-from tests.stats._detour import Detour
+from tests.stats._fallback import KeepsAll
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
@@ -238,14 +238,14 @@ def table():
     want.put(1, Measurement(seen[2]))
     kernels.on_device = lambda tensor: cuda
     got = Table(4, histogram_rows=(3,))
-    detour = Detour()
-    write = got.writer(0, detour)
+    fallback = KeepsAll()
+    write = got.writer(0, fallback)
     for tensor in (*seen[:2], torch.arange(3)):
         write(tensor)
-    detour.direct = False
+    fallback.direct = False
     write(seen[0])
-    assert [tensor.numel() for _, tensor in detour.came] == [3, 30] and got.writer(3, detour)
-    detour.direct = True
+    assert [tensor.numel() for _, tensor in fallback.came] == [3, 30] and got.writer(3, fallback)
+    fallback.direct = True
     got.add(0, Measurement(seen[2]))
     same(got.moments[0], want.moments[0], "three calls")
     write(torch.tensor([NAN]))

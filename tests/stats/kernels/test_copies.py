@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.stats.kernels import arrays
+from lightning_hooks.stats.kernels import numpy_kernel
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, native, normal
 
-KERNELS = [kernel for kernel in (arrays, native) if kernel is not None]
+KERNELS = [kernel for kernel in (numpy_kernel, native) if kernel is not None]
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.__name__.rpartition(".")[2])

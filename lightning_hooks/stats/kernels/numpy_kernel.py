@@ -1,11 +1,12 @@
-"""The measurement in NumPy, where nothing is compiled: the same functions and numbers as `backends.native`.
+"""The kernel in NumPy, which serves where nothing is compiled: the same functions and numbers as `backends.native`.
 
-Everything is computed in float64, two passes for the squared deviations, in pieces that stay in the caches.
+Everything is computed in float64 with two passes for the squared deviations, in pieces that fit into the caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -25,25 +26,53 @@ _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torc
 _PIECE: Final = 1 << 15  # elements
 
 
-class Way:
-    """What a detour may be made of.
+class FallbackWriter:
+    """The base of whoever takes tensors that are not written directly into a table.
 
-    `direct` says whether tensors may be written without it; `calls` counts those that were, and `nanoseconds` the time that
-    this took.
+    A writer reads `direct` at every call and calls this object, with the row and the tensor, where direct writes are off, the
+    kernel does not measure the tensor, or writing raised. Direct writes are counted: `calls` and `nanoseconds`.
     """
 
-    direct: bool
+    direct: bool = False
     nanoseconds: int = 0
     calls: int = 0
 
+    def __call__(self, row: int, tensor: Tensor, /) -> None:
+        """Merge a tensor into a row."""
+        raise NotImplementedError
+
+
+def direct_writer(write: Callable[[Tensor], bool], row: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
+    """A function that merges a tensor into a row.
+
+    Args:
+        write: merges it directly; False where it does not.
+        row: which.
+        fallback: takes all other tensors.
+    """
+
+    def call(tensor: Tensor) -> None:
+        begun = perf_counter_ns()
+        written = False
+        if fallback.direct:
+            with suppress(Exception):  # the fallback meets the same error and handles it
+                written = write(tensor)
+        if not written:
+            fallback(row, tensor)
+            return
+        fallback.nanoseconds += perf_counter_ns() - begun
+        fallback.calls += 1
+
+    return call
+
 
 def read(tensor: Tensor, /) -> bytes | None:
-    """Raw moments as nine float64 numbers, or None for what is not measured here: `elsewhere` measures that."""
+    """Raw moments as nine float64 numbers, or None for a tensor that this kernel does not measure."""
     return _moments(tensor).tobytes() if _is_measured(tensor) else None
 
 
 def read_histogram(tensor: Tensor, /) -> tuple[bytes, bytes] | None:
-    """Moments as `read` has them, and log2 buckets as float64 numbers; None for what is not measured here."""
+    """Moments as `read` has them, and log2 buckets as float64 numbers; None as for `read`."""
     return (_moments(tensor).tobytes(), histogram(tensor).numpy().tobytes()) if _is_measured(tensor) else None
 
 
@@ -52,77 +81,62 @@ def read_many(tensors: Sequence[Tensor], /) -> list[bytes | None]:
     return [read(tensor) for tensor in tensors]
 
 
-def writer(table: Any, row: int, histogram_at: int | None, detour: Any, /) -> Callable[[Tensor], None]:
+def writer(table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, /) -> Callable[[Tensor], None]:
     """A function that merges a tensor into a row of a table.
 
     Args:
-        table: has the `state`.
+        table: has the `state`, which may be replaced.
         row: which.
-        histogram_at: the first number of its histogram in the state, if it keeps one.
-        detour: `direct` says at every call whether tensors may be written so; called with the row and a tensor in place of
-            that, and where it is not measured here or anything goes wrong.
+        histogram_at: the offset of its histogram in the state, if it keeps one.
+        fallback: as of `direct_writer`.
     """
-    way = detour if isinstance(detour, Way) else None
-
-    def write(tensor: Tensor) -> None:
-        begun = perf_counter_ns()
-        try:
-            written = detour.direct and _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True)
-        except Exception:  # the detour meets the same error, and knows what to do about it
-            written = False
-        if not written:
-            detour(row, tensor)
-        elif way is not None:
-            way.nanoseconds += perf_counter_ns() - begun
-            way.calls += 1
-
-    return write
+    return direct_writer(lambda x: _write(table.state, row * MOMENTS, histogram_at, x, merging=True), row, fallback)
 
 
 def measure_many_into(
     state: Tensor,
     firsts: NDArray[np.int64],
     tensors: Sequence[Tensor],
-    taken_away: Sequence[Tensor] | None = None,
+    subtracted: Sequence[Tensor] | None = None,
     histograms: NDArray[np.int64] | None = None,
     magnitudes: bool = True,
     /,
 ) -> list[int]:
-    """Set rows of a state to the moments of tensors, or of what they are more than others, in float32 at least.
+    """Set rows of a state to the moments of tensors, or of their differences from others, in float32 at least.
 
     Args:
         state: float64.
-        firsts: the first number of each row in it.
+        firsts: the offset of each row in it.
         tensors: in the same order.
-        taken_away: in the same order, of the same shapes.
-        histograms: the first number of each histogram, a negative one for rows that keep none.
-        magnitudes: whether they are asked for; here they are always measured.
+        subtracted: in the same order, of the same shapes.
+        histograms: the offset of each histogram, negative for rows that keep none.
+        magnitudes: whether they are requested; this kernel always measures them.
 
     Returns:
-        Which of the tensors, counted from 0, are not measured here.
+        The indices of the tensors that were skipped: this kernel does not measure them.
     """
-    left: list[int] = []
+    skipped: list[int] = []
     for position, tensor in enumerate(tensors):
-        if taken_away is not None:
-            other = taken_away[position]
+        if subtracted is not None:
+            other = subtracted[position]
             if not (_is_measured(tensor) and _is_measured(other) and tensor.shape == other.shape):
-                left.append(position)
+                skipped.append(position)
                 continue
             wide = torch.promote_types(torch.promote_types(tensor.dtype, other.dtype), torch.float32)
             tensor = tensor.detach().to(wide) - other.detach()
-        place = None if histograms is None or histograms[position] < 0 else int(histograms[position])
-        if not _write(state, int(firsts[position]), place, tensor, merging=False):
-            left.append(position)
-    return left
+        histogram_at = None if histograms is None or histograms[position] < 0 else int(histograms[position])
+        if not _write(state, int(firsts[position]), histogram_at, tensor, merging=False):
+            skipped.append(position)
+    return skipped
 
 
 def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]:
     """Copy tensors into others in host memory, in the same order.
 
     Returns:
-        Which of the tensors, counted from 0, are not copied here, or not of the same type and layout as what they go into.
+        The indices of the tensors that were skipped: not in host memory, or of another type or layout than their target.
     """
-    left: list[int] = []
+    skipped: list[int] = []
     for position, (old, new) in enumerate(zip(into, tensors, strict=True)):
         if (
             (_is_measured(old) and _is_measured(new))
@@ -131,12 +145,12 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
         ):
             old.detach().copy_(new.detach())
         else:
-            left.append(position)
-    return left
+            skipped.append(position)
+    return skipped
 
 
 def _write(state: Tensor, first: int, histogram_at: int | None, tensor: Tensor, *, merging: bool) -> bool:
-    """Whether the tensor was measured, and written."""
+    """Write a tensor's moments and histogram; False, and nothing is written, where it is not measured."""
     if not _is_measured(tensor):
         return False
     numbers, row = _numbers(state), _moments(tensor)
@@ -175,7 +189,7 @@ def _moments(tensor: Tensor) -> Array:
 
 
 def _moments_of(values: Array, tiny: float) -> Array:
-    """The row of float64 numbers; `tiny` is the smallest magnitude that is no underflow."""
+    """The row of float64 numbers; `tiny` is the smallest normal number of their dtype."""
     count = values.size
     if count == 0:
         return np.array([moment.neutral for moment in schema.MOMENTS])

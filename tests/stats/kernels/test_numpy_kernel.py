@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
-from lightning_hooks.stats.kernels import arrays, reference
-from lightning_hooks.stats.kernels.tensors import measure, measure_many
+from lightning_hooks.stats.kernels import measure, measure_many, numpy_kernel, reference
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import MEAN
 from lightning_hooks.stats.table import Table
-from tests.stats._detour import Detour
+from tests.stats._fallback import KeepsAll
 from tests.stats.kernels.agreement import DTYPES, NOT_OURS, is_near, normal, numbers
 
 KINDS = {
@@ -41,12 +40,12 @@ KINDS = {
 @pytest.mark.parametrize("size", [3, 600, 65_536, 65_537, 300_001])
 def test_of_one_piece_and_of_several(size, kind):
     tensor = KINDS[kind](normal(size))
-    is_near(numbers(arrays.read(tensor)), reference.measure(tensor))
+    is_near(numbers(numpy_kernel.read(tensor)), reference.measure(tensor))
 
 
 def put(tensors, *more):
     state = torch.zeros(MOMENTS * len(tensors), dtype=torch.float64)
-    left = arrays.measure_many_into(state, MOMENTS * np.arange(len(tensors)), tensors, *more)
+    left = numpy_kernel.measure_many_into(state, MOMENTS * np.arange(len(tensors)), tensors, *more)
     return state.view(-1, MOMENTS), left
 
 
@@ -84,8 +83,8 @@ def test_differences_are_those_of_float32_at_least(size, dtype):
 def test_histograms_of_many():
     tensors = [torch.randn(50), torch.randn(50)]
     state = torch.ones(2 * MOMENTS + BUCKETS, dtype=torch.float64)
-    places = np.array([0, MOMENTS]), np.array([kernels.NOWHERE, 2 * MOMENTS])
-    assert arrays.measure_many_into(state, places[0], tensors, None, places[1]) == []
+    places = np.array([0, MOMENTS]), np.array([kernels.NO_HISTOGRAM, 2 * MOMENTS])
+    assert numpy_kernel.measure_many_into(state, places[0], tensors, None, places[1]) == []
     assert torch.equal(state[2 * MOMENTS :], histogram(tensors[1]))
     is_near(state[MOMENTS : 2 * MOMENTS], reference.measure(tensors[1]))
 
@@ -94,14 +93,14 @@ def test_what_is_left_to_the_reference():
     left = []
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
     for tensor in (*NOT_OURS, nested):
-        assert arrays.read(tensor) is None and arrays.read_histogram(tensor) is None
-        assert arrays.read_many([tensor, torch.ones(2)])[0] is None
-    torch.vmap(lambda x: left.append(arrays.read(x)) or x)(torch.ones(2, 3))
+        assert numpy_kernel.read(tensor) is None and numpy_kernel.read_histogram(tensor) is None
+        assert numpy_kernel.read_many([tensor, torch.ones(2)])[0] is None
+    torch.vmap(lambda x: left.append(numpy_kernel.read(x)) or x)(torch.ones(2, 3))
     assert left == [None]
-    assert measure(arrays, torch.tensor([1 + 2j]).conj().imag)[MEAN] == -2.0
-    assert arrays.read(torch.nn.Parameter(torch.ones(3))) == arrays.read(torch.ones(3))
-    assert arrays.read(torch.ones(3, requires_grad=True) * 1) == arrays.read(torch.ones(3))
-    assert measure_many(arrays, []).shape == (0, MOMENTS)
+    assert measure(torch.tensor([1 + 2j]).conj().imag, numpy_kernel)[MEAN] == -2.0
+    assert numpy_kernel.read(torch.nn.Parameter(torch.ones(3))) == numpy_kernel.read(torch.ones(3))
+    assert numpy_kernel.read(torch.ones(3, requires_grad=True) * 1) == numpy_kernel.read(torch.ones(3))
+    assert measure_many([], numpy_kernel).shape == (0, MOMENTS)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
@@ -113,7 +112,7 @@ def test_what_is_left_to_the_reference():
 def test_rows_merge_in_any_order(sizes, repeats, offset):
     parts = [normal(size * repeats, dtype=torch.float64, seed=size) + offset for size in sizes]
     table = Table(1)
-    write = arrays.writer(table, 0, None, Detour())
+    write = numpy_kernel.writer(table, 0, None, KeepsAll())
     for part in parts:
         write(part)
     is_near(table.moments[0], reference.measure(torch.cat(parts)))

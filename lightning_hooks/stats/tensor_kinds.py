@@ -1,4 +1,4 @@
-"""What is measured of a tensor that is not a plain dense real one."""
+"""The kinds of tensors: which elements of a sparse, complex, sharded or subclassed tensor are measured."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 TRANSFORMED: Final = "tensor inside a transform of torch.func (grad, vmap, jvp, …) or a batched backward"
-"""The kind of tensors that stand for others while a function is transformed."""
+"""In warnings, the kind of tensors that represent others while a function is transformed."""
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is one of torch's own types, not a subclass with gaps of its own."""
+    """Whether a tensor is one of torch's own types, and not a subclass, which may lack operations."""
     return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
@@ -31,7 +31,7 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def plain_numbers(tensor: Tensor) -> Tensor:
-    """A small tensor of torch's own type with the numbers that a subclass gives."""
+    """A small tensor of torch's own type with the values of one of a subclass."""
     if type(tensor) is Tensor:
         return tensor
     with torch._C.DisableTorchFunctionSubclass():
@@ -42,10 +42,10 @@ def plain_numbers(tensor: Tensor) -> Tensor:
 
 
 def with_memory(tensor: Tensor) -> Tensor:
-    """A tensor of torch's own type in place of one of a subclass that has memory; sharded and nested ones as they are.
+    """A view of torch's own type for a tensor of a subclass; plain, sharded and nested tensors are returned unchanged.
 
     Raises:
-        TypeError: there is no memory behind it.
+        TypeError: the tensor has no memory.
     """
     if is_plain(tensor) or tensor.is_nested or hasattr(tensor, "to_local"):
         return tensor
@@ -56,16 +56,12 @@ def with_memory(tensor: Tensor) -> Tensor:
 
 
 def inside_transform(tensor: Tensor) -> bool:
-    """As `is_transformed`, also for a tensor from outside that is seen where new tensors are such ones.
-
-    Args:
-        tensor: what is seen.
-    """
+    """As `is_transformed`, but also True for an ordinary tensor while a transform is active."""
     return is_transformed(tensor) or is_transformed(torch.empty(0))
 
 
 def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
-    """The dense real tensor that holds the elements to measure, and how many zeros it leaves out.
+    """The dense real tensor that holds the elements to measure, and the number of implied zeros that it does not hold.
 
     Complex numbers count as two elements, their real and imaginary parts, so that the norm is the usual one. Of a sparse
     tensor the stored values are measured, duplicates added up first; the rest are zeros.
@@ -102,9 +98,9 @@ def local_part(tensor: Tensor) -> Tensor:
     """What this rank contributes to a sharded tensor (`DTensor`), so that all ranks together have each element once.
 
     Args:
-        tensor: any; one that is not sharded is returned as it is.
+        tensor: any; one that is not sharded is returned unchanged.
     """
-    module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
+    module = sys.modules.get("torch.distributed.tensor")  # if it is not loaded there can be none, and loading it takes long
     if module is None or not isinstance(tensor, module.DTensor):
         return tensor
     held: Any = tensor
@@ -113,7 +109,7 @@ def local_part(tensor: Tensor) -> Tensor:
     here = held.device_mesh.get_coordinate()
     copies = [here[i] for i, placement in enumerate(held.placements) if placement.is_replicate()]
     local: Tensor = held.to_local()
-    return local if not any(copies) else local.new_empty(0)  # of copies the first counts
+    return local if not any(copies) else local.new_empty(0)  # of replicas the first counts
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -128,5 +124,5 @@ def kind_of(tensor: Tensor) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error of somebody else's, for a warning."""
+    """The first line of the message of a foreign error, for a warning."""
     return str(error).partition("\n")[0]

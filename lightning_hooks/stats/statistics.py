@@ -1,15 +1,16 @@
-"""The scalar statistics: pure, vectorised functions of rows of moments."""
+"""The scalar statistics: pure, vectorised functions of rows of moments. Their names and formulas are in `schema`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.stats import schema
+from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
@@ -93,3 +94,53 @@ def quantile_of(stat: str) -> float | None:
 def needs_histogram(stat: str) -> bool:
     """Whether a statistic is read from the log2 buckets."""
     return stat == "histogram" or quantile_of(stat) is not None
+
+
+class Derived(NamedTuple):
+    """What follows from the moments of a step.
+
+    Args:
+        moments: of rows and of unions, float64 [rows, 9] and [unions, 9].
+        taken: the requested values, float64, a vector; NaN where a row has no elements.
+        complete: whether every row and union has elements.
+    """
+
+    moments: tuple[Array, Array]
+    taken: Array
+    complete: bool
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """Which rows and unions have elements."""
+        return np.concatenate([part[:, COUNT] for part in self.moments]) > 0
+
+    def norms(self) -> Array:
+        """The norms of all rows and unions."""
+        return compute("norm", np.concatenate(self.moments))
+
+
+class RowStatistics:
+    """Several statistics of rows and of unions of rows, computed together at every step.
+
+    Args:
+        stats: keys of `STATISTICS`.
+        unions: the unions.
+        wanted: flat indices of the values to take, in an array [statistics + 1, rows + unions] that holds every statistic
+            and, last, the number of elements.
+    """
+
+    def __init__(self, stats: Sequence[str], unions: RowUnions, wanted: NDArray[np.int32]) -> None:
+        self._stats = tuple(stats)
+        self._unions = unions
+        self.wanted = wanted
+
+    def __call__(self, moments: Array) -> Derived:
+        """The statistics of a step.
+
+        Args:
+            moments: float64 [rows, 9].
+        """
+        unions = self._unions(moments)
+        united = np.concatenate([moments, unions])
+        every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
+        return Derived((moments, unions), every.ravel().take(self.wanted), bool(every[-1].all()))

@@ -1,0 +1,161 @@
+"""Statistics that users write: a callable `Tensor -> scalar Tensor` or a `torchmetrics.Metric` class, and their rows."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.importing import import_object
+
+
+@dataclass(frozen=True)
+class UserStatistic:
+    """A statistic that a user wrote.
+
+    The values of a function for several calls, micro-batches and ranks are averaged, weighted by the number of elements: exact
+    for anything that is itself a mean. A metric accumulates and merges by its own rules.
+
+    Args:
+        name: the word for the tag.
+        call: `Tensor -> scalar Tensor`, or a `torchmetrics.Metric` class.
+    """
+
+    name: str
+    call: Callable[[Tensor], Tensor] | type[Metric]
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether each row gets a `torchmetrics.Metric` of its own."""
+        return inspect.isclass(self.call)
+
+
+def user_statistic(stat: Any, where: str) -> UserStatistic:
+    """Read a user's statistic from a callable, a metric class or the import path of either.
+
+    Args:
+        stat: what the rule holds.
+        where: the option that holds it, for the message.
+
+    Raises:
+        RuleError: it is none of these.
+    """
+    call = import_object(stat, where) if isinstance(stat, str) else stat
+    if inspect.isclass(call) and not issubclass(call, Metric):
+        raise RuleError(f"{where}: {call.__name__} is a class but no torchmetrics.Metric; give a function or a Metric class")
+    if not callable(call) or isinstance(call, Metric):
+        hint = "the class itself, since every row gets a metric of its own" if isinstance(call, Metric) else "a callable"
+        raise RuleError(f"{where}: {stat!r} is no statistic; give {hint}")
+    name = getattr(call, "__name__", type(call).__name__).strip("<>")
+    return UserStatistic(name=name, call=call)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor behind a sharded one, which is a collective: all ranks must call this together. Others are returned."""
+    gather = getattr(tensor, "full_tensor", None)
+    full: Tensor = tensor if gather is None else gather()
+    return full
+
+
+def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
+    """The value of a user's function times the number of elements, and that number: float64 [2] on the tensor's device.
+
+    Raises:
+        RuleError: the function did not return a scalar.
+    """
+    call: Callable[..., Any] = statistic.call
+    value = torch.as_tensor(call(whole(tensor)), device=tensor.device)
+    if value.numel() != 1:
+        raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
+    value = value.detach().reshape(()).double()
+    weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
+    return torch.stack([value * weight, weight])
+
+
+class UserRows:
+    """The rows of a table that keep users' statistics. Metrics are not part of the state that ranks exchange.
+
+    Args:
+        users: the rows with their statistics.
+        replicated: the rows that are the same on every rank.
+        device: of the metrics.
+    """
+
+    def __init__(
+        self, users: Sequence[tuple[int, UserStatistic]], replicated: Sequence[int], device: torch.device | str
+    ) -> None:
+        self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
+        self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
+        self._replicated = {row for row, _ in users}.intersection(replicated)
+        functions = 0
+        for row, user in users:
+            if user.is_metric:
+                create: Any = user.call
+                metric = create(sync_on_compute=row not in self._replicated).to(device)
+                self._metrics.setdefault(row, []).append((user, metric))
+            else:
+                self._functions.setdefault(row, []).append((functions, user))
+                functions += 1
+        self.have_metrics = bool(self._metrics)
+        self._filled: set[int] = set()
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._functions or row in self._metrics
+
+    @property
+    def rows(self) -> set[int]:
+        return {*self._functions, *self._metrics}
+
+    @property
+    def functions(self) -> list[tuple[int, int, str]]:
+        """Row, index of the weighted sum, and name of every function."""
+        return [(row, index, user.name) for row, kept in self._functions.items() for index, user in kept]
+
+    def sums_of(self, row: int) -> list[int]:
+        """The indices of the weighted sums of a row."""
+        return [index for index, _ in self._functions.get(row, ())]
+
+    def fill(self, row: int, sums: Tensor, tensor: Tensor, *, merging: bool) -> None:
+        """Update the statistics of a row.
+
+        Args:
+            row: which.
+            sums: weighted sums with their weights, of all functions [functions, 2].
+            tensor: what the statistics are computed from.
+            merging: whether functions add to their sums or replace them; metrics always accumulate.
+
+        Raises:
+            RuleError: a function did not return a scalar.
+        """
+        self._filled.add(row)
+        for index, user in self._functions.get(row, ()):
+            pair = weighted(user, tensor).to(sums.device)
+            sums[index] = sums[index] + pair if merging else pair
+        for _, metric in self._metrics.get(row, ()):
+            metric.update(whole(tensor))
+
+    def reset(self, row: int | None = None) -> None:
+        """Reset the metrics of a row, or all of them."""
+        if row is None:
+            self._filled.clear()
+        for kept in self._metrics.values() if row is None else [self._metrics.get(row, [])]:
+            for _, metric in kept:
+                metric.reset()
+
+    def metric_values(self, counts: Any) -> dict[tuple[int, str], float]:
+        """The value of every metric whose row was filled on any rank; metrics synchronise by themselves.
+
+        Args:
+            counts: elements of every row, a vector, merged over ranks: all ranks must compute the same metrics.
+        """
+        filled = [row for row in self._metrics if counts[row] > 0 and (row in self._filled or row not in self._replicated)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
+            return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
