@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
-from lightning_hooks.engine.monitor.row_writer import FallbackWriter, RowPart
+from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import FLOWING, Plan
@@ -71,7 +71,7 @@ class Observer(Participant):
             len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
         )
         self.pairs = PairWatch(plan, self.table) if pairs else None
-        self.fallback = FallbackWriter(self)
+        self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self._last_due: tuple[int, Due] = (-1, frozenset())

@@ -8,7 +8,7 @@ from weakref import ref
 
 from torch import Tensor
 
-from lightning_hooks.stats.kernels import FallbackWriter as Fallback
+from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RowPart:
         self.observer.fallback.take(self.row, look)
 
 
-class FallbackWriter(Fallback):
+class RowFallback(FallbackWriter):
     """Takes the tensors that the compiled writer does not write into the table of an observer.
 
     `direct` tells the compiled writer whether it may write: not in the first step, nor after a failure. It counts its `calls`
