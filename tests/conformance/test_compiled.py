@@ -168,10 +168,18 @@ def trainer(tmp_path: Path, *callbacks: Any, **options: Any) -> Trainer:
 
 
 def fit(
-    tmp_path: Path, way: Callable[..., Any], backend: str, *callbacks: Any, model: Model | None = None, **options: Any
+    tmp_path: Path,
+    way: Callable[..., Any],
+    backend: str,
+    *callbacks: Any,
+    model: Model | None = None,
+    validates: bool = False,
+    **options: Any,
 ) -> Model:
+    """Fit a model; a validation is a variant of every graph more, and half of the time."""
     torch.manual_seed(0)
     model = model or Model()
+    options.setdefault("limit_val_batches", 1.0 if validates else 0)
     trainer(tmp_path, *callbacks, **options).fit(way(model, backend), data(), data())
     assert_no_hooks(model)
     return model
@@ -191,9 +199,9 @@ def test_all_numbers_are_those_of_eager_mode_without_a_break_or_a_recompilation(
     tmp_path: Path, way: Callable[..., Any], backend: str
 ) -> None:
     plain, compiled = Note(RULES), Note(RULES)
-    reference = fit(tmp_path, eager, backend, plain)
+    reference = fit(tmp_path, eager, backend, plain, validates=True)
     counters.clear()
-    model = fit(tmp_path, way, backend, compiled)
+    model = fit(tmp_path, way, backend, compiled, validates=True)
     assert len(compiled.records) == len(plain.records) == 6
     for got, expected in zip(compiled.records, plain.records, strict=True):
         assert_close(got, expected, 1e-9 if backend == "aot_eager" else 1e-5)
@@ -210,7 +218,7 @@ def test_a_second_fit_after_one_without_us_sees_everything(tmp_path: Path, way: 
     compiled = way(model, "aot_eager")
     for callbacks in ([], [monitor], [], [again]):
         torch.manual_seed(0)
-        trainer(tmp_path, *callbacks).fit(compiled, data(), data())
+        trainer(tmp_path, *callbacks, limit_val_batches=0).fit(compiled, data(), data())
         assert_no_hooks(model)
     assert monitor.records[0].keys() == again.records[0].keys()
     assert {tag.partition("/")[0] for tag in again.latest if tag.startswith(("in", "out"))} >= {f"{t}_norm" for t in TENSORS}
@@ -221,7 +229,7 @@ def test_watching_every_third_step_compiles_one_more_variant_at_most(tmp_path: P
     def graphs(*callbacks: Any) -> int:
         torch._dynamo.reset()
         counters.clear()
-        fit(tmp_path, way, "aot_eager", *callbacks, num_sanity_val_steps=0, limit_val_batches=0, max_epochs=2)
+        fit(tmp_path, way, "aot_eager", *callbacks, max_epochs=2)
         assert not counters["graph_break"]
         return int(counters["stats"]["unique_graphs"])
 
@@ -256,8 +264,8 @@ def test_gradients_inside_are_changed_as_in_eager_mode(tmp_path: Path, way: Call
 @pytest.mark.parametrize("way", [attribute, in_place])
 def test_validation_and_captures(tmp_path: Path, way: Callable[..., Any]) -> None:
     plain, compiled = Note(RULES, stages=["train", "validate"]), Note(RULES, stages=["train", "validate"])
-    fit(tmp_path / "a", eager, "aot_eager", plain, ActivationCapture("net.blocks.*.up", every_n_steps=2))
-    fit(tmp_path / "b", way, "aot_eager", compiled, ActivationCapture("net.blocks.*.up", every_n_steps=2))
+    fit(tmp_path / "a", eager, "aot_eager", plain, ActivationCapture("net.blocks.*.up", every_n_steps=2), validates=True)
+    fit(tmp_path / "b", way, "aot_eager", compiled, ActivationCapture("net.blocks.*.up", every_n_steps=2), validates=True)
     assert_close(compiled.latest, plain.latest, 1e-9)
     assert any(tag.startswith("val_output_norm/net.blocks.0.pair") for tag in compiled.latest)
     one, other = load_capture(tmp_path / "a" / "captures"), load_capture(tmp_path / "b" / "captures")
@@ -286,7 +294,7 @@ def test_what_is_compiled_while_the_fit_starts_is_found(tmp_path: Path) -> None:
             self.net.compile(backend="aot_eager", fullgraph=True)
 
     monitor = Note(RULES)
-    fit(tmp_path, eager, "", monitor, model=Late(), num_sanity_val_steps=0)
+    fit(tmp_path, eager, "", monitor, model=Late())
     assert "output_norm/net.blocks.0.up" in monitor.latest and not counters["graph_break"]
 
 
@@ -300,7 +308,7 @@ def test_what_is_compiled_while_the_fit_starts_is_found_before_it_is_traced(
     model, forgotten = Late(), []
     monkeypatch.setattr("lightning_hooks.engine.compiled.forget_graphs", lambda _: forgotten.append(model.trainer.global_step))
     monitor = Note(RULES, every_n_steps=3)
-    fit(tmp_path, eager, "", monitor, model=model, num_sanity_val_steps=0)
+    fit(tmp_path, eager, "", monitor, model=model)
     assert "output_norm/net.blocks.0.up" in monitor.latest and forgotten == [0]
 
 
@@ -383,7 +391,7 @@ def test_what_is_compiled_at_the_start_of_a_later_epoch_is_watched_in_its_graphs
     tmp_path: Path, way: Callable[..., Any], every: int
 ) -> None:
     plain, compiled = Note(RULES, every_n_steps=every), Note(RULES, every_n_steps=every)
-    options: dict[str, Any] = {"max_epochs": 2, "num_sanity_val_steps": 0}
+    options: dict[str, Any] = {"max_epochs": 2}
     fit(tmp_path, eager, "", plain, **options)
     counters.clear()
     torch.manual_seed(0)
@@ -405,7 +413,7 @@ def test_what_is_compiled_by_a_callback_at_the_start_of_an_epoch_is_watched(
 
     monitor = Note(RULES)
     callbacks = [Compile(), monitor] if first else [monitor, Compile()]
-    fit(tmp_path, eager, "", *callbacks, max_epochs=2, num_sanity_val_steps=0)
+    fit(tmp_path, eager, "", *callbacks, max_epochs=2)
     assert len(monitor.records) == 12 and len({frozenset(record) for record in monitor.records}) == 1
     assert not counters["graph_break"]
 
@@ -413,7 +421,7 @@ def test_what_is_compiled_by_a_callback_at_the_start_of_an_epoch_is_watched(
 @pytest.mark.parametrize("way", [attribute, in_place, regional])
 def test_what_is_compiled_in_the_middle_of_an_epoch_is_watched(tmp_path: Path, way: Callable[..., Any]) -> None:
     monitor = Note(RULES)
-    fit(tmp_path, eager, "", monitor, model=Late(way, epoch=0, batch=2), max_epochs=2, num_sanity_val_steps=0)
+    fit(tmp_path, eager, "", monitor, model=Late(way, epoch=0, batch=2), max_epochs=2)
     assert len(monitor.records) == 12 and not counters["graph_break"]
     assert monitor.records[-1].keys() == monitor.records[0].keys()
 
@@ -455,7 +463,7 @@ def test_graphs_of_other_models_stay(tmp_path: Path, way: Callable[..., Any]) ->
     monitor, model = Note(RULES), Model()
     compiled = way(model, "aot_eager")
     for callbacks in ([], [monitor, Note(RULES, prefix="again")], [], [monitor]):
-        trainer(tmp_path, *callbacks).fit(compiled, data(), data())
+        trainer(tmp_path, *callbacks, limit_val_batches=0).fit(compiled, data(), data())
         assert call() == before
     assert len({frozenset(record) for record in monitor.records}) == 1
 
