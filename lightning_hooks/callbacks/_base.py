@@ -101,7 +101,7 @@ class HooksCallback(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a run: drop what a failed run may have left, or leave this run to other callbacks."""
+        """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
         if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
@@ -155,7 +155,7 @@ class HooksCallback(Callback):
         if owner is trainer or not is_running(owner):
             return False
         warnings.warn(
-            f"{type(self).__name__} is at work in a run of another Trainer that has not ended, and does nothing in this one; "
+            f"{type(self).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
             "give each Trainer a callback of its own",
             stacklevel=2,
         )
@@ -252,7 +252,7 @@ class HooksCallback(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called last: leave no hook, whatever was skipped."""
+        """Called last: remove all hooks, whatever was skipped."""
         self._detach()
         self._release_model()
 
@@ -283,7 +283,7 @@ class HooksCallback(Callback):
         return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))
 
     def _detach(self, error: BaseException | None = None) -> None:
-        """Leave no hook; harmless the second time."""
+        """Remove all hooks; harmless the second time."""
         try:
             self._last = self._state() or self._last
         finally:

@@ -107,7 +107,7 @@ class HooksGuard(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Whatever other callbacks do now, ours leave the model."""
+        """Remove the hooks from the model, whatever other callbacks do now."""
         self._end_batch()
         for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), self._ours_of(trainer))
 

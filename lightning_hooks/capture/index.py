@@ -148,7 +148,7 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
 
 
 class IndexWriter:
-    """The index of one rank, open for appending; goes on after what is there.
+    """The index of one rank, open for appending; lines of earlier runs stay.
 
     Args:
         folder: of the capture.
@@ -156,7 +156,7 @@ class IndexWriter:
 
     Raises:
         OSError: it cannot be read, or not be repaired after a killed run.
-        RuleError: what is there is not an index of a capture.
+        RuleError: the file is not an index of a capture.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -70,7 +70,7 @@ class CaptureWriter:
     A file `<stage>-rank<rank>-<number>.safetensors` is written in a folder of its own, `.rank<rank>.tmp`, brought to the disk,
     renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves whole files alone
     and an index that names no missing one, and loses at most the batches it still held in memory. What it left half-done is
-    cleared up when the next writer starts. A second run into the same folder goes on after what is there and destroys
+    cleared up when the next writer starts. A second run into the same folder appends to it and destroys
     nothing; its entries have the next `run` number. One writer at a time for a rank and folder.
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
@@ -265,7 +265,7 @@ class CaptureWriter:
         self._current.clear()
         self._pending.clear()
         shutil.rmtree(self._temporary, ignore_errors=True)
-        self._on_problem(f"the capture to {self.folder} stopped, the run goes on: {reason}")
+        self._on_problem(f"the capture to {self.folder} stopped, the run continues: {reason}")
 
     def _refuse(self, name: str, tensor: Tensor) -> None:
         if name not in self._refused:

@@ -109,7 +109,7 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):
-                GradientChanger(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
+                GradientChanger(callback.bound_transforms(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
 
 
 def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:

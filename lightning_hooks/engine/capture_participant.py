@@ -97,7 +97,7 @@ class _Copy:
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"ActivationCapture: the {owner.tensor} of {self.name} cannot be captured: it is a {TRANSFORMED}, whose values "
-                f"are not those of the step. Leave {self.name} out of modules, or call the function without the hooks: with "
+                f"are not those of the step. Exclude {self.name} from modules, or call the function without the hooks: with "
                 "lightning_hooks.paused(model)"
             )
         try:

@@ -111,13 +111,13 @@ class HookManager:
         return any(each is participant for each, _ in self.active)
 
     def join(self, participant: Participant) -> None:
-        """Add a participant; hooks inside compiled code are placed now, all others when a step begins."""
+        """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
         self.participants = sorted([*self.participants, participant], key=lambda each: each.order)
         self._installed.discard()
         _LIVE.add(self)
         participant.account = Account(self.meter)
         participant.joined(self.gate)
-        self._installed.place_compiled(self.participants)
+        self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:
         """Remove a participant; the others have their hooks again at once. When the last one leaves, all is closed."""
@@ -185,7 +185,7 @@ class HookManager:
                 participant.end_step()
 
     def interrupt(self) -> None:
-        """Something that is no step of training begins, a validation for one: its time is not that of a step."""
+        """Something other than a training step begins, for example a validation: its time is not that of a step."""
         self.end_batch()
         self.meter.interrupt()
 
@@ -199,7 +199,7 @@ class HookManager:
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
-        self._installed.place_compiled(self.participants)
+        self._installed.install_compiled(self.participants)
         if self._reopens and self.active:
             self._install()
             self._installed.open_gate()

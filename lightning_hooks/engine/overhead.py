@@ -54,7 +54,7 @@ class Meter:
         return wall
 
     def interrupt(self) -> None:
-        """Something that is no step of training begins, a validation for one: the step before ends here."""
+        """Something other than a training step begins, for example a validation: the step before ends here."""
         if self._began is not None:
             self._stopped = self.clock() - self._began
             self._began = None

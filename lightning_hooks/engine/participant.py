@@ -147,7 +147,7 @@ class Participant:
         """Called before a backward whose loss is multiplied by a scale.
 
         Args:
-            scale: as it is now.
+            scale: the current one.
             factor: the scale over the one of the backward before, where the two may differ inside a step; None otherwise.
         """
 

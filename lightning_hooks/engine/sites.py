@@ -115,7 +115,7 @@ class AbsentParts:
         >>> absent = AbsentParts()
         >>> absent.note("watch: 'output.logit'", "head", False, {"logits": 1})
         >>> absent.warn()  # doctest: +SKIP
-        UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': nothing happens there
+        UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': the rule has no effect there
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class AbsentParts:
         new, self._new = self._new, {}
         self._known.update(new)
         shown = "; ".join(f"{rule} was not found at {_modules(found)}" for rule, found in new.items())
-        warnings.warn(f"{shown}: nothing happens there", stacklevel=2)
+        warnings.warn(f"{shown}: the rule has no effect there", stacklevel=2)
 
 
 def _modules(found: dict[str, str]) -> str:

@@ -72,7 +72,7 @@ class Handles:
         """Remove every handle, also when removing one of them fails; then raise the first failure."""
         failed: BaseException | None = None
         again: list[Removable] = []
-        while self._kept:  # one by one: after an interruption the next call goes on
+        while self._kept:  # one by one: after an interruption the next call continues
             try:
                 self._kept[-1].remove()
             except BaseException as error:  # an interruption too: the others are still removed

@@ -21,7 +21,7 @@ class TensorAction:
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
         absent: called at every call of the module with whether there is a tensor at the path, and with the arguments or the
-            result. None where nobody asks.
+            result. None where it is not requested.
     """
 
     path: str

@@ -9,7 +9,7 @@ with a number in it, its mark, and a flag that all hooks of a model share. What 
 cannot look into. They read the number when the graph runs, and call the visitors behind it: the same ones as in eager mode.
 
 A gradient is seen in the backward of an identity function. Its node also has the mark's probe as an input, so that the
-compiler does not drop an operation whose result nobody needs.
+compiler does not drop an operation whose result is not used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Seen(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
-        # For the probe a number that nobody reads.
+        # For the probe a number that is not read.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
             grad = torch.ops.lightning_hooks.change_back(grad, mark)

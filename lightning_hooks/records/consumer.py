@@ -1,4 +1,4 @@
-"""Consumer: whoever reads step views. The publisher gives each view to all of them, in order; `Latest` keeps the last."""
+"""Consumer: an object that reads step views. The publisher passes each view to all, in order; `Latest` keeps the last."""
 
 from __future__ import annotations
 

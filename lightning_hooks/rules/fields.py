@@ -57,7 +57,7 @@ def normalise(rule: Any, *fields: str) -> None:
         fields: the names of its fields that hold one value or several.
 
     Raises:
-        RuleError: an empty list of patterns, or a name that is no string.
+        RuleError: an empty list of patterns, or a name that is not a string.
     """
     for field in fields:
         value = getattr(rule, field)

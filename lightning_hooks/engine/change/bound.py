@@ -96,8 +96,8 @@ class BoundTransform:
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
-                "are not those of the training step, and state, random numbers and reports would be made of them. Leave "
-                f"{name} out of the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
+                "are not those of the training step, and state, random numbers and reports would be made of them. Exclude "
+                f"{name} from the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
             )
 
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:

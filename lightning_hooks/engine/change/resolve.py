@@ -51,7 +51,7 @@ def resolve_applies(
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
         tensor, when = rule.acts_on(default), rule.acts_at(default)
         for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
-            _refuse_out_of_place(transform, rule, when, here)
+            _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)
             transforms.append(
                 BoundTransform(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when)
@@ -59,7 +59,7 @@ def resolve_applies(
     return transforms
 
 
-def _refuse_out_of_place(transform: Any, rule: Apply, when: str, here: str) -> None:
+def _refuse_unsuitable(transform: Any, rule: Apply, when: str, here: str) -> None:
     """Refuse a transform where it would have no meaning; its attributes say what it needs."""
     name = type(transform).__name__
     if getattr(transform, "needs_step", False) and when != "step":

@@ -231,7 +231,7 @@ class Observer(Participant):
             )
 
     def fail(self, error: Exception) -> None:
-        """An error of ours: raise it, or with `on_error="warn"` stop watching.
+        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching.
 
         Raises:
             Exception: the error, unless `on_error` is `warn`.
@@ -243,7 +243,7 @@ class Observer(Participant):
             self.failed = True
             self.fallback.direct = False
             warnings.warn(
-                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
+                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training continues", stacklevel=2
             )
 
     def take(self, row: int, look: Measurement, *, last: bool) -> None:

@@ -35,7 +35,7 @@ class PairWatch:
                 asked[i] |= {*group.stats}
         rows = [plan.rows[i] for i in plan.pair_rows]
         self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
-        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
         self._before: dict[int, Tensor] = {}

@@ -188,7 +188,7 @@ class ParamReader:
         asking = [(i, known.rule) for i, known in enumerate(self._plan.rules) if tensor in (known.rule.tensors or ())]
         position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
         if rule.strict:
-            raise RuleError(f"watch[{position}].{error}. Set strict=False if that is meant") from error
+            raise RuleError(f"watch[{position}].{error}. Set strict=False if this is intended") from error
         if tensor not in self._said_missing:
             self._said_missing.add(tensor)
             warnings.warn(f"watch[{position}].{error}", stacklevel=2)

@@ -60,7 +60,6 @@ class Producer:
         self._to_agree: _Ended | None = None  # ranks have not acted on its requests
         self._unpublished: list[_Ended] = []
         plan = observer.plan
-        self.has_summaries = summaries
         self._totals = _Totals(plan) if summaries else None
         self._noisy = plan.index.rows_with("noise_scale".__eq__)
         self._noise = NoiseAverage(len(plan.rows) if len(self._noisy) else 0)
@@ -143,7 +142,7 @@ class Producer:
         saved, rows = dict(state.get("noise", {})), self._averaged
         for key, index in rows.items():
             self._noise.values[index] = saved.get(key, (np.nan, np.nan))
-        changes = [f"{_described(key)} begins anew" for key in rows if saved and key not in saved]
+        changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
         changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)

@@ -88,4 +88,4 @@ class Refresh:
         if names:
             self._gone.update(names)
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-            warnings.warn(f"matched names are no longer in the model, and rules do nothing there: {shown}", stacklevel=2)
+            warnings.warn(f"matched names are no longer in the model, and rules have no effect on them: {shown}", stacklevel=2)

@@ -157,7 +157,9 @@ def _statistics(
             raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
         user = user_statistic(stat, here)
         if user.name in _KNOWN:
-            raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
+            raise RuleError(
+                f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
+            )
         user = _named_apart(user, own)
         users[user.name] = user
         names.append(user.name)

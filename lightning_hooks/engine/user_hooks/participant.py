@@ -147,7 +147,7 @@ class UserHooksParticipant(Participant):
         return (target for hook in self.hooks for target in hook.targets)
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """The hooks that run in the order of all participants: those that share a registration with others of ours."""
+        """The hooks that run in the order of all participants: those that share a registration with others of this package."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
