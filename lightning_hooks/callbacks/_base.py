@@ -74,7 +74,7 @@ class HooksCallback(Callback):
 
     @property
     def _pending(self) -> bool:
-        """Whether a step that has ended is still to be finished when the next one ends, even if nobody acts in that."""
+        """Whether a step that has ended is still to be finished when the next one ends, even if no participant acts in that."""
         return False
 
     def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -150,7 +150,7 @@ class HooksCallback(Callback):
         return participants
 
     def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
-        """Whether this callback is at work in a run of another trainer, within which this run began."""
+        """Whether this callback is in use by a run of another trainer, within which this run began."""
         owner = None if self._hook_manager is None else owner_of(self._hook_manager)
         if owner is trainer or not is_running(owner):
             return False
@@ -241,12 +241,12 @@ class HooksCallback(Callback):
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the fit: leave no hook."""
+        """Called after the fit: remove all hooks."""
         self._detach()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the run failed or was interrupted: leave no hook."""
+        """Called when the run failed or was interrupted: remove all hooks."""
         self._detach(exception)
         self._release_model()
 
@@ -283,7 +283,7 @@ class HooksCallback(Callback):
         return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))
 
     def _detach(self, error: BaseException | None = None) -> None:
-        """Remove all hooks; harmless the second time."""
+        """Remove all hooks; a second call does nothing."""
         try:
             self._last = self._state() or self._last
         finally:

@@ -295,7 +295,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the fit failed or was interrupted: write the last step that ended, leave no hook."""
+        """Called when the fit failed or was interrupted: write the last step that ended, remove all hooks."""
         try:
             self._flush()
         except Exception as error:  # of a device; the exception of the fit is more useful

@@ -68,7 +68,7 @@ class AppliesRules(HooksCallback):
 
     @property
     def changer(self) -> GradientChanger | None:
-        """The transforms at work, during a run."""
+        """The transforms in use during a run."""
         return next((p for p in self._participants if isinstance(p, GradientChanger)), None)
 
     def match(self, model: LightningModule) -> Match:

@@ -28,7 +28,7 @@ class Entry:
     """One captured tensor: where it came from and where it lies.
 
     Args:
-        name: of the module, dotted, or whatever the writer was given.
+        name: of the module, dotted, or any name that the writer was given.
         call: 0 for the first tensor of this name in the batch, 1 for the second, ...
         step: of training, as the charts count it.
         stage: `train`, `validate`, `test` or `predict`.

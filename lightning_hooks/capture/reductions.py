@@ -115,7 +115,7 @@ def reduction(name: str | None) -> Reduction:
         name: of `REDUCTIONS`, or None for the whole tensor.
 
     Raises:
-        RuleError: there is no such reduction.
+        RuleError: no such reduction.
 
     Example:
         >>> images = torch.arange(8.0).reshape(2, 1, 2, 2)

@@ -67,7 +67,7 @@ class _Item:
 class CaptureWriter:
     """Collects tensors and writes them, a file for every `batches_per_file` batches of a stage, with an index.
 
-    A file `<stage>-rank<rank>-<number>.safetensors` is written in a folder of its own, `.rank<rank>.tmp`, brought to the disk,
+    A file `<stage>-rank<rank>-<number>.safetensors` is written in a temporary folder, `.rank<rank>.tmp`, flushed to the disk,
     renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves whole files alone
     and an index that names no missing one, and loses at most the batches it still held in memory. What it left half-done is
     cleared up when the next writer starts. A second run into the same folder appends to it and destroys

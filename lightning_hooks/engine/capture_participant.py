@@ -1,4 +1,4 @@
-"""The participant of a capture: hands on each tensor that passes at matched modules, whole or reduced."""
+"""The participant of a capture: passes on the tensors of matched modules, whole or reduced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Take = Callable[[str, Tensor, int, str], None]
 
 
 class CaptureParticipant(Participant):
-    """Hands on what passes at matched modules.
+    """Passes on the tensors of matched modules.
 
     Args:
         targets: the modules.

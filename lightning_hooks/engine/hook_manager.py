@@ -56,7 +56,7 @@ class HookManager:
         stage: of the batch that began last.
         refresh: looks up targets again that were replaced in the model.
         run_handles: of what stays until this is closed.
-        install_final: installs what runs the phase `final`, and returns its handle; set by who knows when that is.
+        install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
     """
 
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
@@ -90,7 +90,7 @@ class HookManager:
 
     @property
     def idle(self) -> bool:
-        """Whether a step of training is under way in which nobody acts."""
+        """Whether a step of training is under way in which no participant acts."""
         opened = self._open.get(TRAIN)
         return opened is not None and not opened.active
 
@@ -160,7 +160,7 @@ class HookManager:
             self._installed.open_gate()
 
     def end_batch(self) -> None:
-        """Close the gate and remove the hooks; those inside compiled code stay. Harmless between batches."""
+        """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
         self._reopens = False
         if self._installed.active is None and not self.gate.open:
             return
@@ -205,7 +205,7 @@ class HookManager:
             self._installed.open_gate()
 
     def close(self) -> None:
-        """Remove everything; harmless the second time."""
+        """Remove everything; a second call does nothing."""
         self.gate.shut()
         self._reopens = False
         self._installed.discard()

@@ -40,7 +40,7 @@ class InstalledHooks:
     """Every hook and handle on a model. Handles live for a batch, for a step, or, the `run_handles`, until the end of a run.
 
     `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
-    `compiled_unchecked` says that modules may have been compiled since, as in a step in which nobody acts.
+    `compiled_unchecked` says that modules may have been compiled since, as in a step in which no participant acts.
 
     Args:
         model: the root module.
@@ -83,7 +83,7 @@ class InstalledHooks:
         if self.active is not None and self._made is not None and self._made.is_for(active, called):
             return
         self.remove()
-        self.active = active  # first: what is interrupted is removed again
+        self.active = active  # first: an interrupted installation is undone
         if self.compiled_unchecked or self._made is None:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
         if self._made is None or not self._made.is_for(active, called):
@@ -117,7 +117,7 @@ class InstalledHooks:
     def remove(self) -> None:
         """Remove all hooks but those inside compiled code and the `run_handles`."""
         for_each(call, [self._batch_handles.close, self._step_handles.close])
-        self.active = None  # only now: what was interrupted is done again
+        self.active = None  # only now: an interrupted removal is repeated
 
     def discard(self) -> None:
         """Remove the hooks, and make others at the next step: the participants or their targets have changed."""

@@ -61,7 +61,7 @@ class ModulePart(NamedTuple):
 
 
 class HasParameters(Protocol):
-    """An optimizer, or what stands for one where there is none."""
+    """An optimizer, or its substitute in a loop without one."""
 
     param_groups: list[dict[str, Any]]
 
@@ -94,7 +94,7 @@ class Participant:
         """Called when it has joined a hook manager: install what stays from step to step."""
 
     def left(self) -> None:
-        """Called when it has left: remove that; harmless the second time."""
+        """Called when it has left: remove that; a second call does nothing."""
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""

@@ -54,7 +54,7 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
         key: `exp_avg_sq`, `momentum_buffer`, …
 
     Raises:
-        RuleError: there is no such key, with those there are; or it holds no tensor.
+        RuleError: no such key (the message names the others), or it holds no tensor.
     """
     state = getattr(optimizer, "state", {}).get(parameter, {})
     if key not in state:

@@ -230,7 +230,7 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
 
 
 class _AllParameters:
-    """Stands for an optimizer of all parameters, where there is none."""
+    """The substitute for an optimizer of all parameters, in a loop without one."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]

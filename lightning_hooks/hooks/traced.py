@@ -1,6 +1,6 @@
 """The hooks of a module inside compiled code: registered once for as long as the run lasts, filled again for each step.
 
-A hook that comes or goes makes the compiler start again, and one that comes after the first trace is not even noticed. So these
+Adding or removing a hook makes the compiler start again, and a hook added after the first trace is ignored. So these hooks
 stay, and a flag says whether they are on: at most one more variant of each graph.
 
 Hooks on modules inside a compiled one are traced with it, so they may touch no Python state: no lists, no counters, not even

@@ -49,7 +49,7 @@ class StepConsumer(Protocol):
         """Called once, after the last step.
 
         Args:
-            error: the exception that ended the run; None where it ended as it should.
+            error: the exception that ended the run; None after a normal end.
         """
         return None
 

@@ -133,7 +133,7 @@ def check_stages(stages: Sequence[str] | None, known: Sequence[str] = STAGES) ->
     """Refuse an unknown stage, or no stage.
 
     Raises:
-        RuleError: with the stages there are.
+        RuleError: with the valid stages.
     """
     if stages is None:
         raise RuleError(f"stages must be one or more of {', '.join(known)}, got None; omit it for the default")

@@ -51,5 +51,5 @@ def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why
 
 
 def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
-    """The values unchanged; copies if others own them, since whoever gets a result may overwrite it."""
+    """The values unchanged; copies if others own them, since the receiver of a result may overwrite it."""
     return values if owned else [value.clone() for value in values]

@@ -57,7 +57,7 @@ class Chain(Transform):
         for index, transform in enumerate(self.transforms):
             results = _call(transform, tensors, context, f"Chain.transforms[{index}]", str(index))
             if context.owned:
-                # A member may return tensors that belong to somebody else: only those given may be overwritten.
+                # A member may return tensors that it does not own: only those given may be overwritten.
                 for tensor, result in zip(tensors, results, strict=True):
                     if result is not tensor:
                         tensor.copy_(result)

@@ -1,4 +1,4 @@
-"""The transforms of one callback at work on activations: the inputs or outputs of modules, in the forward pass."""
+"""The participant that transforms activations: the inputs or outputs of modules, in the forward pass."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class BoundTransform:
             owned: whether they may be overwritten.
 
         Raises:
-            InPlaceError: a tensor was changed in place although it is not ours.
+            InPlaceError: a tensor was changed in place that the transform does not own.
             TransformError: the result cannot replace the tensors.
         """
         context = self.context
@@ -208,7 +208,7 @@ def match_saved(
     """Find the state of each transform in a checkpoint, whatever its position was.
 
     Returns:
-        The transforms that did not change, each with its state, and a half-sentence for each change.
+        The transforms that did not change, each with its state, and a phrase for each change.
     """
     gone, new = list(saved), list(transforms)
     pairs = []

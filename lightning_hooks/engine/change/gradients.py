@@ -1,4 +1,4 @@
-"""The transforms of one callback at work on gradients: at the optimizer's step, or as backward makes them."""
+"""The participant that transforms gradients: at the optimizer's step, or as backward makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One monitor at work: fills its table through hooks on modules and reads parameters in the phases of an optimizer's step."""
+"""Observer: fills the table of one monitor, through hooks on modules and in the phases of an optimizer's step."""
 
 from __future__ import annotations
 

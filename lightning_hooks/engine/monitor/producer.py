@@ -253,7 +253,7 @@ def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs:
     moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
     pairs[:, SMALL] /= scale * scale
     for i in [histogram_of[row] for row in rows if row in histogram_of]:
-        # A loss scale is a power of two unless somebody chose another: whole buckets move.
+        # A loss scale is a power of two unless the user chose another: whole buckets move.
         histograms[i] = shift(torch.from_numpy(histograms[i]), -round(float(np.log2(scale)))).numpy()
 
 
