@@ -53,7 +53,7 @@ class HooksCallback(Callback):
 
     @property
     def _stages(self) -> Collection[str]:
-        """In which stages it does anything: of `train`, `validate`, `test`, `predict`."""
+        """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
         return ("train",)
 
     def match(self, model: LightningModule) -> Match:

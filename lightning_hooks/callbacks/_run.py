@@ -30,7 +30,7 @@ def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterab
     for hook_manager in joined:
         if hook_manager is not None and hook_manager.model is pl_module:
             return hook_manager
-    # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+    # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
     for made in [made for made in _OWNERS if made.model is pl_module]:
         if owner_of(made) is trainer or not is_running(owner_of(made)):
             made.close()

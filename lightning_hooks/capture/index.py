@@ -1,6 +1,6 @@
 """What a capture holds: one JSON Lines file for each rank, one line for each file of tensors.
 
-A line is appended after its file got its final name, so the index never names a file that is not there, and what one more file
+A line is appended after its file got its final name, so the index never names a missing file, and what one more file
 costs does not grow with the length of the capture. A killed run can leave two things behind: an unfinished last line, which
 readers ignore and the next writer cuts off; and a whole file without its line, which the next writer adds to the index, because
 every file has a copy of its line in its own header.
@@ -171,7 +171,7 @@ class IndexWriter:
                 os.truncate(self.path, length)
 
     def append(self, record: FileRecord) -> None:
-        """Add a line and wait until it is on the disk; after an error the index is as it was before.
+        """Add a line and wait until it is on the disk; after an error the index is unchanged.
 
         Raises:
             OSError: it could not be written.
@@ -181,7 +181,7 @@ class IndexWriter:
             before = os.fstat(descriptor).st_size
             try:
                 rest = memoryview(f"{record.to_line()}\n".encode())
-                while rest:  # a disk that fills up takes a part before it raises
+                while rest:  # a full disk may write a part before it raises
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)
             except OSError:

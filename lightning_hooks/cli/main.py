@@ -131,7 +131,7 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
     for package in (callbacks, transforms):
         for name in package.__all__:
-            getattr(package, name)  # importing a class makes it known by its short name
+            getattr(package, name)  # importing a class registers its short name
 
     class CLI(LightningCLI):
         """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""

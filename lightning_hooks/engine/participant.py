@@ -15,7 +15,7 @@ from lightning_hooks.stats.measurement import Measurement
 
 
 class Looks(Protocol):
-    """A part that looks at a tensor: `see` where it is alone with it, `look` where others share the measurement."""
+    """A part that reads a tensor: `see` if it is the only one, `look` if others share the measurement."""
 
     changes: bool
 
@@ -163,7 +163,7 @@ class Participant:
 
 @dataclass
 class PhaseMemo:
-    """What participants tell each other in the phases of one optimizer's step.
+    """What participants share in the phases of one optimizer's step.
 
     Args:
         acted: the participants that were called with `before_step`.

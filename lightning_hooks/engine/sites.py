@@ -49,7 +49,7 @@ def build_sites(parts: Iterable[ModulePart], called: set[int]) -> list[HookSite]
 
 
 def visitor_of(parts: Sequence[Part]) -> Visitor:
-    """What is called with a tensor: the part itself where it is alone and only looks, which most do, else all in order."""
+    """What is called with a tensor: the part itself if it is the only one and only reads, else all in order."""
     first: Any = parts[0]
     return first.see if len(parts) == 1 and hasattr(type(first), "see") else _SharedVisitor(parts)
 
@@ -109,7 +109,7 @@ def _tensor_action(same: _SameTensor) -> TensorAction:
 
 
 class AbsentParts:
-    """Parts of arguments and results that rules name and modules do not have: warned of once, when the step ends.
+    """Parts of arguments and results that rules name and modules lack: one warning, when the step ends.
 
     Example:
         >>> absent = AbsentParts()

@@ -135,7 +135,7 @@ def test_optimizer_state_has_no_row_where_the_step_was_left_out(tmp_path: Path) 
         assert book.steps_of("state.exp_avg_norm/body.0.weight") == [0, 1, 3]
 
 
-def test_a_step_that_both_a_transform_and_the_scaler_leave_out_counts_once(tmp_path: Path) -> None:
+def test_a_step_that_both_a_transform_and_the_scaler_skip_counts_once(tmp_path: Path) -> None:
     monitor = StatsMonitor()
     book = Book(monitor)
     skip = GradientTransforms([Apply(SkipStep(), params="*")])

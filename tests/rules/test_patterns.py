@@ -111,7 +111,7 @@ def test_an_attribute_of_a_user_called_module_stays():
     assert params(Wrapper(), "module.*") == ["module.weight", "module.bias"]
 
 
-def test_no_match_names_the_nearest_and_the_way_out():
+def test_no_match_names_the_nearest_names_and_strict():
     with pytest.raises(NoMatchError) as caught:
         modules(Net(), "encoder.0.atn", where="watch[0].modules")
     assert str(caught.value) == (

@@ -19,7 +19,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 
-_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
+_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
 _STEP_STRIDE = 15_485_863
 
 

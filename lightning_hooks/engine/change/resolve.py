@@ -13,7 +13,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
 
-_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime does
+_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime works
 
 
 def resolve_applies(

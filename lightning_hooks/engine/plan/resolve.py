@@ -89,7 +89,7 @@ def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[lis
 
 
 class _RowsByTarget:
-    """The rows while they are made: one for each target and tensor, however many rules name it."""
+    """The rows under construction: one for each target and tensor, however many rules name it."""
 
     def __init__(self) -> None:
         self.all: list[Row] = []

@@ -162,7 +162,7 @@ class UserHooksParticipant(Participant):
                     yield target.value, _OnGradient(runner)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
-        """The hooks that have a registration of their own."""
+        """The hooks with a separate registration."""
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
             kind, prepend = hook.rule.kind, hook.rule.prepend
@@ -188,7 +188,7 @@ class UserHooksParticipant(Participant):
 
 
 def _before_others(rule: Hook) -> bool:
-    """Whether it runs before hooks that are not ours: then it has a registration of its own."""
+    """Whether it runs before hooks of other code: then it has a separate registration."""
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
