@@ -188,7 +188,7 @@ class GradientChanger(Participant):
                         "unchanged. If it does, set skips_missing_gradients = True on it"
                     )
 
-    def refuse_under_scaler(self, optimizers: Sequence[Optimizer], where: str = "apply") -> None:
+    def refuse_under_scaler(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse what is incorrect under a loss scaler.
 
         Raises:

@@ -20,7 +20,6 @@ def resolve_applies(
     model: nn.Module,
     rules: Sequence[Apply],
     seed: int = 0,
-    where: str = "apply",
     start: int = 0,
     default: str = "output_grad",
 ) -> list[BoundTransform]:
@@ -30,7 +29,6 @@ def resolve_applies(
         model: the root.
         rules: apply rules, in order.
         seed: of the random transforms; equal on all ranks.
-        where: the option that holds the rules, for messages.
         start: index of the first, above those of earlier callbacks.
         default: the tensor of a rule on modules that names none.
 
@@ -40,7 +38,7 @@ def resolve_applies(
     modules, parameters = named_modules(model), named_parameters(model)
     transforms: list[BoundTransform] = []
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"apply[{position}]"
         targets: list[Target[Any]]
         if rule.modules is not None:
             targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))

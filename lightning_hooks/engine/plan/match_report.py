@@ -109,16 +109,15 @@ class Match:
         )
 
 
-def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
+def plan_report(plan: Plan) -> list[MatchLine]:
     """One line for each target of each watch rule.
 
     Args:
         plan: from `resolve`.
-        where: the option that holds the rules.
     """
     lines = []
     for position, found in enumerate(plan.rules):
-        rule = f"{where}[{position}]"
+        rule = f"watch[{position}]"
         in_group = {i: group.name for group in found.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
         for row in map(plan.rows.__getitem__, found.members):

@@ -32,14 +32,13 @@ _ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
 _KNOWN = (*NAMES, *PAIR_STATS)
 
 
-def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
+def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN) -> Plan:
     """Resolve watch rules against a model.
 
     Args:
         model: the root; names are those of its `named_modules()` and `named_parameters()`.
         rules: watch rules; None for the default ones.
         schedule: of the rules that have none of their own.
-        where: the option that holds the rules, for messages.
 
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
@@ -53,7 +52,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     schedules: dict[EveryN, None] = {}
     own: dict[str, UserStatistic] = {}
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"watch[{position}]"
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         targets, tensors = _targets(modules, parameters, rule, here)

@@ -52,13 +52,12 @@ class BoundHook:
         self.runners = [HookRunner(self.rule, self.where, name) for name in names]
 
 
-def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks") -> list[BoundHook]:
+def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
     """Hook rules with their targets in a model.
 
     Args:
         model: the root.
         rules: hook rules, in order.
-        where: the option that holds the rules, for messages.
 
     Raises:
         RuleError: a rule that matches nothing.
@@ -66,7 +65,7 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
     modules, parameters = named_modules(model), named_parameters(model)
     bound = []
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"hooks[{position}]"
         targets: list[Target[Any]] = []
         if rule.modules is not None:
             at = f"{here}.modules"
