@@ -30,7 +30,7 @@ class Variant:
     """What is watched, and how.
 
     Args:
-        rules: makes the rules; None in their place is for the default ones.
+        rules: makes the rules; None for the default ones.
         control: a callback that does nothing in place of a monitor; its ratio is the noise of the method.
         idle_hooks: hooks that do nothing in place of a monitor.
         compiled: whether the net goes through `torch.compile` first.
@@ -138,7 +138,7 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     finally:
         if variant.compiled:
             torch._dynamo.reset()
-    base, watched = clock.blocks(OFF), clock.blocks(name, leave_out=(single_at, single_at + 1) if variant.single else ())
+    base, watched = clock.blocks(OFF), clock.blocks(name, skipped=(single_at, single_at + 1) if variant.single else ())
     row |= {
         "step_ms": statistics.median(statistics.median(block) for block in base) * 1e3,
         "rounds": layout.rounds,
@@ -149,7 +149,7 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
     reported = [
         value
         for step, value in clock.overhead.items()
-        if layout.mode_at(step) == name and layout.place_of(step) >= layout.warmup
+        if layout.mode_at(step) == name and layout.index_in_block(step) >= layout.warmup
     ]
     if reported and not variant.single:  # of one step in a hundred it is the share of all
         row["overhead"] = statistics.median(reported)

@@ -51,13 +51,13 @@ class Layout:
             >>> [layout.mode_at(step) for step in (0, 3, 6, 9)]
             ['off', 'on', 'on', 'off']
         """
-        place = (step - self.lead) // self.block
-        if step < self.lead or place >= self.rounds * len(self.modes):
+        index = (step - self.lead) // self.block
+        if step < self.lead or index >= self.rounds * len(self.modes):
             return self.modes[0]
-        turn, position = divmod(place, len(self.modes))
+        turn, position = divmod(index, len(self.modes))
         return self.modes[position if turn % 2 == 0 else len(self.modes) - 1 - position]
 
-    def place_of(self, step: int) -> int:
+    def index_in_block(self, step: int) -> int:
         """How many steps of its block came before a step; -1 outside the blocks."""
         if step < self.lead or step >= self.steps - 1:
             return -1

@@ -28,14 +28,14 @@ class Clock(Callback):
     Args:
         layout: which step runs in which mode.
         modes: those of the layout that do something.
-        settle: seconds to wait after a mode's block, for processes that work on in the background.
+        pause: seconds to wait after a mode's block, for processes that work on in the background.
         batches: of a step: with gradient accumulation several.
     """
 
-    def __init__(self, layout: Layout, modes: Sequence[Mode], settle: float = 0.0, batches: int = 1) -> None:
+    def __init__(self, layout: Layout, modes: Sequence[Mode], pause: float = 0.0, batches: int = 1) -> None:
         self.layout = layout
         self.modes = {mode.name: mode for mode in modes}
-        self.settle = settle
+        self.pause = pause
         self.batches = batches
         self.overhead: dict[int, float] = {}
         """The values of `hooks/overhead` in the event file, by step."""
@@ -55,13 +55,13 @@ class Clock(Callback):
         self.ended[step - 1] = time.perf_counter()
         # The callbacks of this batch are already being called one by one, on the trainer's own list: changing it here takes
         # effect for what comes after this one, which is what is wanted.
-        place = self.layout.place_of(step)
+        index = self.layout.index_in_block(step)
         if step == 0:
             for mode in self.modes.values():
                 mode.gone(trainer)
-        if place == 0 or step == self.layout.steps - 1:
+        if index == 0 or step == self.layout.steps - 1:
             self._switch(trainer, step)
-        elif place == 1 and self._leaving is not None:
+        elif index == 1 and self._leaving is not None:
             self._leaving.gone(trainer)
             self._leaving = None
         self.begun[step] = time.perf_counter()
@@ -74,23 +74,23 @@ class Clock(Callback):
         for mode in self.modes.values():
             mode.finish(trainer)
 
-    def blocks(self, name: str, leave_out: Container[int] = ()) -> list[list[float]]:
+    def blocks(self, name: str, skipped: Container[int] = ()) -> list[list[float]]:
         """Seconds of the steps of a mode that count, by round.
 
         Args:
             name: of the mode.
-            leave_out: places in the block that do not count here.
+            skipped: indices in the block that do not count here.
         """
         rounds: list[list[float]] = [[] for _ in range(self.layout.rounds)]
         for step, begun in self.begun.items():
-            place = self.layout.place_of(step)
-            if place >= self.layout.warmup and place not in leave_out and self.layout.mode_at(step) == name:
+            index = self.layout.index_in_block(step)
+            if index >= self.layout.warmup and index not in skipped and self.layout.mode_at(step) == name:
                 rounds[self.layout.round_of(step)].append(self.ended[step] - begun)
         return rounds
 
-    def at(self, name: str, place: int) -> list[float]:
-        """Seconds of the steps at one place of each block of a mode."""
-        steps = [s for s in self.begun if self.layout.place_of(s) == place and self.layout.mode_at(s) == name]
+    def at(self, name: str, index: int) -> list[float]:
+        """Seconds of the steps at one index of each block of a mode."""
+        steps = [s for s in self.begun if self.layout.index_in_block(s) == index and self.layout.mode_at(s) == name]
         return [self.ended[step] - self.begun[step] for step in steps]
 
     def _switch(self, trainer: Trainer, step: int) -> None:
@@ -105,7 +105,7 @@ class Clock(Callback):
         if before in self.modes:
             self._leaving = self.modes[before]
             self._leaving.stop(trainer)
-            time.sleep(self.settle)
+            time.sleep(self.pause)
         if after in self.modes:
             self.modes[after].start(trainer)
 
@@ -115,7 +115,7 @@ def fit(
     loader: DataLoader[Any],
     layout: Layout,
     modes: Sequence[Mode],
-    settle: float = 0.0,
+    pause: float = 0.0,
     always: Sequence[Callback] = (),
     validation: DataLoader[Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -127,13 +127,13 @@ def fit(
         loader: of at least the batches of `layout.steps` steps.
         layout: which step runs in which mode.
         modes: those of the layout that do something.
-        settle: as for `Clock`.
+        pause: as for `Clock`.
         always: callbacks that are there in every step.
         validation: the batches of a validation run, if there is one.
         options: further ones of the trainer.
     """
     options = options or {}
-    clock = Clock(layout, modes, settle, options.get("accumulate_grad_batches", 1))
+    clock = Clock(layout, modes, pause, options.get("accumulate_grad_batches", 1))
     gc.collect()
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

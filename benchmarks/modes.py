@@ -123,19 +123,19 @@ def _ignore(grad: Tensor) -> None:
     """Called with a gradient."""
 
 
-def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, place: int | None = None) -> CallbackMode:
+def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, index: int | None = None) -> CallbackMode:
     """A `StatsMonitor` that watches the steps of its own blocks.
 
     Args:
         name: of the mode.
         rules: what it watches; None for its default rules.
         layout: of the run.
-        place: watch only this step of each block; default all.
+        index: watch only this step of each block; default all.
     """
     steps = [
         step
         for step in range(layout.steps)
-        if layout.mode_at(step) == name and layout.place_of(step) >= 0 and place in (None, layout.place_of(step))
+        if layout.mode_at(step) == name and layout.index_in_block(step) >= 0 and index in (None, layout.index_in_block(step))
     ]
     return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps))
 

@@ -1,4 +1,4 @@
-"""The tables of the report that are not about whole fits: kernels, writing, taps, transforms."""
+"""The tables of the report that are not about whole fits: kernels, writing, rows, transforms."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def writer(found: dict[str, Any]) -> str:
 
 
 def scaling(found: dict[str, Any]) -> str:
-    """Cost and memory by the number of taps."""
+    """Cost and memory by the number of rows."""
     rows = found["rows"]
     lines = [[row["taps"], f"{row['ratio']:.2f}", f"{row['extra_ms']:.2f}", f"{row['us_per_tap']:.2f}"] for row in rows]
     growth = rows[-1]["us_per_tap"] / rows[0]["us_per_tap"]
-    costs = table(["taps", "ratio", "extra (ms)", "µs a tap and step"], lines)
+    costs = table(["rows", "ratio", "extra (ms)", "µs a row and step"], lines)
     weights = [
         [row["taps"], f"{row['mb_per_1000_taps']:.2f}", met(row["mb_per_1000_taps"], targets.MEMORY_MB_PER_1000)]
         for row in found["memory"]
     ]
     return (
-        f"{costs}\n\nA tap of the most costs {growth:.2f} times a tap of the fewest (target: constant or falling).\n\n"
-        f"{table(['taps', 'MB per 1,000 taps', 'target'], weights)}"
+        f"{costs}\n\nA row of the most costs {growth:.2f} times a row of the fewest (target: constant or falling).\n\n"
+        f"{table(['rows', 'MB per 1,000 rows', 'target'], weights)}"
     )
 
 

@@ -26,8 +26,8 @@ from benchmarks.modes import CallbackMode, Mode, everything, monitor_mode
 from benchmarks.naive import NaiveMode
 from benchmarks.workloads import WORKLOADS, Training, Workload
 
-OURS, WANDB, NAIVE = "lightning_hooks", "wandb.watch", "naive"
-_SETTLE = 0.5  # seconds; wandb works on in a process of its own, and what comes next shall not pay for it
+OURS, WANDB = "lightning_hooks", "wandb.watch"
+_PAUSE = 0.5  # seconds; wandb works on in a process of its own, and what comes next shall not pay for it
 
 
 class Commit(Callback):
@@ -102,7 +102,7 @@ def measure(workload: Workload, seconds: float, least: int) -> list[dict[str, An
         names = (OFF, OURS, *(mode.name for mode in others))
         layout = layout_for(workload, names, seconds, least)
         module, loader = workload.make(layout.steps)
-        clock = fit(module, loader, layout, [monitor_mode(OURS, everything(), layout), *others], settle=_SETTLE)
+        clock = fit(module, loader, layout, [monitor_mode(OURS, everything(), layout), *others], pause=_PAUSE)
         base = clock.blocks(OFF)
         row = {"workload": workload.name, "title": workload.title, "rounds": layout.rounds, "steps_in_block": layout.length}
         row["step_ms"] = statistics.median(statistics.median(block) for block in base) * 1e3

@@ -32,8 +32,8 @@ def overhead(rows: Sequence[dict[str, Any]]) -> str:
     most = max([2.0, *(row["median"] for row in rows)])
     scale = (width - left - 70) / most
     parts = [_text(16, 24, "Step time when watched at every step, over the unwatched step", 15, weight=600)]
-    for place, name in enumerate(who):
-        x = 16 + place * 250
+    for index, name in enumerate(who):
+        x = 16 + index * 250
         parts += [_box(x, 36, 12, 12, _COLOURS[name]), _text(x + 18, 46, _WORDS[name], 11)]
     y = top
     for letter in letters:
@@ -57,7 +57,7 @@ def overhead(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def scaling(rows: Sequence[dict[str, Any]]) -> str:
-    """Microseconds a tap over the number of taps, on a logarithmic axis.
+    """Microseconds a row over the number of rows, on a logarithmic axis.
 
     Args:
         rows: of `scaling.json`.
@@ -70,7 +70,7 @@ def scaling(rows: Sequence[dict[str, Any]]) -> str:
         (left + 20 + (log - low) / span * (width - left - 60), bottom - max(row["us_per_tap"], 0.0) / most * (bottom - 50))
         for row, log in zip(rows, logs, strict=True)
     ]
-    parts = [_text(16, 24, "Cost of a tap and step, by the number of taps (µs)", 15, weight=600)]
+    parts = [_text(16, 24, "Cost of a row and step, by the number of rows (µs)", 15, weight=600)]
     parts.append(f'<path d="M{left} 45V{bottom}H{width - 20}" fill="none" stroke="#57606a"/>')
     drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts.append(f'<polyline points="{drawn}" fill="none" stroke="{_COLOURS["lightning_hooks"]}" stroke-width="2"/>')
@@ -78,7 +78,7 @@ def scaling(rows: Sequence[dict[str, Any]]) -> str:
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOURS["lightning_hooks"]}"/>')
         parts.append(_text(x, y - 9, f"{row['us_per_tap']:.1f}", 11, anchor="middle"))
         parts.append(_text(x, bottom + 18, f"{row['taps']:,}", 11, anchor="middle"))
-    parts.append(_text((left + width) / 2, bottom + 38, "taps", 11, anchor="middle", fill="#57606a"))
+    parts.append(_text((left + width) / 2, bottom + 38, "rows", 11, anchor="middle", fill="#57606a"))
     return _svg(width, height, parts)
 
 
@@ -111,5 +111,5 @@ def _box(x: float, y: float, width: float, height: float, fill: str) -> str:
 
 
 def _text(x: float, y: float, words: str, size: int, weight: int = 400, anchor: str = "start", fill: str = "#1f2328") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
-    return f"<text {place}>{escape(words)}</text>"
+    attributes = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
+    return f"<text {attributes}>{escape(words)}</text>"

@@ -58,14 +58,14 @@ def render(folder: Path = RESULTS) -> str:
         ("peers", "The peers, in the same fit", _peers),
         ("kernels", "The measurement of one tensor", short.kernels),
         ("writer", "Writing a step of 1,000 values", short.writer),
-        ("scaling", "From 100 to 10,000 taps", short.scaling),
+        ("scaling", "From 100 to 10,000 rows", short.scaling),
         ("transforms", "Transforms", short.transforms),
     ]
     for name, heading, body in sections:
         found = read(name, folder)
         parts.append(f"## {heading}\n\n{_not_run(name) if found is None else body(found)}")
         if name == "scaling" and folder == RESULTS:
-            parts.append("![Cost of a tap](../docs/scaling.svg)")
+            parts.append("![Cost of a row](../docs/scaling.svg)")
     return "\n\n".join(parts) + "\n"
 
 

@@ -61,14 +61,14 @@ def run(name: str, folder: Path) -> bool:
     return done.returncode == 0
 
 
-def places(machine: str | None) -> tuple[Path, Path]:
+def output_paths(machine: str | None) -> tuple[Path, Path]:
     """The folder of the JSON files, and the report.
 
     Args:
         machine: what a second machine is called; None for the one whose figures the README shows.
 
     Example:
-        >>> [path.name for path in places("h100")]
+        >>> [path.name for path in output_paths("h100")]
         ['h100', 'RESULTS-h100.md']
     """
     above = RESULTS.parent
@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS), help="which; none for the report alone")
     parser.add_argument("--machine", help="what a second machine is called; none for the one whose figures the README shows")
     options = parser.parse_args()
-    folder, report = places(options.machine)
+    folder, report = output_paths(options.machine)
     failed = [name for name in options.only if not run(name, folder)]
     report.write_text(render(folder))
     for path in (report, *([] if options.machine else draw())):

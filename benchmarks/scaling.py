@@ -1,4 +1,4 @@
-"""How the cost of a tap changes with their number, and how much memory one takes.
+"""How the cost of a row changes with their number, and how much memory one takes.
 
 python -m benchmarks.scaling
 """
@@ -23,29 +23,29 @@ from benchmarks.modes import Mode, everything, monitor_mode
 from benchmarks.workloads import chain
 from lightning_hooks.hooks import OurHook
 
-TAPS = (100, 300, 1_000, 3_000, 10_000)
+ROWS = (100, 300, 1_000, 3_000, 10_000)
 _ON = "everything"
 _MEMORY = "memory"
 
 
-def cost(taps: int, rounds: int) -> dict[str, Any]:
-    """Microseconds a tap and step, under `Trainer.fit`.
+def cost(rows: int, rounds: int) -> dict[str, Any]:
+    """Microseconds a row and step, under `Trainer.fit`.
 
     Args:
-        taps: about how many.
+        rows: about how many.
         rounds: of the alternation.
     """
-    workload = chain(taps)
-    layout = Layout((OFF, _ON), rounds=rounds, length=4 if taps > 1000 else 20)
+    workload = chain(rows)
+    layout = Layout((OFF, _ON), rounds=rounds, length=4 if rows > 1000 else 20)
     module, loader = workload.make(layout.steps)
     mode = monitor_mode(_ON, everything(), layout)
     clock = fit(module, loader, layout, [mode])
     ratio = compare(clock.blocks(_ON), clock.blocks(OFF))
-    exact = taps_of(module)
+    exact = rows_of(module)
     return {"taps": exact, "ratio": ratio.median, "extra_ms": ratio.extra_ms, "us_per_tap": ratio.extra_ms * 1e3 / exact}
 
 
-def taps_of(module: LightningModule) -> int:
+def rows_of(module: LightningModule) -> int:
     """Rows of "everything": two a leaf module, two a parameter."""
     return 2 * sum(not list(part.children()) for part in module.modules()) + 2 * len(list(module.parameters()))
 
@@ -82,16 +82,16 @@ class WeighMode(Mode):
         return [self.scale]
 
 
-def memory(taps: int) -> dict[str, Any]:
-    """Bytes of a tap: the same fit without and then with a monitor, in a process that has done nothing else.
+def memory(rows: int) -> dict[str, Any]:
+    """Bytes of a row: the same fit without and then with a monitor, in a process that has done nothing else.
 
     Args:
-        taps: about how many.
+        rows: about how many.
     """
-    module, _ = chain(taps).make(0)
+    module, _ = chain(rows).make(0)
     few, _ = chain(12).make(0)
     weights = []
-    # The first two fits bring in what any fit and any monitor brings in, however few its taps.
+    # The first two fits bring in what any fit and any monitor brings in, however few its rows.
     layout = Layout((OFF, _ON), rounds=1, length=4)
     for model, watched in ((module, False), (few, True), (module, False), (module, True)):
         weigh = WeighMode(layout.steps - 2)
@@ -100,7 +100,7 @@ def memory(taps: int) -> dict[str, Any]:
         if bool(weigh.scale.hooks) != watched:
             raise RuntimeError(f"{weigh.scale.hooks} hooks where watched={watched}: this weighs something else")
         weights.append(weigh.scale.bytes)
-    exact, grown = taps_of(module), weights[3] - weights[2]
+    exact, grown = rows_of(module), weights[3] - weights[2]
     return {"taps": exact, "bytes": grown, "mb_per_1000_taps": grown / exact / 1e3}
 
 
@@ -114,37 +114,37 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def in_a_process_of_its_own(taps: int) -> dict[str, Any]:
+def in_a_process_of_its_own(rows: int) -> dict[str, Any]:
     """`memory` in a fresh interpreter: in a used one the monitor moves into memory that others have left."""
-    command = [sys.executable, "-m", "benchmarks.scaling", f"--{_MEMORY}", str(taps)]
+    command = [sys.executable, "-m", "benchmarks.scaling", f"--{_MEMORY}", str(rows)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
 
 
-def measure(taps: Sequence[int], rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measure(sizes: Sequence[int], rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The two tables."""
     costs = []
-    for number in taps:
+    for number in sizes:
         costs.append(cost(number, rounds))
-        print(f"{costs[-1]['taps']} taps: {costs[-1]['us_per_tap']:.1f} µs a tap", flush=True)
-    weights = [in_a_process_of_its_own(number) for number in (taps[len(taps) // 2], taps[-1])]
+        print(f"{costs[-1]['taps']} rows: {costs[-1]['us_per_tap']:.1f} µs a row", flush=True)
+    weights = [in_a_process_of_its_own(number) for number in (sizes[len(sizes) // 2], sizes[-1])]
     for row in weights:
-        print(f"{row['taps']} taps: {row['mb_per_1000_taps']:.2f} MB per 1,000", flush=True)
+        print(f"{row['taps']} rows: {row['mb_per_1000_taps']:.2f} MB per 1,000", flush=True)
     return costs, weights
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     parser = output.arguments(main.__doc__ or "")
-    parser.add_argument("--taps", type=int, nargs="*", default=TAPS)
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--rounds", type=int, default=12 if output.full() else 4)
-    parser.add_argument(f"--{_MEMORY}", type=int, help="weigh so many taps in this process, and print it")
+    parser.add_argument(f"--{_MEMORY}", type=int, help="weigh so many rows in this process, and print it")
     options = parser.parse_args(arguments)
     if options.memory is not None:
         print(json.dumps(memory(options.memory)))
         return
-    costs, weights = measure(options.taps, options.rounds)
+    costs, weights = measure(options.rows, options.rounds)
     output.write(options.name or "scaling", costs, options.out, memory=weights)
 
 

@@ -84,8 +84,8 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.shape[1], device=x.device)
-        logits: Tensor = self.head(self.norm(self.layers(self.tokens(x) + self.positions(places))))
+        indices = torch.arange(x.shape[1], device=x.device)
+        logits: Tensor = self.head(self.norm(self.layers(self.tokens(x) + self.positions(indices))))
         return logits.flatten(0, 1)
 
 
@@ -209,11 +209,11 @@ WORKLOADS = {
 }
 
 
-def chain(taps: int) -> Workload:
-    """Small linear layers in a row; each has six taps: output, its gradient, two parameters and their gradients."""
-    layers = max(1, round(taps / 6))
+def chain(rows: int) -> Workload:
+    """Small linear layers in sequence; each has six rows: output, its gradient, two parameters and their gradients."""
+    layers = max(1, round(rows / 6))
     return Workload(
-        f"chain{taps}",
+        f"chain{rows}",
         f"{layers} linear layers of 8",
         lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))),
         lambda: (torch.randn(4, 8), torch.randint(8, (4,))),

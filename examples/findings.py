@@ -8,27 +8,27 @@ import numpy as np
 
 from lightning_hooks import read_run
 
-# Charts that are not about one tap: the global summaries, and what the model and Lightning log themselves.
+# Charts that are not about one row: the global summaries, and what the model and Lightning log themselves.
 TENSORS = ("input", "output", "input_grad", "output_grad", "param", "grad", "final_grad", "update")
 
 
-def taps_of(tags: list[str]) -> set[tuple[str, str]]:
+def rows_of(tags: list[str]) -> set[tuple[str, str]]:
     """The (tensor, target) pairs behind tags such as `grad_norm/head.fc1.weight`."""
-    taps = set()
+    rows = set()
     for tag in tags:
         chart, _, target = tag.partition("/")
         tensor = max((t for t in TENSORS if chart.startswith(t + "_")), key=len, default=None)
         if tensor is not None and target:
-            taps.add((tensor, target))
-    return taps
+            rows.add((tensor, target))
+    return rows
 
 
 def findings(path: str) -> list[str]:
     """The lines to print about the run in the directory `path`."""
     scalars = read_run(path).scalars
-    taps = taps_of(list(scalars))
-    targets = {target for _, target in taps}
-    lines = [f"tensors logged         {len(taps)} (of {len(targets)} modules and parameters)"]
+    rows = rows_of(list(scalars))
+    targets = {target for _, target in rows}
+    lines = [f"tensors logged         {len(rows)} (of {len(targets)} modules and parameters)"]
     if "hooks/grad_norm" in scalars:
         steps, norms = (np.asarray(column) for column in scalars["hooks/grad_norm"])
         lines[0] += f", {len(steps)} steps"

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class HooksError(Exception):
-    """Base of every exception that lightning_hooks raises on purpose."""
+    """Base of every exception that lightning_hooks raises deliberately."""
 
 
 class RuleError(HooksError, ValueError):

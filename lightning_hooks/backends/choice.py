@@ -76,7 +76,7 @@ def _parsed(value: str) -> Mapping[str, str]:
         else:
             words = ", ".join(map(repr, WORDS))
             pairs = ", ".join(f"'{name}={choice}'" for name, choices in CHOICES.items() for choice in choices)
-            raise RuleError(f"{VARIABLE}={value!r}: there are {words}, {pairs}; leave it unset to take what is there")
+            raise RuleError(f"{VARIABLE}={value!r}: choose from {words}, {pairs}; leave it unset for the default")
     return MappingProxyType(found)
 
 
@@ -150,7 +150,7 @@ def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
 
 _MISSING: Final = {"native": "no compiled extension", "triton": "no Triton"}
 _HINTS: Final = {
-    "native": "It is built when the package is installed where a C++ compiler is found; unset the variable to go on without it",
+    "native": "It is built when the package is installed where a C++ compiler is found; unset the variable to run without it",
     "triton": "Unset the variable to measure with plain torch there",
 }
 

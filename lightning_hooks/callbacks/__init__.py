@@ -1,6 +1,6 @@
 """What a user adds to a Trainer.
 
-Loaded lazily: every `Trainer()` asks the entry point in `environment`, which must cost nothing where it has nothing to add.
+Loaded lazily: every `Trainer()` asks the entry point in `environment`, which must be free if it adds nothing.
 """
 
 from __future__ import annotations

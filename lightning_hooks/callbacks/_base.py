@@ -53,7 +53,7 @@ class HooksCallback(Callback):
 
     @property
     def _stages(self) -> Collection[str]:
-        """In which stages it does anything: of `train`, `validate`, `test`, `predict`."""
+        """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
         return ("train",)
 
     def match(self, model: LightningModule) -> Match:
@@ -74,7 +74,7 @@ class HooksCallback(Callback):
 
     @property
     def _pending(self) -> bool:
-        """Whether a step that has ended is still to be finished when the next one ends, even if nobody acts in that."""
+        """Whether a step that has ended is still to be finished when the next one ends, even if no participant acts in that."""
         return False
 
     def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -101,7 +101,7 @@ class HooksCallback(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a run: drop what a failed run may have left, or leave this run to other callbacks."""
+        """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
         if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
@@ -150,12 +150,12 @@ class HooksCallback(Callback):
         return participants
 
     def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
-        """Whether this callback is at work in a run of another trainer, within which this run began."""
+        """Whether this callback is in use by a run of another trainer, within which this run began."""
         owner = None if self._hook_manager is None else owner_of(self._hook_manager)
         if owner is trainer or not is_running(owner):
             return False
         warnings.warn(
-            f"{type(self).__name__} is at work in a run of another Trainer that has not ended, and does nothing in this one; "
+            f"{type(self).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
             "give each Trainer a callback of its own",
             stacklevel=2,
         )
@@ -241,18 +241,18 @@ class HooksCallback(Callback):
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the fit: leave no hook."""
+        """Called after the fit: remove all hooks."""
         self._detach()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the run failed or was interrupted: leave no hook."""
+        """Called when the run failed or was interrupted: remove all hooks."""
         self._detach(exception)
         self._release_model()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called last: leave no hook, whatever was skipped."""
+        """Called last: remove all hooks, whatever was skipped."""
         self._detach()
         self._release_model()
 
@@ -283,7 +283,7 @@ class HooksCallback(Callback):
         return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))
 
     def _detach(self, error: BaseException | None = None) -> None:
-        """Leave no hook; harmless the second time."""
+        """Remove all hooks; a second call does nothing."""
         try:
             self._last = self._state() or self._last
         finally:

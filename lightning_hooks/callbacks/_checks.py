@@ -43,7 +43,7 @@ def refuse_unsupported(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterabl
     for where, rule, tensors in rules:
         if getattr(rule, "params", None) is not None:
             raise UnsupportedError(
-                f"{where}.params: with {sharding} a rule on parameters cannot be right. {_SHARDING[sharding]}; {_INSTEAD}"
+                f"{where}.params: with {sharding} rules on parameters are not supported. {_SHARDING[sharding]}; {_INSTEAD}"
             )
         flowing = [tensor for tensor in tensors if parse_tensor(tensor)[0] in ("input_grad", "output_grad")]
         if scaled and flowing:

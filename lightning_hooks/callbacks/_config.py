@@ -65,7 +65,7 @@ def _callback(item: Any, where: str) -> HooksCallback:
     path = str(item["class_path"])
     name = path.rpartition(".")[2]
     if name not in _KNOWN or (path != name and not path.startswith("lightning_hooks.")):
-        raise RuleError(f"{where}: {path!r} is no callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
+        raise RuleError(f"{where}: {path!r} is not a callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
     arguments = init_args({str(key): value for key, value in item.items() if key != "class_path"}, f"{where}: {name}")
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
@@ -90,7 +90,7 @@ def _read(file: Path, where: str) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise RuleError(f"{where} is no YAML ({reason})") from error
+        raise RuleError(f"{where} is not valid YAML ({reason})") from error
 
 
 def check_config(arguments: list[str]) -> None:

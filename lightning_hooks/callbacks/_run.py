@@ -30,7 +30,7 @@ def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterab
     for hook_manager in joined:
         if hook_manager is not None and hook_manager.model is pl_module:
             return hook_manager
-    # A fit that crashed without telling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+    # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
     for made in [made for made in _OWNERS if made.model is pl_module]:
         if owner_of(made) is trainer or not is_running(owner_of(made)):
             made.close()
@@ -48,10 +48,10 @@ def begin_run(hook_manager: HookManager, trainer: Trainer, ours_of: OursOf) -> N
 
 
 class HooksGuard(Callback):
-    """The first callback of a trainer while hooks may be on its model: it takes them off before anybody can copy the model.
+    """The first callback of a trainer while hooks may be on its model: it removes them before others can copy the model.
 
     Lightning calls callbacks in their order, and an error in one keeps it from calling those behind it: only the first one
-    knows for sure that a batch, or the run, is over. The hook manager cannot know it by itself: with manual optimization
+    is certain to hear that a batch, or the run, is over. The hook manager cannot know it by itself: with manual optimization
     further backwards may follow any optimizer step, and with gradient accumulation a batch has no step. Lightning's own tuner
     puts its callbacks first in the same way.
     """
@@ -76,14 +76,14 @@ class HooksGuard(Callback):
         return {"_trainer": _none, "_hook_manager": _none, "_ours_of": self._ours_of, "_given": []}
 
     def install(self) -> HooksGuard:
-        """The list of callbacks becomes another one: Lightning may be iterating over the one there is."""
+        """Replace the list of callbacks instead of changing it: Lightning may be iterating over it."""
         trainer: Any = self._trainer()
         self._given = trainer.callbacks
         trainer.callbacks = [self, *self._given]
         return self
 
     def remove(self) -> None:
-        """Harmless the second time. The list is again the one that was given, unless it was changed since."""
+        """Restore the given list, unless it was changed since; a second call does nothing."""
         trainer: Any = self._trainer()
         given, self._given = self._given, []
         if trainer is not None and any(callback is self for callback in trainer.callbacks):
@@ -107,7 +107,7 @@ class HooksGuard(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Whatever other callbacks do now, ours leave the model."""
+        """Remove the hooks from the model, whatever other callbacks do now."""
         self._end_batch()
         for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), self._ours_of(trainer))
 
@@ -117,14 +117,14 @@ def _none() -> None:
 
 
 class _Interruption:
-    """Keeps the hooks of a run off while another one, which began inside it, works on the same model."""
+    """Pauses the hooks of a run while another run, which began inside it, uses the same model."""
 
     def __init__(self, outer: HookManager) -> None:
         self._outer: HookManager | None = outer
         outer.pause(True)
 
     def remove(self) -> None:
-        """Harmless the second time, and if the outer run has ended."""
+        """A second call does nothing, nor does one after the outer run has ended."""
         outer, self._outer = self._outer, None
         if outer is not None and outer in live_hook_managers(outer.model):
             outer.meter.interrupt()
@@ -163,7 +163,7 @@ class WrappedHook:
         return self
 
     def remove(self) -> None:
-        """Put the method back; harmless the second time."""
+        """Restore the method; a second call does nothing."""
         module = self._module()
         if module is not None and module.__dict__.get(self._name) is self:
             del module.__dict__[self._name]

@@ -38,7 +38,7 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 def is_running(trainer: Trainer | None) -> bool:
-    """Whether a run of a trainer is under way; one that failed is not, whatever it left behind."""
+    """Whether a run of a trainer is active; a failed one is not."""
     return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
 
 

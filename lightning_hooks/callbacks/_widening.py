@@ -43,8 +43,8 @@ class Widening:
         if old.steps is not None:
             own = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
         warnings.warn(
-            f"watching takes more of the time of a step than max_overhead={self.limit:g} (`hooks/overhead`): {own}, intervals "
-            "of single rules become longer alike; where that is not enough they do so again, without another word",
+            f"watching takes a larger share of a step than max_overhead={self.limit:g} (`hooks/overhead`): {own}, intervals "
+            "of single rules grow by the same factor. They may grow again without another warning",
             stacklevel=2,
         )
 

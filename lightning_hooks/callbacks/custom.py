@@ -1,4 +1,4 @@
-"""`CustomHooks`: a user's own hooks, placed by rules."""
+"""`CustomHooks`: a user's own hooks, registered by rules."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.monitor.run_observer import RunObserver, forward_plan
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import DEFAULT_WATCH, resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
@@ -78,7 +78,7 @@ class StatsMonitor(HooksCallback):
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
         if self.watch is not None and not self.watch:
-            raise RuleError("watch is an empty list; give at least one rule, or leave it out for the default ones")
+            raise RuleError("watch is an empty list; give at least one rule, or omit it for the default ones")
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
         self.stages = as_stages(stages)
@@ -225,12 +225,14 @@ class StatsMonitor(HooksCallback):
             return
         plans = {STAGE_PREFIX[stage]: plan for stage, plan in self._plans.items()}
         participants = self._hook_manager.participants
-        links = [link for p in participants for link in getattr(p, "transforms", ())]
+        transforms = [bound for p in participants for bound in getattr(p, "transforms", ())]
         hooks = [hook for p in participants if isinstance(p, UserHooksParticipant) for hook in p.hooks]
-        markdown = Match([*plan_report(producer.observer.plan), *links_report(links), *hooks_report(hooks)]).markdown()
+        markdown = Match(
+            [*plan_report(producer.observer.plan), *transforms_report(transforms), *hooks_report(hooks)]
+        ).markdown()
         charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
         try:
-            self._loggers.write_start(markdown, charts, current_step(trainer), transforms=bool(links))
+            self._loggers.write_start(markdown, charts, current_step(trainer), transforms=bool(transforms))
         except Exception as error:
             producer.observer.fail(error)
 
@@ -293,7 +295,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the fit failed or was interrupted: write the last step that ended, leave no hook."""
+        """Called when the fit failed or was interrupted: write the last step that ended, remove all hooks."""
         try:
             self._flush()
         except Exception as error:  # of a device; the exception of the fit is more useful

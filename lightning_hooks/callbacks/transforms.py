@@ -21,7 +21,7 @@ from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, links_report
+from lightning_hooks.engine.plan.match_report import Match, transforms_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
@@ -54,8 +54,8 @@ class AppliesRules(HooksCallback):
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
 
-    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        """The participant that runs the links."""
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+        """The participant that runs the transforms."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class AppliesRules(HooksCallback):
 
     @property
     def changer(self) -> GradientChanger | None:
-        """The transforms at work, during a run."""
+        """The transforms in use during a run."""
         return next((p for p in self._participants if isinstance(p, GradientChanger)), None)
 
     def match(self, model: LightningModule) -> Match:
@@ -80,9 +80,9 @@ class AppliesRules(HooksCallback):
         Raises:
             RuleError: where a fit would.
         """
-        return Match(links_report(self.links(model)))
+        return Match(transforms_report(self.bound_transforms(model)))
 
-    def links(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
+    def bound_transforms(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
         """The rules resolved in a model: each transform with its targets.
 
         Args:
@@ -98,10 +98,10 @@ class AppliesRules(HooksCallback):
         refuse_unsupported(trainer, about)
         taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, GradientChanger))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
-        links = self.links(pl_module, seed, taken)
-        if not any(link.targets for link in links):
+        transforms = self.bound_transforms(pl_module, seed, taken)
+        if not any(bound.targets for bound in transforms):
             return []
-        changer = self._changer(links, trainer)
+        changer = self._changer(transforms, trainer)
         if self._saved:
             changer.load_state_dict(self._saved)
             self._saved = {}
@@ -168,8 +168,8 @@ class GradientTransforms(AppliesRules):
             )
 
     @override
-    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        changer = GradientChanger(links, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+        changer = GradientChanger(transforms, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
         changer.refuse_skipping(trainer.optimizers)
         changer.refuse_sharded()
         if has_scaler(trainer):
@@ -218,5 +218,5 @@ class ActivationTransforms(AppliesRules):
         return {stage for rule in self.apply for stage in rule.stages or ("train",)}
 
     @override
-    def _changer(self, links: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        return ActivationChanger(links, rank=trainer.global_rank)
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+        return ActivationChanger(transforms, rank=trainer.global_rank)

@@ -1,6 +1,6 @@
 """What a capture holds: one JSON Lines file for each rank, one line for each file of tensors.
 
-A line is appended after its file got its final name, so the index never names a file that is not there, and what one more file
+A line is appended after its file got its final name, so the index never names a missing file, and what one more file
 costs does not grow with the length of the capture. A killed run can leave two things behind: an unfinished last line, which
 readers ignore and the next writer cuts off; and a whole file without its line, which the next writer adds to the index, because
 every file has a copy of its line in its own header.
@@ -28,7 +28,7 @@ class Entry:
     """One captured tensor: where it came from and where it lies.
 
     Args:
-        name: of the module, dotted, or whatever the writer was given.
+        name: of the module, dotted, or any name that the writer was given.
         call: 0 for the first tensor of this name in the batch, 1 for the second, ...
         step: of training, as the charts count it.
         stage: `train`, `validate`, `test` or `predict`.
@@ -148,7 +148,7 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
 
 
 class IndexWriter:
-    """The index of one rank, open for appending; goes on after what is there.
+    """The index of one rank, open for appending; lines of earlier runs stay.
 
     Args:
         folder: of the capture.
@@ -156,7 +156,7 @@ class IndexWriter:
 
     Raises:
         OSError: it cannot be read, or not be repaired after a killed run.
-        RuleError: what is there is not an index of a capture.
+        RuleError: the file is not an index of a capture.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -171,7 +171,7 @@ class IndexWriter:
                 os.truncate(self.path, length)
 
     def append(self, record: FileRecord) -> None:
-        """Add a line and wait until it is on the disk; after an error the index is as it was before.
+        """Add a line and wait until it is on the disk; after an error the index is unchanged.
 
         Raises:
             OSError: it could not be written.
@@ -181,7 +181,7 @@ class IndexWriter:
             before = os.fstat(descriptor).st_size
             try:
                 rest = memoryview(f"{record.to_line()}\n".encode())
-                while rest:  # a disk that fills up takes a part before it raises
+                while rest:  # a full disk may write a part before it raises
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)
             except OSError:

@@ -1,4 +1,4 @@
-"""A capture back from disk: what there is comes from the index, a tensor is read when it is asked for."""
+"""Reading a capture from disk: the list of entries comes from the index, a tensor is read on request."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Capture(Mapping[str, Entries]):
         """The tensors of one name.
 
         Raises:
-            RuleError: there is no such name.
+            RuleError: no such name.
         """
         if name not in self._entries:
             raise RuleError(f"nothing captured under {name!r} in {str(self.folder)!r}{did_you_mean(name, self.names)}")

@@ -15,7 +15,7 @@ Reduction = Callable[[Tensor], Tensor]
 
 
 def _float(tensor: Tensor) -> Tensor:
-    """At least float32: float16 overflows in a norm, and a mean of integers is none."""
+    """At least float32: float16 overflows in a norm, and a mean of integers is not an integer."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return tensor
     return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
@@ -69,7 +69,7 @@ def _ordered(tensor: Tensor) -> Tensor:
 
 
 def _missing(rows: Tensor) -> Tensor:
-    """NaN for every sample: samples without an element have no greatest one."""
+    """NaN for every sample: samples without an element have no maximum."""
     return torch.full((rows.shape[0],), math.nan, dtype=rows.real.dtype, device=rows.device)
 
 
@@ -115,7 +115,7 @@ def reduction(name: str | None) -> Reduction:
         name: of `REDUCTIONS`, or None for the whole tensor.
 
     Raises:
-        RuleError: there is no such reduction.
+        RuleError: no such reduction.
 
     Example:
         >>> images = torch.arange(8.0).reshape(2, 1, 2, 2)

@@ -67,10 +67,10 @@ class _Item:
 class CaptureWriter:
     """Collects tensors and writes them, a file for every `batches_per_file` batches of a stage, with an index.
 
-    A file `<stage>-rank<rank>-<number>.safetensors` is written in a folder of its own, `.rank<rank>.tmp`, brought to the disk,
-    renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves whole files alone
-    and an index that names no missing one, and loses at most the batches it still held in memory. What it left half-done is
-    cleared up when the next writer starts. A second run into the same folder goes on after what is there and destroys
+    A file `<stage>-rank<rank>-<number>.safetensors` is written in a temporary folder, `.rank<rank>.tmp`, flushed to the disk,
+    renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves only complete
+    files and an index without missing ones, and loses at most the batches it still held in memory. The next
+    writer removes incomplete files when it starts. A second run into the same folder appends to it and destroys
     nothing; its entries have the next `run` number. One writer at a time for a rank and folder.
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
@@ -78,7 +78,7 @@ class CaptureWriter:
     `close`). Tensors of a kind that cannot be stored (sparse, quantized) are skipped with one message for each name.
 
     Args:
-        folder: where to write; made if it is not there.
+        folder: where to write; created if missing.
         rank: of this process; each writes its own files.
         batches_per_file: how many batches are held in memory at most, for each stage; 32 by default.
         dtype: what floating tensors are cast to, `"float16"` or `torch.float16`, say; values beyond its range become
@@ -154,7 +154,7 @@ class CaptureWriter:
         """Collect a private copy of a tensor on the CPU.
 
         From an accelerator the copy runs behind the computation; `end_batch` waits for it. The same name again in the same
-        batch is another call of the module, an entry of its own.
+        batch is another call of the module, a separate entry.
 
         Args:
             name: under which it is read back.
@@ -188,7 +188,7 @@ class CaptureWriter:
         self._held += size
 
     def end_batch(self) -> None:
-        """Say that a batch is over: calls are counted from 0 again, and a file is written where enough batches are held."""
+        """End a batch: calls are counted from 0 again, and a file is written where enough batches are held."""
         self._calls.clear()
         if self.stopped is not None:
             return
@@ -206,7 +206,7 @@ class CaptureWriter:
             self._stop(f"the next batch would exceed max_bytes={self.max_bytes}")
 
     def close(self) -> None:
-        """Write what is held; further calls do nothing. Closing twice is fine."""
+        """Write what is held; further calls do nothing."""
         self.end_batch()
         for stage in list(self._pending):
             self._write(stage)
@@ -265,7 +265,7 @@ class CaptureWriter:
         self._current.clear()
         self._pending.clear()
         shutil.rmtree(self._temporary, ignore_errors=True)
-        self._on_problem(f"the capture to {self.folder} stopped, the run goes on: {reason}")
+        self._on_problem(f"the capture to {self.folder} stopped, the run continues: {reason}")
 
     def _refuse(self, name: str, tensor: Tensor) -> None:
         if name not in self._refused:
@@ -274,7 +274,7 @@ class CaptureWriter:
 
     def _adopt(self, path: Path) -> None:
         """Add to the index a complete file whose line is missing because the run was killed."""
-        # A file that is not ours, or not whole, stays there, not in the index.
+        # An incomplete file, or one of other origin, stays in the folder and out of the index.
         with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
             with self._library.safe_open(path, framework="pt") as opened:
                 record = FileRecord.from_line(opened.metadata()["lightning_hooks"])

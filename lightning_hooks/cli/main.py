@@ -109,7 +109,7 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):
-                GradientChanger(callback.links(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
+                GradientChanger(callback.bound_transforms(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
 
 
 def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
@@ -131,7 +131,7 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
     for package in (callbacks, transforms):
         for name in package.__all__:
-            getattr(package, name)  # importing a class makes it known by its short name
+            getattr(package, name)  # importing a class registers its short name
 
     class CLI(LightningCLI):
         """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""

@@ -1,4 +1,4 @@
-"""The participant of a capture: hands on each tensor that passes at matched modules, whole or reduced."""
+"""The participant of a capture: passes on the tensors of matched modules, whole or reduced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Take = Callable[[str, Tensor, int, str], None]
 
 
 class CaptureParticipant(Participant):
-    """Hands on what passes at matched modules.
+    """Passes on the tensors of matched modules.
 
     Args:
         targets: the modules.
@@ -97,7 +97,7 @@ class _Copy:
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"ActivationCapture: the {owner.tensor} of {self.name} cannot be captured: it is a {TRANSFORMED}, whose values "
-                f"are not those of the step. Leave {self.name} out of modules, or call the function without the hooks: with "
+                f"are not those of the step. Exclude {self.name} from modules, or call the function without the hooks: with "
                 "lightning_hooks.paused(model)"
             )
         try:

@@ -45,13 +45,13 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
         if id(target.value) in inside:
             raise UnsupportedError(
                 f"{where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {what} cannot be part of a compiled "
-                "graph. Watching, capturing and changing gradients there works; for this, run without torch.compile or leave "
-                "the module out of it (torch.compiler.disable)"
+                "graph. Watching, capturing and changing gradients there works; for this, run without torch.compile or "
+                "exclude the module from it (torch.compiler.disable)"
             )
 
 
 class CompiledHooks:
-    """The hooks of one model inside compiled code. They are placed before the first trace and stay; each step fills them.
+    """The hooks of one model inside compiled code. They are installed before the first trace and stay; each step fills them.
 
     Args:
         model: the root.
@@ -73,8 +73,8 @@ class CompiledHooks:
         self._sites: dict[int, TracedSite] = {}
         self._modules: list[nn.Module] = []
 
-    def place(self, participants: Sequence[Participant]) -> None:
-        """Place hooks wherever any participant ever does anything, instead of those that are placed."""
+    def install(self, participants: Sequence[Participant]) -> None:
+        """Install hooks for everything that any participant may do, instead of those that are installed."""
         self.close()
         self._modules = [part for _, part in _compiled_parts(self.model)]
         self.inside = compiled_modules(self.model)
@@ -90,7 +90,7 @@ class CompiledHooks:
             forget_graphs(self._modules)
 
     def changed(self) -> bool:
-        """Whether something was compiled, or is no longer, since the hooks were placed."""
+        """Whether something was compiled, or is no longer, since the hooks were installed."""
         # Names of modules take longer than the hooks of most models.
         if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
             return False

@@ -56,7 +56,7 @@ class HookManager:
         stage: of the batch that began last.
         refresh: looks up targets again that were replaced in the model.
         run_handles: of what stays until this is closed.
-        install_final: installs what runs the phase `final`, and returns its handle; set by who knows when that is.
+        install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
     """
 
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
@@ -90,7 +90,7 @@ class HookManager:
 
     @property
     def idle(self) -> bool:
-        """Whether a step of training is under way in which nobody acts."""
+        """Whether a step of training is under way in which no participant acts."""
         opened = self._open.get(TRAIN)
         return opened is not None and not opened.active
 
@@ -111,16 +111,16 @@ class HookManager:
         return any(each is participant for each, _ in self.active)
 
     def join(self, participant: Participant) -> None:
-        """Add a participant; hooks inside compiled code are placed now, all others when a step begins."""
+        """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
         self.participants = sorted([*self.participants, participant], key=lambda each: each.order)
         self._installed.discard()
         _LIVE.add(self)
         participant.account = Account(self.meter)
         participant.joined(self.gate)
-        self._installed.place_compiled(self.participants)
+        self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:
-        """Remove a participant; the others have their hooks again at once. When the last one leaves, all is closed."""
+        """Remove a participant and reinstall the hooks of the others; when the last one leaves, close the hook manager."""
         participant.left()
         self.participants = [each for each in self.participants if each is not participant]
         for opened in self._open.values():
@@ -160,7 +160,7 @@ class HookManager:
             self._installed.open_gate()
 
     def end_batch(self) -> None:
-        """Close the gate and remove the hooks; those inside compiled code stay. Harmless between batches."""
+        """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
         self._reopens = False
         if self._installed.active is None and not self.gate.open:
             return
@@ -185,7 +185,7 @@ class HookManager:
                 participant.end_step()
 
     def interrupt(self) -> None:
-        """Something that is no step of training begins, a validation for one: its time is not that of a step."""
+        """Something other than a training step begins, for example a validation: its time is not that of a step."""
         self.end_batch()
         self.meter.interrupt()
 
@@ -199,13 +199,13 @@ class HookManager:
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
-        self._installed.place_compiled(self.participants)
+        self._installed.install_compiled(self.participants)
         if self._reopens and self.active:
             self._install()
             self._installed.open_gate()
 
     def close(self) -> None:
-        """Remove everything; harmless the second time."""
+        """Remove everything; a second call does nothing."""
         self.gate.shut()
         self._reopens = False
         self._installed.discard()

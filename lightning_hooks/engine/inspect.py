@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import live_hook_managers
-from lightning_hooks.engine.plan.match_report import Match, hooks_report, links_report, plan_report
+from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
@@ -105,7 +105,7 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
     lines = []
     if by_kind[Watch]:
         lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
-    lines += links_report(resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply")))
+    lines += transforms_report(resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply")))
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines)
 

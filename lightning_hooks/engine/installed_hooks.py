@@ -37,10 +37,10 @@ class _Made(NamedTuple):
 
 
 class InstalledHooks:
-    """Every hook and handle on a model. Handles live for a batch, for a step, or, the `run_handles`, until the end of a run.
+    """Every hook and handle on a model. Handles live for a batch or a step; `run_handles` live until the run ends.
 
     `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
-    `compiled_unchecked` says that modules may have been compiled since, as in a step in which nobody acts.
+    `compiled_unchecked` says that modules may have been compiled since, as in a step in which no participant acts.
 
     Args:
         model: the root module.
@@ -72,20 +72,20 @@ class InstalledHooks:
         finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
-    def install(self, active: Active, called: set[int], everybody: Sequence[Participant]) -> None:
+    def install(self, active: Active, called: set[int], participants: Sequence[Participant]) -> None:
         """Install the hooks of a step instead of those that are installed; nothing where those are the same.
 
         Args:
             active: who acts in it.
             called: takes the ids of the modules that are called.
-            everybody: who may act in any step: hooks inside compiled code are theirs.
+            participants: who may act in any step: hooks inside compiled code are theirs.
         """
         if self.active is not None and self._made is not None and self._made.is_for(active, called):
             return
         self.remove()
-        self.active = active  # first: what is interrupted is removed again
+        self.active = active  # first: an interrupted installation is undone
         if self.compiled_unchecked or self._made is None:
-            self.check_compiled(everybody)  # somebody's on_train_start, say, may have compiled a module
+            self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
         if self._made is None or not self._made.is_for(active, called):
             self._made = _Made(active, called, self._make(active, called))
         self._made.hooks.put_on(self._batch_handles)
@@ -117,23 +117,23 @@ class InstalledHooks:
     def remove(self) -> None:
         """Remove all hooks but those inside compiled code and the `run_handles`."""
         for_each(call, [self._batch_handles.close, self._step_handles.close])
-        self.active = None  # only now: what was interrupted is done again
+        self.active = None  # only now: an interrupted removal is repeated
 
     def discard(self) -> None:
         """Remove the hooks, and make others at the next step: the participants or their targets have changed."""
         self.remove()
         self._made = None
 
-    def place_compiled(self, everybody: Sequence[Participant]) -> None:
-        """Place hooks inside compiled code wherever anybody ever acts there; before the first trace."""
+    def install_compiled(self, participants: Sequence[Participant]) -> None:
+        """Install hooks inside compiled code for everything that a participant may do there; before the first trace."""
         self._made = None
-        self._compiled.place(everybody)
+        self._compiled.install(participants)
 
-    def check_compiled(self, everybody: Sequence[Participant]) -> None:
-        """Place them again if a module was compiled, or no longer is, since they were placed."""
+    def check_compiled(self, participants: Sequence[Participant]) -> None:
+        """Install them again if a module was compiled, or no longer is, since the last time."""
         self.compiled_unchecked = False
         if self._compiled.changed():
-            self.place_compiled(everybody)
+            self.install_compiled(participants)
 
     def remove_compiled(self) -> None:
         self._compiled.close()

@@ -24,7 +24,7 @@ _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
 _MAX_FACTOR = 2**20
 _CALLS = 24
-_EVICTED = 1 << 21  # bytes written between two calls of a hook: about what a core caches for itself
+_EVICTED = 1 << 21  # bytes written between two calls of a hook: about the private cache of a core
 
 
 class Meter:
@@ -39,7 +39,7 @@ class Meter:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or perf_counter
-        self.common = Account(self)  # what training costs whoever takes part
+        self.common = Account(self)  # the cost that all participants share in training
         self.aside = Account(self)  # the same in other stages
         self._entered: list[Account] = []
         self._since = 0.0
@@ -54,7 +54,7 @@ class Meter:
         return wall
 
     def interrupt(self) -> None:
-        """Something that is no step of training begins, a validation for one: the step before ends here."""
+        """Something other than a training step begins, for example a validation: the step before ends here."""
         if self._began is not None:
             self._stopped = self.clock() - self._began
             self._began = None

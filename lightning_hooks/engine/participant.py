@@ -15,7 +15,7 @@ from lightning_hooks.stats.measurement import Measurement
 
 
 class Looks(Protocol):
-    """A part that looks at a tensor: `see` where it is alone with it, `look` where others share the measurement."""
+    """A part that reads a tensor: `see` if it is the only one, `look` if others share the measurement."""
 
     changes: bool
 
@@ -61,7 +61,7 @@ class ModulePart(NamedTuple):
 
 
 class HasParameters(Protocol):
-    """An optimizer, or what stands for one where there is none."""
+    """An optimizer, or its substitute in a loop without one."""
 
     param_groups: list[dict[str, Any]]
 
@@ -94,7 +94,7 @@ class Participant:
         """Called when it has joined a hook manager: install what stays from step to step."""
 
     def left(self) -> None:
-        """Called when it has left: remove that; harmless the second time."""
+        """Called when it has left: remove that; a second call does nothing."""
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
@@ -147,7 +147,7 @@ class Participant:
         """Called before a backward whose loss is multiplied by a scale.
 
         Args:
-            scale: as it is now.
+            scale: the current one.
             factor: the scale over the one of the backward before, where the two may differ inside a step; None otherwise.
         """
 
@@ -163,7 +163,7 @@ class Participant:
 
 @dataclass
 class PhaseMemo:
-    """What participants tell each other in the phases of one optimizer's step.
+    """What participants share in the phases of one optimizer's step.
 
     Args:
         acted: the participants that were called with `before_step`.

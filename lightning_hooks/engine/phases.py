@@ -1,4 +1,8 @@
-"""The phases of an optimizer's step, and the table of which tensor of a parameter exists in which."""
+"""The phases of an optimizer's step, and the table of which tensor of a parameter exists in which.
+
+In order: `before_step` (gradients are accumulated, unscaled and averaged), `final` (clipped and changed), `before_update`
+(the parameters are still the old ones), `after_update` (the parameters are the new ones).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,6 @@ from lightning_hooks import rules
 from lightning_hooks.engine.participant import HasParameters, Participant, PhaseMemo
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.hooks import Handles, OurHook
-
-PHASES: Final = ("before_step", "final", "before_update", "after_update")
-"""In their order: gradients are accumulated, unscaled and averaged; clipped and changed; the parameters are still the old
-ones; the parameters are the new ones. Participants have a method of the name of each."""
 
 
 class ParamTensor(NamedTuple):
@@ -54,7 +54,7 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
         key: `exp_avg_sq`, `momentum_buffer`, …
 
     Raises:
-        RuleError: there is no such key, with those there are; or it holds no tensor.
+        RuleError: no such key (the message names the others), or it holds no tensor.
     """
     state = getattr(optimizer, "state", {}).get(parameter, {})
     if key not in state:
@@ -68,7 +68,7 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
         return value
     if isinstance(value, (int, float)) or (isinstance(value, Tensor) and not value.is_complex()):
         return torch.as_tensor(value, dtype=torch.float64)
-    raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is no real tensor but {type(value).__name__}")
+    raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is not a real tensor but {type(value).__name__}")
 
 
 PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
@@ -84,7 +84,7 @@ assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
 RunPhase: TypeAlias = WeakMethod[Callable[[str, HasParameters], None]]
-"""Runs a phase, given its name and the optimizer; nothing where the hook manager is lost."""
+"""Runs a phase, given its name and the optimizer; does nothing if the hook manager was garbage-collected."""
 
 
 class Phases:

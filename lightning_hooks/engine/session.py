@@ -91,10 +91,10 @@ class Instrument:
         plan = resolve(model, rules, EveryN()) if rules else None
         self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
         self._participants: list[Participant] = [] if self._observer is None else [self._observer]
-        links = [link for link in resolve_applies(model, applies, torch.initial_seed()) if link.targets]
-        if forward := [link for link in links if link.when == "forward"]:
+        transforms = [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]
+        if forward := [bound for bound in transforms if bound.when == "forward"]:
             self._participants.append(ActivationChanger(forward, order=(1,)))
-        if backward := [link for link in links if link.when != "forward"]:
+        if backward := [bound for bound in transforms if bound.when != "forward"]:
             changer = GradientChanger(backward, order=(2,))
             changer.refuse_skipping(self.optimizers)
             self._participants.append(changer)
@@ -187,7 +187,7 @@ class Instrument:
         if closure is not None:
             raise UnsupportedError(
                 "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
-                "optimizer.step() without one, or leave optimizer= out and call step()"
+                "optimizer.step() without one, or omit optimizer= and call step()"
             )
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()
@@ -230,7 +230,7 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
 
 
 class _AllParameters:
-    """Stands for an optimizer of all parameters, where there is none."""
+    """The substitute for an optimizer of all parameters, in a loop without one."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]

@@ -77,7 +77,7 @@ class NotGathered(list[Tensor | None]):
 
 
 def put_back(tensor: Tensor, whole: Tensor) -> None:
-    """Overwrite a tensor with its part of a whole that every rank has alike.
+    """Overwrite a tensor with its part of a full tensor that is equal on all ranks.
 
     Args:
         tensor: sharded.

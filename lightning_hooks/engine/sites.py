@@ -49,7 +49,7 @@ def build_sites(parts: Iterable[ModulePart], called: set[int]) -> list[HookSite]
 
 
 def visitor_of(parts: Sequence[Part]) -> Visitor:
-    """What is called with a tensor: the part itself where it is alone and only looks, which most do, else all in order."""
+    """What is called with a tensor: the part itself if it is the only one and only reads, else all in order."""
     first: Any = parts[0]
     return first.see if len(parts) == 1 and hasattr(type(first), "see") else _SharedVisitor(parts)
 
@@ -109,13 +109,13 @@ def _tensor_action(same: _SameTensor) -> TensorAction:
 
 
 class AbsentParts:
-    """Parts of arguments and results that rules name and modules do not have: warned of once, when the step ends.
+    """Parts of arguments and results that rules name and modules lack: one warning, when the step ends.
 
     Example:
         >>> absent = AbsentParts()
         >>> absent.note("watch: 'output.logit'", "head", False, {"logits": 1})
         >>> absent.warn()  # doctest: +SKIP
-        UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': nothing happens there
+        UserWarning: watch: 'output.logit' was not found at head, which has a dict with 'logits': the rule has no effect there
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class AbsentParts:
         new, self._new = self._new, {}
         self._known.update(new)
         shown = "; ".join(f"{rule} was not found at {_modules(found)}" for rule, found in new.items())
-        warnings.warn(f"{shown}: nothing happens there", stacklevel=2)
+        warnings.warn(f"{shown}: the rule has no effect there", stacklevel=2)
 
 
 def _modules(found: dict[str, str]) -> str:

@@ -63,11 +63,11 @@ class Contribution:
         node.register_hook(_NodeHook(self, positions))
 
     def arrive(self, grads: Sequence[Tensor | None], positions: list[int]) -> None:
-        """Take in what one node sends to the input."""
+        """Add what one node sends to the input."""
         if not self.gate.open:
             return
         if self._missing == self._expected and self._expected > 1:
-            # Branches that this backward does not reach never arrive: at its end the sum is what there is.
+            # Branches that this backward does not reach never arrive: at its end the sum is complete.
             Variable._execution_engine.queue_callback(self._finish)
         for position in positions:
             grad = grads[position] if position < len(grads) else None

@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Gate(Flag):
     """Flags that every hook of one model shares.
 
-    `open`: closed during the sanity check, in stages that nobody watches and between batches, and then a hook returns at once.
+    `open`: closed during the sanity check, in stages that are not watched and between batches, and then a hook returns at once.
     Compiled hooks read it without the interpreter.
     `traced`: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
     variant of a graph for each value.
@@ -30,7 +30,7 @@ class Gate(Flag):
         self.traced = False
 
     def __reduce__(self) -> tuple[type[Gate], tuple[()]]:
-        """A copy is closed, and shared with nobody."""
+        """A copy is closed, and not shared."""
         return (Gate, ())
 
     def shut(self) -> None:
@@ -38,13 +38,13 @@ class Gate(Flag):
 
 
 class Removable(Protocol):
-    """What registering a hook returns; removing it twice is harmless."""
+    """What registering a hook returns; removing it a second time does nothing."""
 
     def remove(self) -> None: ...
 
 
 class Handles:
-    """A set of handles that is emptied as one: everything registered here is removed here, once, whatever happens.
+    """A set of handles that is emptied as one: everything registered here is removed here, once, also after an error.
 
     Example:
         >>> from torch import nn
@@ -72,7 +72,7 @@ class Handles:
         """Remove every handle, also when removing one of them fails; then raise the first failure."""
         failed: BaseException | None = None
         again: list[Removable] = []
-        while self._kept:  # one by one: after an interruption the next call goes on
+        while self._kept:  # one by one: after an interruption the next call continues
             try:
                 self._kept[-1].remove()
             except BaseException as error:  # an interruption too: the others are still removed

@@ -40,7 +40,7 @@ class ModuleHooks:
     def __init__(self, sites: Iterable[HookSite], gate: Gate, step_handles: Handles) -> None:
         gradients = OutputGradients(step_handles)
         fallback = Fallback(gradients)
-        # Known weakly: whoever removes the hooks of a lost hook manager must not keep the model alive.
+        # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
         self._hooks: list[tuple[ReferenceType[nn.Module], _Hook]] = []
         for site in sites:
             known = ref(site.module)

@@ -17,7 +17,7 @@ from lightning_hooks.hooks.eager import is_recomputation, measured_in
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, Visitor, has_gradient
 from lightning_hooks.hooks.handles import Gate, OurHook
 
-is_traced = torch.compiler.is_dynamo_compiling  # without the tracers whose tensors are of a type of their own
+is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
 
 
 class PythonLookHook(OurHook):

@@ -21,7 +21,7 @@ class TensorAction:
         visit: called with each floating tensor there; where it changes them, it may return a replacement.
         changes: whether it may.
         absent: called at every call of the module with whether there is a tensor at the path, and with the arguments or the
-            result. None where nobody asks.
+            result. None where it is not requested.
     """
 
     path: str
@@ -53,7 +53,7 @@ class HookSite:
         input_grad: read or change the module's contribution to the gradient of its input.
         output_grad: read or change the gradient of the result, as it left `after`.
         node: called with the autograd node of each tensor of that result.
-        called: takes the id of the module when it is called; one set for all sites, cleared at the end of a step.
+        called: takes the id of the module when it is called; one set for all sites, cleared when a step begins.
     """
 
     module: nn.Module

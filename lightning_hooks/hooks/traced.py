@@ -1,6 +1,6 @@
 """The hooks of a module inside compiled code: registered once for as long as the run lasts, filled again for each step.
 
-A hook that comes or goes makes the compiler start again, and one that comes after the first trace is not even noticed. So these
+Adding or removing a hook makes the compiler start again, and a hook added after the first trace is ignored. So these hooks
 stay, and a flag says whether they are on: at most one more variant of each graph.
 
 Hooks on modules inside a compiled one are traced with it, so they may touch no Python state: no lists, no counters, not even
@@ -9,7 +9,7 @@ with a number in it, its mark, and a flag that all hooks of a model share. What 
 cannot look into. They read the number when the graph runs, and call the visitors behind it: the same ones as in eager mode.
 
 A gradient is seen in the backward of an identity function. Its node also has the mark's probe as an input, so that the
-compiler does not drop an operation whose result nobody needs.
+compiler does not drop an operation whose result is not used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Seen(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
-        # For the probe a number that nobody reads.
+        # For the probe a number that is not read.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
             grad = torch.ops.lightning_hooks.change_back(grad, mark)

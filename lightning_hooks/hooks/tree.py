@@ -33,7 +33,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):
                 yield from tensors_in(getattr(leaf, field.name, None))
-        elif isinstance(leaf, Mapping):  # a mapping that nobody registered with pytree
+        elif isinstance(leaf, Mapping):  # a mapping that is not registered with pytree
             for value in leaf.values():
                 yield from tensors_in(value)
 

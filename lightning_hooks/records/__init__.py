@@ -1,4 +1,4 @@
-"""What a step says once it has ended, and who reads it. Knows statistics, but neither the engine nor Lightning."""
+"""Finished steps: the step view, its consumers, the layout of files. Knows statistics, neither engine nor Lightning."""
 
 from lightning_hooks.records.consumer import Publisher, StepConsumer
 from lightning_hooks.records.row_index import RowIndex

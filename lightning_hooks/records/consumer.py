@@ -1,4 +1,4 @@
-"""Consumer: whoever reads step views. The publisher gives each view to all of them, in order; `Latest` keeps the last."""
+"""Consumer: an object that reads step views. The publisher passes each view to all, in order; `Latest` keeps the last."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StepConsumer(Protocol):
         """Called once, after the last step.
 
         Args:
-            error: the exception that ended the run; None where it ended as it should.
+            error: the exception that ended the run; None after a normal end.
         """
         return None
 

@@ -40,7 +40,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A step as loggers take it. Private to the consumers that write; everybody else reads the step view.
+    """A step as loggers take it. Private to the consumers that write; all others read the step view.
 
     Args:
         step: the x-axis.

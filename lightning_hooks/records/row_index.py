@@ -98,8 +98,8 @@ class RowIndex:
             self._of[tensor] = indices, tuple(map(self.names.__getitem__, indices.tolist()))
         return self._of[tensor]
 
-    def ran_in(self, rows: list[int]) -> None:
-        """Take the order of execution of modules, once; a row may be in it several times, and rows that are not follow."""
+    def set_execution_order(self, rows: list[int]) -> None:
+        """Set the order of execution, once. A row may occur several times; rows that did not run come last."""
         self.order = tuple(dict.fromkeys((*rows, *self.order)))
 
     def rows_with(self, wanted: Callable[[str], bool]) -> Indices:

@@ -144,7 +144,7 @@ class StepView:
         if q is not None:
             return quantile(self.histogram(rows), q, self.moments[rows, MIN], self.moments[rows, MAX])
         if not any(name == stat for _, name in self.users) and not self._is_asked(stat):
-            raise RuleError(f"stat: {stat!r} is no statistic of the moments, and no rule asks for it")
+            raise RuleError(f"stat: {stat!r} is not a statistic of the moments, and no rule asks for it")
         return np.array([self.users.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
 
     def histogram(self, rows: Indices) -> Array:

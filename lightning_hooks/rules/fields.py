@@ -57,7 +57,7 @@ def normalise(rule: Any, *fields: str) -> None:
         fields: the names of its fields that hold one value or several.
 
     Raises:
-        RuleError: an empty list of patterns, or a name that is no string.
+        RuleError: an empty list of patterns, or a name that is not a string.
     """
     for field in fields:
         value = getattr(rule, field)
@@ -115,7 +115,7 @@ def check_types(types: Any) -> None:
             raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
 
 
-def as_stages(stages: Any, known: Sequence[str] = STAGES) -> tuple[str, ...]:
+def as_stages(stages: Any) -> tuple[str, ...]:
     """The stages of a callback, from one or several.
 
     Raises:
@@ -124,25 +124,25 @@ def as_stages(stages: Any, known: Sequence[str] = STAGES) -> tuple[str, ...]:
     several = isinstance(stages, Sequence) and not isinstance(stages, str)
     found = tuple(stages) if several else (stages,)
     if stages is None:
-        check_stages(None, known)
-    check_stages(found, known)
+        check_stages(None)
+    check_stages(found)
     return found
 
 
-def check_stages(stages: Sequence[str] | None, known: Sequence[str] = STAGES) -> None:
+def check_stages(stages: Sequence[str] | None) -> None:
     """Refuse an unknown stage, or no stage.
 
     Raises:
-        RuleError: with the stages there are.
+        RuleError: with the valid stages.
     """
     if stages is None:
-        raise RuleError(f"stages must be one or more of {', '.join(known)}, got None; omit it for the default")
+        raise RuleError(f"stages must be one or more of {', '.join(STAGES)}, got None; omit it for the default")
     if not stages:
-        raise RuleError(f"stages is empty; give at least one of {', '.join(known)}")
+        raise RuleError(f"stages is empty; give at least one of {', '.join(STAGES)}")
     for i, stage in enumerate(stages):
-        if stage not in known:
-            hint = did_you_mean(str(stage), known, 1)
-            raise RuleError(f"stages[{i}] must be one of {', '.join(known)}, got {stage!r}{hint}")
+        if stage not in STAGES:
+            hint = did_you_mean(str(stage), STAGES, 1)
+            raise RuleError(f"stages[{i}] must be one of {', '.join(STAGES)}, got {stage!r}{hint}")
 
 
 def short_repr(rule: Any, *implied: str) -> str:

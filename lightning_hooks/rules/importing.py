@@ -30,7 +30,7 @@ def import_object(path: str, where: str) -> Any:
     if target is None:
         raise RuleError(f"{where}: cannot import {path!r}: there is no module {parts[0]!r}")
     for end, name in enumerate(parts[1:], start=2):
-        # As in `from package import name`: an attribute first, then a module that nobody has imported yet.
+        # As in `from package import name`: an attribute first, then a module that is not imported yet.
         if hasattr(target, name):
             target = getattr(target, name)
             continue

@@ -118,7 +118,7 @@ def select(
 
     Raises:
         NoMatchError: nothing matches, with the three nearest names.
-        RuleError: a pattern that is no valid regular expression, or a type that does not exist.
+        RuleError: an invalid regular expression, or a type that does not exist.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     wanted = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
@@ -137,7 +137,7 @@ def select(
     if not found:
         message = _no_match(targets, patterns, listed, where)
         if strict:
-            raise NoMatchError(f"{message}. Set strict=False if that is meant")
+            raise NoMatchError(f"{message}. Set strict=False if this is intended")
         warnings.warn(message, stacklevel=2)
     return found
 
@@ -166,7 +166,7 @@ def _compile(pattern: str, where: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern[3:])
     except re.error as error:
-        raise RuleError(f"{where}: {pattern!r} is no regular expression ({error})") from error
+        raise RuleError(f"{where}: {pattern!r} is not a valid regular expression ({error})") from error
 
 
 def _kind(kind: TypeSpec, where: str) -> Any:
@@ -178,7 +178,7 @@ def _kind(kind: TypeSpec, where: str) -> Any:
         return kind
     found = import_object(kind, f"{where}: types")
     if not isinstance(found, type):
-        raise RuleError(f"{where}: types: {kind!r} is no class")
+        raise RuleError(f"{where}: types: {kind!r} is not a class")
     return found
 
 

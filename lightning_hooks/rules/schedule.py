@@ -103,7 +103,7 @@ def every_n(value: Any, where: str) -> EveryN:
         return schedule
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
-            raise RuleError(f"{where} is an empty list, which is never; give {wanted}")
+            raise RuleError(f"{where} is an empty list; give {wanted}")
         return EveryN(steps=tuple(_whole(step, 0, f"{where}[{i}]") for i, step in enumerate(value)))
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RuleError(f"{where} must be {wanted}, got {value!r}")

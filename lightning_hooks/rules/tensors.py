@@ -41,7 +41,7 @@ def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
     """Refuse a tensor that a rule on modules, or on parameters, cannot watch.
 
     Raises:
-        RuleError: with the tensors there are.
+        RuleError: with the valid tensors.
     """
     known: tuple[str, ...]
     others: tuple[str, ...]

@@ -69,11 +69,11 @@ class Watch:
         check_types(self.types)
         if self.tensors is not None:
             if not self.tensors:
-                raise RuleError("tensors is empty; name at least one tensor or leave it out")
+                raise RuleError("tensors is empty; name at least one tensor or omit it")
             for tensor in self.tensors:
                 check_tensor(tensor, self.modules is not None, "tensors")
         if self.stats is not None and not self.stats:
-            raise RuleError("stats is empty; name at least one statistic or leave it out")
+            raise RuleError("stats is empty; name at least one statistic or omit it")
         if self.leaves and self.modules is None:
             raise RuleError("leaves=True goes with modules, not with params")
         if self.group_by is not None:
@@ -106,5 +106,5 @@ def _check_groups(rule: Watch) -> None:
         if not isinstance(name, str) or not isinstance(pattern, str):
             raise RuleError(f"group_by must hold patterns as strings, got {pattern!r}")
     if not pairs:
-        raise RuleError("group_by is empty; give at least one pattern or leave it out")
+        raise RuleError("group_by is empty; give at least one pattern or omit it")
     object.__setattr__(rule, "group_by", pairs)

@@ -1,1 +1,1 @@
-"""What is computed of a tensor, and the table it lands in. Knows torch, neither taps nor transforms."""
+"""What is computed of a tensor, and the table it lands in. Knows torch, neither hooks nor transforms."""

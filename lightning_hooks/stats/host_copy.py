@@ -39,7 +39,7 @@ class InHostMemory:
 
 
 class PinnedCopy:
-    """A copy into pinned memory, queued on the current stream of the device; the host goes on meanwhile.
+    """A copy into pinned memory, queued on the current stream of the device; the host does not wait.
 
     Args:
         tensor: on a CUDA device; later writes to it on the same stream do not reach the copy.

@@ -195,7 +195,7 @@ class Table:
     def measure_all(
         self, rows: Sequence[int] | RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None = None
     ) -> list[int]:
-        """Set rows to the moments of tensors that nobody else measures, or of their differences from others.
+        """Set rows to the moments of tensors that are not measured elsewhere, or of their differences from others.
 
         Args:
             rows: which.

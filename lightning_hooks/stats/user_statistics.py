@@ -49,10 +49,10 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
     """
     call = import_object(stat, where) if isinstance(stat, str) else stat
     if inspect.isclass(call) and not issubclass(call, Metric):
-        raise RuleError(f"{where}: {call.__name__} is a class but no torchmetrics.Metric; give a function or a Metric class")
+        raise RuleError(f"{where}: {call.__name__} is a class but not a torchmetrics.Metric; give a function or a Metric class")
     if not callable(call) or isinstance(call, Metric):
         hint = "the class itself, since every row gets a metric of its own" if isinstance(call, Metric) else "a callable"
-        raise RuleError(f"{where}: {stat!r} is no statistic; give {hint}")
+        raise RuleError(f"{where}: {stat!r} is not a statistic; give {hint}")
     name = getattr(call, "__name__", type(call).__name__).strip("<>")
     return UserStatistic(name=name, call=call)
 

@@ -2,7 +2,7 @@
 
 The public way is `add_event` and `flush`. TensorBoard then computes the checksum of a record in pure Python, about 0.2 µs a
 byte under the interpreter lock: 5 ms for a step of 27 kB, against 0.05 ms here. So where the logger's file is a local one and
-the compiled part is there, what waits in the logger's queue is flushed by the public `flush`, and the record is written through
+the compiled part is available, the logger's queue is flushed by the public `flush`, and the record is written through
 the file object that the logger itself writes to. That object has a private name; where it is not found, or is of another kind,
 the public way is the fallback.
 

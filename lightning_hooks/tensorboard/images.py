@@ -87,7 +87,7 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
         A `Summary` with one value.
 
     Raises:
-        RuleError: the array is no such image.
+        RuleError: the array is not such an image.
 
     Example:
         >>> value = image_summary("maps/conv1", np.zeros((4, 6, 3), dtype=np.uint8)).value[0]

@@ -85,7 +85,7 @@ def write_projector(
 
 
 def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], labelled: bool) -> Path:
-    """Name the files in the configuration, last: it never names one that is not there."""
+    """Name the files in the configuration, last: it never names missing files."""
     path: Path = root / PROJECTOR_FILENAME
     config = ProjectorConfig()
     if path.exists():

@@ -147,7 +147,7 @@ def _check_layouts(tensors: list[Tensor], context: Context) -> None:
             kind = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
             raise TransformError(
                 f"the tensor of '{context.name_of(index)}' is {kind}, and only strided and sparse COO tensors can be "
-                "transformed: leave it out of the rule"
+                "transformed: exclude it from the rule"
             )
 
 

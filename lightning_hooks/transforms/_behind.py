@@ -1,4 +1,4 @@
-"""What several transforms of shaping share: the parameters behind the gradients, refusals, and leaving tensors as they are."""
+"""What several transforms of shaping share: the parameters behind the gradients, refusals, and unchanged results."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why
         if tensor.is_sparse:
             raise TransformError(
                 f"{type(owner).__name__} cannot take the sparse gradient of '{context.name_of(index)}': {why}; "
-                "use sparse=False in the embedding, or leave it out of the rule"
+                "use sparse=False in the embedding, or exclude it from the rule"
             )
 
 
 def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
-    """The values as they are; copies where they are not ours, since whoever gets a result may overwrite it."""
+    """The values unchanged; copies if others own them, since the receiver of a result may overwrite it."""
     return values if owned else [value.clone() for value in values]

@@ -34,13 +34,13 @@ def check_finite(owner: object, field: str, *, above: float | None = None, at_le
         raise RuleError(f"{type(owner).__name__}.{field} must be a finite number{bound}, got {value!r}")
 
 
-def check_norm_type(owner: object, field: str = "norm_type") -> None:
-    """Refuse a field that is not the order of a norm: above 0, infinity included.
+def check_norm_type(owner: object) -> None:
+    """Refuse a `norm_type` that is not the order of a norm: above 0, infinity included.
 
     Raises:
         RuleError: with the class, the field, what is allowed and the value.
     """
-    value = getattr(owner, field)
+    value = owner.norm_type  # type: ignore[attr-defined]
     # A NaN fails the comparison.
     if not is_number(value) or not value > 0:
-        raise RuleError(f"{type(owner).__name__}.{field} must be a number above 0 or infinity, got {value!r}")
+        raise RuleError(f"{type(owner).__name__}.norm_type must be a number above 0 or infinity, got {value!r}")

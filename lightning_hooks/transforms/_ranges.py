@@ -1,4 +1,4 @@
-"""Checks of shares, counts and places that a user writes, worded as in `_check`."""
+"""Checks of shares, counts and indices that a user writes, worded as in `_check`."""
 
 from __future__ import annotations
 

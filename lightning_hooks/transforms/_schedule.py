@@ -22,7 +22,7 @@ def as_points(given: object, where: str) -> Points:
         where: the option that holds it, for messages.
 
     Raises:
-        RuleError: it is no such list.
+        RuleError: it is not such a list.
 
     Example:
         >>> as_points([[0, 0.0], [100, 1.0]], "points")

@@ -133,7 +133,7 @@ class Transform:
     the cosine from the norms, without a copy of what is overwritten."""
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """The tensors that take the place of `tensors`, in the same order.
+        """The tensors that replace `tensors`, in the same order.
 
         Args:
             tensors: any mix of shapes, dtypes and devices; may be empty.

@@ -57,7 +57,7 @@ class ClipByValue(Transform):
             if tensor.is_complex():
                 raise TransformError(
                     f"ClipByValue cannot order the complex elements of '{context.name_of(index)}' ({tensor.dtype}): "
-                    "use ClipByNorm, or leave it out of the rule"
+                    "use ClipByNorm, or exclude it from the rule"
                 )
         return over_values(tensors, context, self._change)
 

@@ -57,7 +57,7 @@ class Chain(Transform):
         for index, transform in enumerate(self.transforms):
             results = _call(transform, tensors, context, f"Chain.transforms[{index}]", str(index))
             if context.owned:
-                # A member may return tensors that belong to somebody else: only those given are ours to overwrite.
+                # A member may return tensors that it does not own: only those given may be overwritten.
                 for tensor, result in zip(tensors, results, strict=True):
                     if result is not tensor:
                         tensor.copy_(result)
@@ -116,7 +116,7 @@ class When(Transform):
             object.__setattr__(self, flag, getattr(self, flag) or getattr(self.condition, flag, False))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """What the transform returns, or the tensors as they are."""
+        """What the transform returns, or the tensors unchanged."""
         if not tensors:
             return tensors if context.owned else []
         answer = self._answer(tensors, context)

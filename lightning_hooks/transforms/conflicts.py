@@ -78,7 +78,7 @@ def aggregate_losses(
     leaves = None if params is None else list(params)
     targets = _leaves(losses) if leaves is None else leaves
     if not targets:
-        raise RuleError("params is empty; give the parameters that share the losses, or leave it out")
+        raise RuleError("params is empty; give the parameters that share the losses, or omit it")
     for index, target in enumerate(targets):
         if not (target.requires_grad and target.is_leaf):
             raise RuleError(f"params[{index}] must be a leaf that requires a gradient; its shape is {tuple(target.shape)}")

@@ -78,7 +78,7 @@ class Freeze(Transform):
         return before or (self.from_step is not None and step >= self.from_step)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Zeros, or the tensors as they are."""
+        """Zeros, or the tensors unchanged."""
         if self.frozen_at(context.step):
             return Zero()(tensors, context)
         return over_values(tensors, context, unchanged)

@@ -57,7 +57,7 @@ class AutoClip(Transform):
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             norm = total_norm(values)
-            # A NaN keeps the place of what is not finite, since leaving it out would need its value on the host.
+            # A NaN stands for what is not finite, since skipping it would need its value on the host.
             seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
             if "norms" in context.state:
                 before = context.state["norms"].to(norm.device)
@@ -147,7 +147,7 @@ class ZClip(Transform):
             del state["norms"]
 
     def _limit(self, norm: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        """The norm to bring this one down to; infinity where it is no outlier."""
+        """The norm to bring this one down to; infinity if it is not an outlier."""
         std = var.sqrt()
         z = (norm - mean) / (std + self.eps)
         # A NaN in the norm passes the comparison to the factor; one in the mean means that nothing is known yet.
@@ -160,10 +160,10 @@ def _last(norms: Tensor, number: int) -> Tensor:
 
 def _percentile(norms: Tensor, percentile: float) -> Tensor:
     """The percentile of those that are not NaN, interpolated linearly; NaN where there are none."""
-    # NaN sort last. Places are tensors: reading how many there are would wait for the device.
+    # NaN sort last. Indices are tensors: reading how many there are would wait for the device.
     ordered, last = norms.sort().values, (~norms.isnan()).sum() - 1
-    place = last * (percentile / 100)
-    low = place.floor().long().clamp(min=0)
+    index = last * (percentile / 100)
+    low = index.floor().long().clamp(min=0)
     high = torch.minimum(low + 1, last).clamp(min=0)
     below, above = ordered.index_select(0, low.reshape(1)), ordered.index_select(0, high.reshape(1))
-    return torch.lerp(below, above, (place - low).to(norms.dtype)).reshape(())
+    return torch.lerp(below, above, (index - low).to(norms.dtype)).reshape(())

@@ -101,10 +101,10 @@ class Mask(Transform):
             given = given(name, tensor.detach())
             _check(given, f"the mask that Mask.mask returned for '{name}'", TransformError)
             return _fitted(_placed(given, tensor), tensor, name)
-        place = (key, tensor.device, tensor.dtype)
-        if place not in self._placed:
-            self._placed[place] = _placed(given, tensor)
-        return _fitted(self._placed[place], tensor, name)
+        where = (key, tensor.device, tensor.dtype)
+        if where not in self._placed:
+            self._placed[where] = _placed(given, tensor)
+        return _fitted(self._placed[where], tensor, name)
 
 
 def _loaded(given: str | Path) -> Any:

@@ -52,7 +52,7 @@ class ZeroNonFinite(Transform):
         return over_values(tensors, context, self._change)
 
     def _check_range(self, dtype: torch.dtype, name: str) -> None:
-        # Torch would write an infinity in the place of the infinity.
+        # Torch would write an infinity instead of the infinity.
         greatest = torch.finfo(dtype).max
         for field in ("nan", "inf"):
             value = getattr(self, field)

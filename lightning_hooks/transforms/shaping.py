@@ -41,7 +41,7 @@ class Centralize(Transform):
             if tensor.is_sparse and tensor.sparse_dim() > 1:
                 raise TransformError(
                     f"Centralize would fill '{context.name_of(index)}', which is sparse in {tensor.sparse_dim()} dimensions: "
-                    "leave it out of the rule"
+                    "exclude it from the rule"
                 )
         flat = [tensor.dim() < 2 for tensor in tensors]
 
@@ -201,7 +201,7 @@ class KeepNonnegative(Transform):
             if tensor.is_complex():
                 raise TransformError(
                     f"KeepNonnegative cannot order the complex elements of '{context.name_of(index)}' ({tensor.dtype}): "
-                    "leave it out of the rule"
+                    "exclude it from the rule"
                 )
         # Of a sparse gradient only the stored entries count: the others are zero, which pushes nothing.
         params = [

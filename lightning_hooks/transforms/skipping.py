@@ -64,7 +64,7 @@ class SkipStep(Transform):
             raise RuleError("SkipStep needs if_nonfinite=True or if_norm_above, got neither")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """The tensors as they are, after the decision."""
+        """The tensors unchanged, after the decision."""
         if not tensors:
             return tensors if context.owned else []
         found = int(self._code(dense_values(tensors, context)))
@@ -76,7 +76,7 @@ class SkipStep(Transform):
         context.state["consecutive"] = skipped
         if self.max_consecutive is not None and skipped > self.max_consecutive:
             raise TransformError(
-                f"SkipStep would leave out step {context.step}, number {skipped} in a row and more than max_consecutive="
+                f"SkipStep would skip step {context.step}, number {skipped} in a row and more than max_consecutive="
                 f"{self.max_consecutive}: {reason}. Lower the learning rate, or look for the first step that was skipped"
             )
         context.skip_step(reason)

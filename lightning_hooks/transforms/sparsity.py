@@ -1,4 +1,4 @@
-"""Setting elements to zero: all, some by place, some by chance, or all but the largest."""
+"""Setting elements to zero: all, some by index, some by chance, or all but the largest."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class Zero(Transform):
         """Each tensor with zeros in it."""
         if self.index is None:
             return over_values(tensors, context, _all_zero)
-        places = [self._places(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
+        positions = [self._dim_and_runs(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
         # The rows of a sparse tensor are found among its indices; coalescing again gives the same order.
         indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            given = zip(values, places, indices, strict=True)
+            given = zip(values, positions, indices, strict=True)
             return [_some_zero(value, dim, runs, stored, owned) for value, (dim, runs), stored in given]
 
         return over_values(tensors, context, change)
 
-    def _places(self, tensor: Tensor, name: str) -> tuple[int, list[tuple[int, int]]]:
+    def _dim_and_runs(self, tensor: Tensor, name: str) -> tuple[int, list[tuple[int, int]]]:
         """The dimension from the front, and the entries along it as runs."""
         assert isinstance(self.index, tuple)
         shape = tuple(tensor.shape)
@@ -229,6 +229,6 @@ def _largest(value: Tensor, number: int, owned: bool) -> Tensor:
     if number >= value.numel():
         return value if owned else value.clone()
     magnitudes = value.detach().abs().reshape(-1)
-    places = magnitudes.topk(number, sorted=False).indices
-    smaller = torch.ones_like(magnitudes, dtype=torch.bool).scatter_(0, places, False).reshape(value.shape)
+    positions = magnitudes.topk(number, sorted=False).indices
+    smaller = torch.ones_like(magnitudes, dtype=torch.bool).scatter_(0, positions, False).reshape(value.shape)
     return value.masked_fill_(smaller, 0) if owned else value.masked_fill(smaller, 0)

@@ -68,7 +68,7 @@ def test_asking_for_the_compiled_kernel_where_there_is_none_is_an_error():
 
 def test_another_value_is_an_error():
     out, err = run(USE, LIGHTNING_HOOKS_KERNEL="fast")
-    assert "RuleError: LIGHTNING_HOOKS_KERNEL='fast': there are 'native', 'numpy', 'reference', 'triton'" in err
+    assert "RuleError: LIGHTNING_HOOKS_KERNEL='fast': choose from 'native', 'numpy', 'reference', 'triton'" in err
 
 
 EACH = """

@@ -12,16 +12,16 @@ from benchmarks.blocks import Layout, compare
 
 def test_every_mode_has_as_many_steps_and_every_other_round_is_reversed() -> None:
     layout = Layout(("off", "ours", "theirs"), rounds=4, length=5)
-    inside = [step for step in range(layout.steps) if layout.place_of(step) >= 0]
+    inside = [step for step in range(layout.steps) if layout.index_in_block(step) >= 0]
     assert set(Counter(layout.mode_at(step) for step in inside).values()) == {4 * layout.block}
-    first = [layout.mode_at(step) for step in inside if layout.place_of(step) == 0]
+    first = [layout.mode_at(step) for step in inside if layout.index_in_block(step) == 0]
     assert first[:6] == ["off", "ours", "theirs", "theirs", "ours", "off"]
     assert [layout.round_of(step) for step in inside][:: 3 * layout.block] == [0, 1, 2, 3]
 
 
 def test_the_lead_and_the_closing_step_are_in_no_block() -> None:
     layout = Layout(("off", "on"), rounds=1, length=1, warmup=2, lead=3)
-    assert [layout.place_of(step) for step in range(layout.steps)] == [-1, -1, -1, 0, 1, 2, 0, 1, 2, -1]
+    assert [layout.index_in_block(step) for step in range(layout.steps)] == [-1, -1, -1, 0, 1, 2, 0, 1, 2, -1]
     assert {layout.mode_at(step) for step in (0, 1, 2, layout.steps - 1)} == {"off"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import output
 from benchmarks.picture import draw
 from benchmarks.report import render
-from benchmarks.run import places
+from benchmarks.run import output_paths
 
 RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
 BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
@@ -33,7 +33,7 @@ def fill(folder: Path) -> None:
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
     output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
     output.write("writer", [{"form": "both", "values": 1000, "call_us": 0.05, "whole_us": 0.2, "bytes": 50.0}], folder)
-    costs = [{"taps": taps, "ratio": 2.0, "extra_ms": 1.0, "us_per_tap": 1.0} for taps in (100, 10_000)]
+    costs = [{"taps": rows, "ratio": 2.0, "extra_ms": 1.0, "us_per_tap": 1.0} for rows in (100, 10_000)]
     output.write("scaling", costs, folder, memory=[{"taps": 100, "bytes": 1, "mb_per_1000_taps": 0.5}])
     pairs = {"workload": "A", "tensors": 22, "transform": "ClipByGlobalNorm", "beside": "torch", "ms": 1.0, "beside_ms": 2.0}
     output.write("transforms", [pairs], folder)
@@ -74,12 +74,12 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
 
 
 def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:
-    folder, report = places("h100")
+    folder, report = output_paths("h100")
     assert (folder, report) == (output.RESULTS / "h100", output.RESULTS.parent / "RESULTS-h100.md")
-    assert places(None) == (output.RESULTS, output.RESULTS.parent / "RESULTS.md")
+    assert output_paths(None) == (output.RESULTS, output.RESULTS.parent / "RESULTS.md")
     fill(tmp_path)
     assert "scaling.svg" not in render(tmp_path)
-    assert "![Cost of a tap](../docs/scaling.svg)" in render(output.RESULTS)
+    assert "![Cost of a row](../docs/scaling.svg)" in render(output.RESULTS)
 
 
 def test_a_mean_above_the_target_is_said(tmp_path: Path) -> None:

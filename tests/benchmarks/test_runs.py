@@ -19,7 +19,7 @@ from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
 from benchmarks.modes import CallbackMode, IdleHooks, everything, monitor_mode
 from benchmarks.naive import NaiveMode
-from benchmarks.scaling import memory, taps_of
+from benchmarks.scaling import memory, rows_of
 from benchmarks.workloads import WORKLOADS, chain
 from lightning_hooks import assert_no_hooks
 
@@ -115,7 +115,7 @@ def test_a_run_may_begin_in_a_mode() -> None:
 
 def test_what_is_weighed_is_a_model_that_is_watched() -> None:
     row = memory(12)  # which counts the hooks
-    assert row["taps"] == taps_of(TINY.make(0)[0]) and row["bytes"] / row["taps"] / 1e3 == row["mb_per_1000_taps"]
+    assert row["taps"] == rows_of(TINY.make(0)[0]) and row["bytes"] / row["taps"] / 1e3 == row["mb_per_1000_taps"]
 
 
 def test_each_mode_is_there_in_its_own_steps_only() -> None:
@@ -123,9 +123,9 @@ def test_each_mode_is_there_in_its_own_steps_only() -> None:
     module, loader = TINY.make(layout.steps)
     ours, naive, seen = monitor_mode("ours", everything(), layout), NaiveMode(), Seen()
     clock = fit(module, loader, layout, [ours, naive, CallbackMode("seen", seen)])
-    own = [step for step in range(layout.steps) if layout.place_of(step) >= 0 and layout.mode_at(step) == "seen"]
+    own = [step for step in range(layout.steps) if layout.index_in_block(step) >= 0 and layout.mode_at(step) == "seen"]
     assert set(own) <= set(seen.steps)
-    assert all(layout.place_of(step) == 0 for step in set(seen.steps) - set(own))  # it goes one step late
+    assert all(layout.index_in_block(step) == 0 for step in set(seen.steps) - set(own))  # it goes one step late
     assert [len(block) for name in layout.modes for block in clock.blocks(name)] == [2] * 8
     assert_no_hooks(module)
     assert not any(part._forward_hooks for part in module.modules())
@@ -133,7 +133,7 @@ def test_each_mode_is_there_in_its_own_steps_only() -> None:
 
 def test_without_wandb_the_peers_are_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr(peers, "_SETTLE", 0.0)
+    monkeypatch.setattr(peers, "_PAUSE", 0.0)
     rows = peers.measure(replace(TINY, step_ms=300.0), seconds=0.0, least=1)
     assert [row["who"] for row in rows] == ["lightning_hooks", "naive", "wandb.watch"]
     assert "wandb" in rows[-1]["skipped"] and all("median" in row for row in rows[:2])

@@ -252,7 +252,7 @@ def test_random_rules_leave_the_global_random_numbers_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("monitored", [False, True])
-def test_links_report_norms_cosine_and_share(tmp_path: Path, monitored: bool) -> None:
+def test_transforms_report_norms_cosine_and_share(tmp_path: Path, monitored: bool) -> None:
     """h = (1, 10); channel 1 becomes zero, then all is doubled."""
     logger = TensorBoardLogger(tmp_path, name="run", version="")
     monitor = [StatsMonitor([Watch(modules="first", tensors="output", stats="max")])] if monitored else []
@@ -460,7 +460,7 @@ def test_where_it_cannot_be_known_which_call_is_computed_again_it_is_refused(
         gradients(tmp_path, transform, True, times=2)
     assert str(raised.value) == (
         f"apply[0].transform: {type(transform).__name__} {what}, and body.0 was called 2 times under activation checkpointing: "
-        "which call is computed again cannot be known. Leave the module out of the checkpoint, or use a transform that is "
+        "which call is computed again cannot be known. Exclude the module from the checkpoint, or use a transform that is "
         "neither random nor keeps state"
     )
 

@@ -1,4 +1,4 @@
-"""`ActivationCapture`: what is written in which run, read back with `load_capture`; and the run goes on whatever happens."""
+"""`ActivationCapture`: what is written in which run, read back with `load_capture`; and the run continues whatever happens."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_max_bytes_stops_the_capture_with_one_warning_and_not_the_run(tmp_path: 
     trainer = make(tmp_path, callback)
     done: list[Any] = []
     (message,) = caught(lambda: done.extend(trainer.predict(model, rows(40)) or []))
-    assert message.startswith(f"the capture to {tmp_path / 'captures'} stopped, the run goes on: the next ")
+    assert message.startswith(f"the capture to {tmp_path / 'captures'} stopped, the run continues: the next ")
     assert message.endswith("would exceed max_bytes=2000")
     assert len(done) == 20
     assert 1 <= len(load_capture(tmp_path / "captures")["encoder"]) < 20
@@ -373,7 +373,7 @@ def test_a_full_disk_stops_the_capture_with_one_warning_and_not_the_run(
     model = Encoder()
     trainer = make(tmp_path, ActivationCapture("encoder", every_n_steps=1, batches_per_file=1), max_epochs=2)
     (message,) = caught(lambda: trainer.fit(model, rows(8)))
-    assert "stopped, the run goes on: train-rank0-000002.safetensors could not be written: " in message
+    assert "stopped, the run continues: train-rank0-000002.safetensors could not be written: " in message
     assert "No space left on device" in message
     assert trainer.global_step == 8 and len(files) == 3
     assert load_capture(tmp_path / "captures").steps == (0, 1)

@@ -159,17 +159,17 @@ def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             "callbacks: [StatsMonitr]",
-            "callbacks[0]: 'StatsMonitr' is no callback of lightning_hooks (did you mean 'StatsMonitor'",
+            "callbacks[0]: 'StatsMonitr' is not a callback of lightning_hooks (did you mean 'StatsMonitor'",
         ),
         (
             "callbacks: [{class_path: lightning_hooks.Zero}]",
-            "callbacks[0]: 'lightning_hooks.Zero' is no callback of lightning_hooks",
+            "callbacks[0]: 'lightning_hooks.Zero' is not a callback of lightning_hooks",
         ),
         (
             "callbacks: [StatsMonitor, {class_path: lightning.pytorch.callbacks.Timer}]",
-            "callbacks[1]: 'lightning.pytorch.callbacks.Timer' is no callback of lightning_hooks",
+            "callbacks[1]: 'lightning.pytorch.callbacks.Timer' is not a callback of lightning_hooks",
         ),
-        ("callbacks: [other.StatsMonitor]", "callbacks[0]: 'other.StatsMonitor' is no callback of lightning_hooks"),
+        ("callbacks: [other.StatsMonitor]", "callbacks[0]: 'other.StatsMonitor' is not a callback of lightning_hooks"),
         ("callbacks: [{watch: []}]", "callbacks[0] needs class_path (and init_args), got {'watch': []}"),
         (
             "callbacks: [{class_path: StatsMonitor, every_n_steps: 10, watch: []}]",
@@ -190,7 +190,7 @@ def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "callbacks: [{class_path: StatsMonitor, init_args: {every_n_steps: []}}]",
-            "callbacks[0]: StatsMonitor: every_n_steps is an empty list, which is never; give an integer of at least 1",
+            "callbacks[0]: StatsMonitor: every_n_steps is an empty list; give an integer of at least 1",
         ),
         (
             "callbacks: [{class_path: StatsMonitor, init_args: {every_n_steps: '10'}}]",
@@ -214,7 +214,7 @@ def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("callbacks: StatsMonitor", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
-        ("callbacks: [", "is no YAML (while parsing a flow node"),
+        ("callbacks: [", "is not valid YAML (while parsing a flow node"),
         (
             "callbacks: [{class_path: StatsMonitor, init_args: {wach: []}}]",
             "callbacks[0]: StatsMonitor: StatsMonitor.__init__() got an unexpected keyword argument 'wach'",

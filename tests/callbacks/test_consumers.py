@@ -108,7 +108,7 @@ def test_with_warn_its_error_ends_the_monitor_and_training_goes_on(tmp_path: Pat
     broken, other, model = Notes(fails_at=2), Notes(), Net()
     monitor = StatsMonitor(OUTPUT, consumers=[broken, other], on_error="warn")
     trainer = trainer_of(tmp_path, monitor)
-    with pytest.warns(UserWarning, match="stopped watching after ZeroDivisionError: in a consumer; training goes on"):
+    with pytest.warns(UserWarning, match="stopped watching after ZeroDivisionError: in a consumer; training continues"):
         trainer.fit(model, data())
     assert trainer.global_step == 6 and [view.step for view in other.views] == [0, 1, 2] and other.log[-1] is None
     assert_clean(model)

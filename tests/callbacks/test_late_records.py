@@ -193,7 +193,7 @@ def test_a_failure_to_write_goes_through_on_error(tmp_path: Path, late: list[str
             super().log_metrics(metrics, step)
 
     model, memory = Net(), Full()
-    with pytest.warns(UserWarning, match="stopped watching after OSError: .*No space left on device; training goes on"):
+    with pytest.warns(UserWarning, match="stopped watching after OSError: .*No space left on device; training continues"):
         trainer = trainer_of(tmp_path, StatsMonitor(OUTPUT, on_error="warn"), logger=memory)
         trainer.fit(model, data())
     assert trainer.global_step == 6 and memory.steps == [0, 1, 3]  # the table of step 3 was complete when that came out

@@ -240,7 +240,7 @@ def test_a_failing_logger_detaches_the_monitor_and_training_goes_on(tmp_path: Pa
         trainer.fit(model, data())
     # Lightning warns of few workers of a data loader where there are more than two cores.
     said = [str(w.message) for w in caught if issubclass(w.category, UserWarning) and "many workers" not in str(w.message)]
-    assert said == ["a StatsMonitor stopped watching after OSError: no space left on device; training goes on"]
+    assert said == ["a StatsMonitor stopped watching after OSError: no space left on device; training continues"]
     assert trainer.global_step == 12
     assert [step for step, metrics in logger.ours if "grad_norm/body.0.weight" in metrics] == [0, 1]
     assert [step for step, metrics in logger.ours if "other/grad_norm/body.0.weight" in metrics] == list(range(12))

@@ -500,7 +500,7 @@ def test_a_failing_statistic_detaches_the_monitor_and_training_goes_on(tmp_path:
         trainer = trainer_of(tmp_path, monitor, Look(), logger=memory, max_epochs=2)
         trainer.fit(model, data())
     said = [str(w.message) for w in caught if "StatsMonitor" in str(w.message)]
-    assert said == ["a StatsMonitor stopped watching after ZeroDivisionError: mine; training goes on"]
+    assert said == ["a StatsMonitor stopped watching after ZeroDivisionError: mine; training continues"]
     assert trainer.global_step == 12 and fails.calls == 5
     assert memory.steps and memory.steps[-1] < 5
     assert hooks[-1] == 0
@@ -513,7 +513,7 @@ def test_a_measurement_that_fails_goes_through_on_error(tmp_path: Path, monkeypa
 
     monkeypatch.setattr("lightning_hooks.stats.table.Table.measure_all", out_of_memory)
     model, monitor = Net(), StatsMonitor(on_error="warn")
-    with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine; training goes on"):
+    with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine; training continues"):
         memory, trainer = watch_fit(tmp_path, model, monitor)
     assert trainer.global_step == 6 and memory.ours == [] and monitor.latest == {}
     assert_clean(model)
@@ -532,7 +532,7 @@ def test_a_statistic_that_raises_stop_iteration_does_not_end_the_epoch(tmp_path:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"watch": []}, "watch is an empty list; give at least one rule, or leave it out for the default ones"),
+        ({"watch": []}, "watch is an empty list; give at least one rule, or omit it for the default ones"),
         ({"watch": "*"}, "watch must be a list of Watch rules or mappings, got '*'"),
         ({"watch": [{"modles": "*"}]}, "watch[0]: unknown key 'modles' (did you mean 'modules'"),
         (

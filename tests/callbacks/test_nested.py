@@ -158,7 +158,7 @@ def test_one_callback_in_both_stays_with_the_outer_fit(tmp_path: Path) -> None:
         trainers.append(make(tmp_path, shared))
         trainers[-1].validate(model, loader([1.0, 1.0]), verbose=False)
 
-    with pytest.warns(UserWarning, match=r"^StatsMonitor is at work in a run of another Trainer that has not ended"):
+    with pytest.warns(UserWarning, match=r"^StatsMonitor is in use by a run of another Trainer that has not ended"):
         assert fit(tmp_path, shared, Inside("on_train_batch_end", run)) == plain
     assert len(trainers) == 3
 

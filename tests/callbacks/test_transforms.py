@@ -377,12 +377,12 @@ def test_the_state_loads_with_weights_only(tmp_path: Path) -> None:
     [
         (
             [AddNoise(0.2), Scale(0.5)],
-            "the transforms changed since the checkpoint; what changed starts anew: "
+            "the transforms changed since the checkpoint; what changed restarts: "
             "AddNoise(std=0.1, decay=0.0) is now AddNoise(std=0.2, decay=0.0)",
         ),
         (
             [AddNoise(0.2), Scale(0.9)],
-            "the transforms changed since the checkpoint; what changed starts anew: "
+            "the transforms changed since the checkpoint; what changed restarts: "
             "AddNoise(std=0.1, decay=0.0) is now AddNoise(std=0.2, decay=0.0); Scale(factor=0.5) is now Scale(factor=0.9)",
         ),
     ],

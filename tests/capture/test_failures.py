@@ -90,7 +90,7 @@ def test_a_full_disk_stops_the_capture_with_one_message_and_not_the_run(tmp_path
     process = start(FILLS_THE_DISK, str(tmp_path), str(limit))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert output.startswith(f"1 the capture to {tmp_path} stopped, the run goes on: train-rank0-000003.safetensors")
+    assert output.startswith(f"1 the capture to {tmp_path} stopped, the run continues: train-rank0-000003.safetensors")
     assert f"(os error {errno.EFBIG})" in output
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index-rank0.jsonl",

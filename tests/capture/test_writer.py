@@ -126,7 +126,7 @@ def test_max_bytes_keeps_what_fits_and_stops_with_one_message(tmp_path: Path) ->
     assert len(list(folder.glob("*.safetensors"))) == 2
     assert writer.bytes_written == 2 * size <= limit
     assert len(problems) == 1
-    assert f"the capture to {folder} stopped, the run goes on: the next " in problems[0]
+    assert f"the capture to {folder} stopped, the run continues: the next " in problems[0]
     assert f"would exceed max_bytes={limit}" in problems[0]
     assert check_whole(folder) == 4
     assert not (folder / ".rank0.tmp").exists()
@@ -140,7 +140,7 @@ def test_a_batch_too_big_for_max_bytes_is_not_held_and_the_whole_batches_before_
     writer.add("layer", batch(8), step=2, stage="train", batch_idx=2)
     assert problems == []  # nothing is written inside a hook
     writer.end_batch()
-    assert problems == [f"the capture to {tmp_path} stopped, the run goes on: the next batch would exceed max_bytes=100000"]
+    assert problems == [f"the capture to {tmp_path} stopped, the run continues: the next batch would exceed max_bytes=100000"]
     writer.close()
     assert load_capture(tmp_path)["layer"].steps == (0, 1)
     assert writer.stopped == "the next batch would exceed max_bytes=100000"

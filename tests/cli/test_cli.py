@@ -284,7 +284,7 @@ def refused(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -
         (
             "lightning_hooks.StatsMonitor",
             "lightning_hooks.StatMonitor",
-            "error: hooks.yaml: trainer.callbacks[0]: 'lightning_hooks.StatMonitor' is no callback of lightning_hooks (did you",
+            "error: hooks.yaml: trainer.callbacks[0]: 'lightning_hooks.StatMonitor' is not a callback of lightning_hooks (did",
         ),
         (
             '"encoder.*"',
@@ -320,7 +320,7 @@ def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: py
 
 def test_what_is_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "match", *both(write("trainer: {callbacks: [\n")))
-    assert said.startswith("error: hooks.yaml is no YAML (while parsing a flow node expected the node content")
+    assert said.startswith("error: hooks.yaml is not valid YAML (while parsing a flow node expected the node content")
 
 
 @pytest.mark.parametrize("command", ["fit", "match"])

@@ -351,8 +351,8 @@ def three_runs(
         rel: how near statistics must be to those in float64.
         tensors: which are compared; default all.
         stages: of the rules in the third run.
-        plugins: of the trainers, made anew for each.
-        extra: further callbacks of the trainers, made anew for each.
+        plugins: of the trainers, made again for each.
+        extra: further callbacks of the trainers, made again for each.
         options: of the trainers.
     """
 

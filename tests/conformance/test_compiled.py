@@ -1,4 +1,4 @@
-"""Under `torch.compile`: every tap fires, the numbers are those of eager mode, nothing breaks a graph or compiles again."""
+"""Under `torch.compile`: every hook fires, the numbers are those of eager mode, nothing breaks a graph or compiles again."""
 
 from __future__ import annotations
 

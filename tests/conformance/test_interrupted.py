@@ -296,7 +296,7 @@ def test_with_warn_a_file_that_may_not_grow_ends_the_monitor_and_not_the_users_o
     command = [sys.executable, "-c", WARNED, str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("stopped watching after OSError: [Errno 27] File too large; training goes on") == 1
+    assert done.stdout.count("stopped watching after OSError: [Errno 27] File too large; training continues") == 1
     assert "24 logged 24 ours True" in done.stdout
 
 

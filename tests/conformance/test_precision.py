@@ -135,7 +135,7 @@ def test_optimizer_state_has_no_row_where_the_step_was_left_out(tmp_path: Path) 
         assert book.steps_of("state.exp_avg_norm/body.0.weight") == [0, 1, 3]
 
 
-def test_a_step_that_both_a_transform_and_the_scaler_leave_out_counts_once(tmp_path: Path) -> None:
+def test_a_step_that_both_a_transform_and_the_scaler_skip_counts_once(tmp_path: Path) -> None:
     monitor = StatsMonitor()
     book = Book(monitor)
     skip = GradientTransforms([Apply(SkipStep(), params="*")])
@@ -175,7 +175,7 @@ def test_rules_in_backward_see_the_overflow_and_the_scaler_sees_it_after_them(tm
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-def test_a_second_fit_counts_anew(tmp_path: Path) -> None:
+def test_a_second_fit_starts_counting_again(tmp_path: Path) -> None:
     monitor = StatsMonitor()
     for _ in range(2):
         trainer_of(tmp_path, monitor, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(3))

@@ -163,7 +163,7 @@ def test_rules_that_changed_are_named_in_one_warning_and_the_others_go_on(tmp_pa
     path = stopped(tmp_path, [gradients(FIRST, SECOND)])
     rules, message = CHANGES[what]
     _, _, said, trainer = fit(tmp_path, [gradients(*rules)], resume=path)
-    start = "the transforms changed since the checkpoint; what changed starts anew: "
+    start = "the transforms changed since the checkpoint; what changed restarts: "
     assert said == ([] if message is None else [start + message])
     trainer.save_checkpoint(tmp_path / "after.ckpt")
     state = links(tmp_path / "after.ckpt")
@@ -207,7 +207,7 @@ def test_rows_of_an_average_that_changed_are_named_in_one_warning(tmp_path: Path
     assert said == ([] if message is None else [start + message])
 
 
-def test_a_new_row_of_an_average_begins_anew_and_is_named(tmp_path: Path) -> None:
+def test_a_new_row_of_an_average_starts_again_and_is_named(tmp_path: Path) -> None:
     def monitor(pattern: str) -> StatsMonitor:
         return StatsMonitor([Watch(params=pattern, tensors="grad", stats=["noise_scale"])])
 
@@ -215,7 +215,7 @@ def test_a_new_row_of_an_average_begins_anew_and_is_named(tmp_path: Path) -> Non
     *_, trainer = fit(tmp_path, [monitor("body.0.*")], max_epochs=1, **options)
     trainer.save_checkpoint(tmp_path / "stopped.ckpt")
     _, _, said, _ = fit(tmp_path, [monitor("body.*.weight")], resume=tmp_path / "stopped.ckpt", **options)
-    changed = "grad of body.3.weight begins anew, grad of body.0.bias is gone"
+    changed = "grad of body.3.weight starts again, grad of body.0.bias is gone"
     assert said == [f"the rows of noise_scale changed since the checkpoint: {changed}"]
 
 

@@ -37,7 +37,7 @@ REFUSED = {
     ),
     "micro-batches": (
         "UnsupportedError: watch: 'body.0.weight' is sharded (FSDP2), and torch never calls a tensor hook on such a "
-        "parameter: its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+        "parameter: its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""FSDP and DeepSpeed: what cannot be right is refused before training, with the reason and the alternative; the rest works.
+"""FSDP and DeepSpeed: what would be incorrect is refused before training, with the reason and the alternative; the rest works.
 
 Neither runs here (Lightning refuses FSDP without an accelerator, DeepSpeed is not installed), so classes of the same name
 stand in for Lightning's; what is tested is the check, and that rules on modules pass it.

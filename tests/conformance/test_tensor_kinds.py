@@ -74,7 +74,7 @@ def indices() -> Any:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_sparse_gradients_count_the_zeros_they_leave_out(tmp_path: Path, accumulate: int) -> None:
+def test_sparse_gradients_count_the_zeros_they_do_not_store(tmp_path: Path, accumulate: int) -> None:
     runs = three_runs(tmp_path, Sparse, indices, accumulate_grad_batches=accumulate)
     assert runs.book.values("grad_zero_fraction/embedding.weight")[0] >= 15 / 20
 

@@ -113,7 +113,7 @@ def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
     assert counts == ["000", "100", "001", "100", "000", "101"] * 2
 
 
-def test_hooks_that_come_again_are_made_anew_for_whoever_takes_part_then():
+def test_hooks_that_come_again_are_made_again_for_whoever_takes_part_then():
     model = net()
     rule = Watch(modules="0", tensors="output", stats="mean", every_n_steps=2)
     with instrument(model, watch=[rule]) as first:

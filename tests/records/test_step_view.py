@@ -71,7 +71,7 @@ def test_numbers_are_merged_over_calls():
         ("noise_scale", "keeps no pairs of gradients; ask for 'noise_scale'"),
         ("ratio", "'ratio' is of an update and its parameter; grad of 0.weight has none"),
         ("abs_mean", "'abs_mean' is not measured unless a rule asks"),
-        ("medain", "'medain' is no statistic of the moments, and no rule asks for it"),
+        ("medain", "'medain' is not a statistic of the moments, and no rule asks for it"),
     ],
 )
 def test_a_statistic_of_what_was_not_kept_is_an_error_that_says_what_to_ask_for(stat, says):

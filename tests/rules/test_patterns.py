@@ -111,12 +111,12 @@ def test_an_attribute_of_a_user_called_module_stays():
     assert params(Wrapper(), "module.*") == ["module.weight", "module.bias"]
 
 
-def test_no_match_names_the_nearest_and_the_way_out():
+def test_no_match_names_the_nearest_names_and_strict():
     with pytest.raises(NoMatchError) as caught:
         modules(Net(), "encoder.0.atn", where="watch[0].modules")
     assert str(caught.value) == (
         "watch[0].modules: 'encoder.0.atn' matches nothing; the nearest names are 'encoder.0.attn', 'encoder.1.attn', "
-        "'encoder.0'. Set strict=False if that is meant"
+        "'encoder.0'. Set strict=False if this is intended"
     )
 
 
@@ -131,7 +131,7 @@ def test_not_strict_warns():
 
 
 def test_a_wrong_regular_expression_and_a_wrong_type():
-    with pytest.raises(RuleError, match=r"^watch\[1\]: 're:\(' is no regular expression"):
+    with pytest.raises(RuleError, match=r"^watch\[1\]: 're:\(' is not a valid regular expression"):
         modules(Net(), "re:(", where="watch[1]")
     with pytest.raises(RuleError, match="types: cannot import 'torch.nn.Lineal'"):
         modules(Net(), "*", types=["torch.nn.Lineal"])

@@ -53,8 +53,8 @@ def test_rules_cannot_be_changed():
             "watch[0].tensors: unknown tensor 'outptu' (did you mean 'output' or 'output_grad'?); a rule on modules has "
             "input, output, input_grad, output_grad",
         ),
-        ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or leave it out"),
-        ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or leave it out"),
+        ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or omit it"),
+        ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or omit it"),
         ({"modules": [3]}, "watch[0].modules[0] must be a string, got 3"),
         ({"modules": 3}, "watch[0].modules[0] must be a string, got 3"),
         ({"modules": "*", "types": [3]}, "watch[0].types[0] must be a class, a class name or an import path, got 3"),
@@ -69,7 +69,7 @@ def test_rules_cannot_be_changed():
         ),
         (
             {"params": "*", "every_n_steps": []},
-            "watch[0].every_n_steps is an empty list, which is never; give an integer of at least 1, a list of steps, or a "
+            "watch[0].every_n_steps is an empty list; give an integer of at least 1, a list of steps, or a "
             "mapping with first, every, last",
         ),
         (

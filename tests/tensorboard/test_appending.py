@@ -149,7 +149,7 @@ def test_an_error_of_the_loggers_own_thread_is_raised(run, monkeypatch):
     monkeypatch.undo()
 
 
-def test_a_file_that_was_deleted_is_begun_anew_as_the_logger_does(run):
+def test_a_file_that_was_deleted_is_created_again_as_the_logger_does(run):
     run.append(event(0))
     (path,) = run.folder.glob("*tfevents*")
     path.unlink()

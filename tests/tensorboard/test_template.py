@@ -54,7 +54,7 @@ def test_merged_rows_share_a_template_by_what_their_tags_say(monkeypatch):
     builder, plain, built = EventBuilder(), EventBuilder(), []
     whole = EventBuilder.summary
     monkeypatch.setattr(EventBuilder, "summary", lambda self, step: built.append(step.step) or whole(self, step))
-    for number in range(24):  # tags made anew at every step, as where not every row has elements
+    for number in range(24):  # tags made again at every step, as where not every row has elements
         tags = tuple(f"grad_norm/{number % 2}.{row}" for row in range(3))
         step = LogEntry(number, merged=(tags, np.arange(3.0) + number))
         assert builder.serialized(step) == whole(plain, step).SerializeToString()

@@ -134,7 +134,7 @@ def test_losses_and_params_refused() -> None:
         ([loss, torch.ones(2)], None, r"losses\[1\] must be a scalar tensor, got shape \(2,\)"),
         ([loss, 1.0], None, r"losses\[1\] must be a scalar tensor, got 1.0"),
         ([torch.tensor(1.0)], None, r"losses\[0\] has no graph: it depends on nothing that requires a gradient"),
-        ([loss], [], "params is empty; give the parameters that share the losses, or leave it out"),
+        ([loss], [], "params is empty; give the parameters that share the losses, or omit it"),
         ([loss], [loss], r"params\[0\] must be a leaf that requires a gradient; its shape is \(\)"),
     ]
     for losses, params, message in cases:

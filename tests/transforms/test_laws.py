@@ -96,10 +96,10 @@ def test_no_dimensions(transform: Transform) -> None:
 def test_sparse_is_defined_or_refused(transform: Transform, dims: int) -> None:
     value = torch.tensor([[0.0, 3.0], [0.0, 0.0], [1.0, -2.0]]).to_sparse(dims)
     if has(transform, *DENSE_ONLY):
-        with pytest.raises(TransformError, match=r"cannot take the sparse gradient of 'layer0.weight': .*leave it out"):
+        with pytest.raises(TransformError, match=r"cannot take the sparse gradient of 'layer0.weight': .*exclude it"):
             transform([value], context_of([value]))
     elif type(transform).__name__ == "Centralize" and dims > 1:
-        with pytest.raises(TransformError, match="would fill 'layer0.weight', which is sparse in 2 dimensions: leave it out"):
+        with pytest.raises(TransformError, match="would fill 'layer0.weight', which is sparse in 2 dimensions: exclude it"):
             transform([value], context_of([value]))
     else:
         check(transform, [value])

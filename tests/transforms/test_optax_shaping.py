@@ -1,4 +1,4 @@
-"""The same numbers as optax, on random trees in float32 over several steps; and where they differ on purpose."""
+"""The same numbers as optax, on random trees in float32 over several steps; and where they differ deliberately."""
 
 from collections.abc import Callable
 from types import ModuleType

@@ -40,7 +40,7 @@ def test_centralize_sparse_rows_are_those_of_the_dense_form() -> None:
     assert torch.allclose(on(Centralize(), rows).to_dense(), on(Centralize(), rows.to_dense()))
     with pytest.raises(TransformError) as error:
         on(Centralize(), torch.eye(2).to_sparse())
-    assert str(error.value) == ("Centralize would fill 'net.weight', which is sparse in 2 dimensions: leave it out of the rule")
+    assert str(error.value) == ("Centralize would fill 'net.weight', which is sparse in 2 dimensions: exclude it from the rule")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
@@ -141,7 +141,7 @@ def test_sparse_is_refused(transform: Transform, why: str) -> None:
         on(transform, torch.eye(2).to_sparse(), torch.eye(2))
     assert str(error.value) == (
         f"{type(transform).__name__} cannot take the sparse gradient of 'net.weight': {why}; use sparse=False in the "
-        "embedding, or leave it out of the rule"
+        "embedding, or exclude it from the rule"
     )
 
 

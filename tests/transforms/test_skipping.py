@@ -50,7 +50,7 @@ def test_more_than_the_greatest_number_in_a_row_raises() -> None:
     transform, context = SkipStep(max_consecutive=2), Context(step=7)
     for value in (NAN, NAN, GOOD, NAN, NAN):
         reason(transform, value, context=context)
-    message = "SkipStep would leave out step 7, number 3 in a row and more than max_consecutive=2: a gradient is not finite"
+    message = "SkipStep would skip step 7, number 3 in a row and more than max_consecutive=2: a gradient is not finite"
     with pytest.raises(TransformError, match=re.escape(message)):
         transform([NAN], context)
     with pytest.raises(TransformError, match="number 1 in a row and more than max_consecutive=0"):

@@ -83,7 +83,7 @@ def test_resumes_bit_equal_in_the_middle(transform: Transform, stop: int, how: s
 
 @pytest.mark.parametrize("transform", [t for t in EXAMPLES if t.random or has(t, EMA, AutoClip, ZClip)], ids=label)
 def test_what_is_kept_matters(transform: Transform) -> None:
-    """A run that starts anew in the middle gives other numbers, so the test above is not true of itself."""
+    """A run that restarts in the middle gives other numbers, so the test above is not true of itself."""
     torch.manual_seed(0)
     steps = [[torch.randn(4, 3) * 2.0**step, torch.randn(5)] for step in range(6)]
     context = context_of(steps[0])

@@ -1,4 +1,4 @@
-"""The transforms of one callback at work on activations: the inputs or outputs of modules, in the forward pass."""
+"""The participant that transforms activations: the inputs or outputs of modules, in the forward pass."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class _ForwardPart:
             why = "is random" if self.random else "keeps state"
             raise UnsupportedError(
                 f"{self.bound.where}: {self.bound.name} {why}, and {self.target.name} was called {len(self.calls)} times under "
-                "activation checkpointing: which call is computed again cannot be known. Leave the module out of the "
+                "activation checkpointing: which call is computed again cannot be known. Exclude the module from the "
                 "checkpoint, or use a transform that is neither random nor keeps state"
             )
         ((drawn, first_state),) = self.calls

@@ -19,7 +19,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 
-_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes do
+_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
 _STEP_STRIDE = 15_485_863
 
 
@@ -96,8 +96,8 @@ class BoundTransform:
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
-                "are not those of the training step, and state, random numbers and reports would be made of them. Leave "
-                f"{name} out of the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
+                "are not those of the training step, and state, random numbers and reports would be made of them. Exclude "
+                f"{name} from the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
             )
 
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
@@ -111,7 +111,7 @@ class BoundTransform:
             owned: whether they may be overwritten.
 
         Raises:
-            InPlaceError: a tensor was changed in place although it is not ours.
+            InPlaceError: a tensor was changed in place that the transform does not own.
             TransformError: the result cannot replace the tensors.
         """
         context = self.context
@@ -208,7 +208,7 @@ def match_saved(
     """Find the state of each transform in a checkpoint, whatever its position was.
 
     Returns:
-        The transforms that did not change, each with its state, and a half-sentence for each change.
+        The transforms that did not change, each with its state, and a phrase for each change.
     """
     gone, new = list(saved), list(transforms)
     pairs = []

@@ -1,4 +1,4 @@
-"""The transforms of one callback at work on gradients: at the optimizer's step, or as backward makes them."""
+"""The participant that transforms gradients: at the optimizer's step, or as backward makes them."""
 
 from __future__ import annotations
 
@@ -167,13 +167,13 @@ class GradientChanger(Participant):
         pairs, changed = match_saved(state["links"], self.transforms)
         if changed:
             warnings.warn(
-                f"the transforms changed since the checkpoint; what changed starts anew: {'; '.join(changed)}", stacklevel=2
+                f"the transforms changed since the checkpoint; what changed restarts: {'; '.join(changed)}", stacklevel=2
             )
         for saved, bound in pairs:
             bound.load_state_dict(saved)
 
     def refuse_skipping(self, optimizers: Sequence[Optimizer]) -> None:
-        """Refuse to skip steps of an optimizer that need not leave parameters without gradient alone.
+        """Refuse to skip steps of an optimizer that may change parameters without gradient.
 
         Raises:
             UnsupportedError: for LBFGS, and for an optimizer that is not torch's and does not say that it does.
@@ -184,12 +184,12 @@ class GradientChanger(Participant):
                 if not (promises or getattr(optimizer, "skips_missing_gradients", False)):
                     raise UnsupportedError(
                         f"{bound.where}: {bound.name} skips a step by taking the gradients away, and "
-                        f"{type(optimizer).__name__} is not known to leave parameters without gradient, and their state, as "
-                        "they are. If it does, set skips_missing_gradients = True on it"
+                        f"{type(optimizer).__name__} is not known to keep parameters without a gradient, and their state, "
+                        "unchanged. If it does, set skips_missing_gradients = True on it"
                     )
 
-    def refuse_under_scaler(self, optimizers: Sequence[Optimizer], where: str = "apply") -> None:
-        """Refuse what cannot be right under a loss scaler.
+    def refuse_under_scaler(self, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse what is incorrect under a loss scaler.
 
         Raises:
             UnsupportedError: a repair in backward, or a step rule with an optimizer that unscales inside its step.

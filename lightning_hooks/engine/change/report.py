@@ -146,7 +146,7 @@ def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _sums_of_factor(squares: Any, factor: Tensor | float) -> Sums:
-    """Of tensors that were multiplied by one number."""
+    """Sums for tensors that were all multiplied by one number."""
     by: Any = torch.as_tensor(factor).to(squares) if isinstance(squares, Tensor) else float(factor)
     return squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any()
 

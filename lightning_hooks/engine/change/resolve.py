@@ -13,14 +13,13 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
 
-_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime does
+_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime works
 
 
 def resolve_applies(
     model: nn.Module,
     rules: Sequence[Apply],
     seed: int = 0,
-    where: str = "apply",
     start: int = 0,
     default: str = "output_grad",
 ) -> list[BoundTransform]:
@@ -30,7 +29,6 @@ def resolve_applies(
         model: the root.
         rules: apply rules, in order.
         seed: of the random transforms; equal on all ranks.
-        where: the option that holds the rules, for messages.
         start: index of the first, above those of earlier callbacks.
         default: the tensor of a rule on modules that names none.
 
@@ -40,7 +38,7 @@ def resolve_applies(
     modules, parameters = named_modules(model), named_parameters(model)
     transforms: list[BoundTransform] = []
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"apply[{position}]"
         targets: list[Target[Any]]
         if rule.modules is not None:
             targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
@@ -51,7 +49,7 @@ def resolve_applies(
             targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
         tensor, when = rule.acts_on(default), rule.acts_at(default)
         for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
-            _refuse_out_of_place(transform, rule, when, here)
+            _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)
             transforms.append(
                 BoundTransform(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when)
@@ -59,7 +57,7 @@ def resolve_applies(
     return transforms
 
 
-def _refuse_out_of_place(transform: Any, rule: Apply, when: str, here: str) -> None:
+def _refuse_unsuitable(transform: Any, rule: Apply, when: str, here: str) -> None:
     """Refuse a transform where it would have no meaning; its attributes say what it needs."""
     name = type(transform).__name__
     if getattr(transform, "needs_step", False) and when != "step":

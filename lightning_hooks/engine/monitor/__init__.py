@@ -1,1 +1,1 @@
-"""One monitor at work: what its hooks and the phases of an optimizer step write into its table."""
+"""One monitor during a run: what its hooks and the phases of an optimizer step write into its table."""

@@ -1,4 +1,4 @@
-"""One monitor at work: fills its table through hooks on modules and reads parameters in the phases of an optimizer's step."""
+"""Observer: fills the table of one monitor, through hooks on modules and in the phases of an optimizer's step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
-from lightning_hooks.engine.plan.plan import FLOWING, Plan
+from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -113,7 +113,7 @@ class Observer(Participant):
     def note_order(self) -> None:
         """Until a step has measured something every tensor takes the fallback, which notes the order of execution."""
         if self.execution_order:
-            self.plan.index.ran_in(self.execution_order)
+            self.plan.index.set_execution_order(self.execution_order)
             self.execution_order = None
         if self.execution_order is None:
             self.fallback.direct = not self.failed
@@ -210,7 +210,7 @@ class Observer(Participant):
         """Note the loss scale; bring what flowed under an old one to the new."""
         self.scale = scale
         if factor is not None:
-            self.table.rescale(self.plan.flowing, factor)
+            self.table.rescale(self.plan.loss_scaled, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
         """Warn of watched modules that a step did not call; once is enough, which `calls_checked` tells.
@@ -231,7 +231,7 @@ class Observer(Participant):
             )
 
     def fail(self, error: Exception) -> None:
-        """An error of ours: raise it, or with `on_error="warn"` stop watching.
+        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching.
 
         Raises:
             Exception: the error, unless `on_error` is `warn`.
@@ -243,7 +243,7 @@ class Observer(Participant):
             self.failed = True
             self.fallback.direct = False
             warnings.warn(
-                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training goes on", stacklevel=2
+                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training continues", stacklevel=2
             )
 
     def take(self, row: int, look: Measurement, *, last: bool) -> None:
@@ -259,7 +259,7 @@ class Observer(Participant):
         try:
             if last:
                 self.table.put(row, look)
-            elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in FLOWING:
+            elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in LOSS_SCALED:
                 # Moments are divided at the end of the step.
                 self.table.add(row, look, UnscaledMeasurement(look, self.scale).tensor)
             else:

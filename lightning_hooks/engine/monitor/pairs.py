@@ -35,7 +35,7 @@ class PairWatch:
                 asked[i] |= {*group.stats}
         rows = [plan.rows[i] for i in plan.pair_rows]
         self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
-        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or leave them out"
+        what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
         self._before: dict[int, Tensor] = {}
@@ -71,12 +71,12 @@ class PairWatch:
                 self._compare(row, parameter.grad if scale is None else parameter.grad / scale)
 
     def _compare(self, row: int, gradient: Tensor) -> None:
-        # One that is sparse or of a type of its own is not compared.
+        # Sparse gradients and tensor subclasses are not compared.
         if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
             return
         before = self._before.get(row)
         gradient = local_part(gradient)
-        if before is not None and before.shape == gradient.shape:  # else the parameter is another one than before
+        if before is not None and before.shape == gradient.shape:  # otherwise the parameter was replaced
             new, old = gradient.flatten().double(), before.flatten().double()
             sums = self.table.pair_sums(row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
@@ -84,7 +84,7 @@ class PairWatch:
 
 
 class _Part:
-    """Sees the gradient of each micro-batch, after whatever changes it there."""
+    """Sees the gradient of each micro-batch, after all changes to it."""
 
     changes = False
     last = True
@@ -95,7 +95,7 @@ class _Part:
         self.warn = warn
 
     def look(self, look: Measurement) -> None:
-        """Take in one micro-batch; where the parameter has no gradient yet, a new sum begins."""
+        """Add one micro-batch; where the parameter has no gradient yet, a new sum begins."""
         sums = self.table.pair_sums(self.row.index)
         try:
             new = look.moments.to(sums.device, non_blocking=True)

@@ -23,7 +23,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.table import Table
 
-Left = list[tuple[int, Measurement]]
+Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with what was measured for them."""
 
 
@@ -97,7 +97,7 @@ class ParamReader:
         if parameters:
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
-    def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Left:
+    def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Unwritten:
         """Set the rows of a phase.
 
         Args:
@@ -112,12 +112,12 @@ class ParamReader:
         Raises:
             RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.
         """
-        left: Left = []
+        left: Unwritten = []
         for call in self._calls(phase, optimizer, schedules):
             left += self._read_changes(call, optimizer) if call.copied else self._read_values(call, optimizer, scale)
         return left
 
-    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Left:
+    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Unwritten:
         values = [value for part in call.parts for value in self._values(part, optimizer)]
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
@@ -131,7 +131,7 @@ class ParamReader:
         left = self._table.measure_all(call.in_table if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
 
-    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Left:
+    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
         (part,) = call.parts
         parameters, copies = self._before.pop(optimizer, ([], []))
@@ -155,7 +155,7 @@ class ParamReader:
                 values.append(None)
         return values
 
-    def _put(self, rows: list[int], looks: list[Measurement]) -> Left:
+    def _put(self, rows: list[int], looks: list[Measurement]) -> Unwritten:
         return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)] if rows else []
 
     def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
@@ -188,7 +188,7 @@ class ParamReader:
         asking = [(i, known.rule) for i, known in enumerate(self._plan.rules) if tensor in (known.rule.tensors or ())]
         position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
         if rule.strict:
-            raise RuleError(f"watch[{position}].{error}. Set strict=False if that is meant") from error
+            raise RuleError(f"watch[{position}].{error}. Set strict=False if this is intended") from error
         if tensor not in self._said_missing:
             self._said_missing.add(tensor)
             warnings.warn(f"watch[{position}].{error}", stacklevel=2)

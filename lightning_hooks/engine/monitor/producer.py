@@ -60,7 +60,6 @@ class Producer:
         self._to_agree: _Ended | None = None  # ranks have not acted on its requests
         self._unpublished: list[_Ended] = []
         plan = observer.plan
-        self.has_summaries = summaries
         self._totals = _Totals(plan) if summaries else None
         self._noisy = plan.index.rows_with("noise_scale".__eq__)
         self._noise = NoiseAverage(len(plan.rows) if len(self._noisy) else 0)
@@ -143,7 +142,7 @@ class Producer:
         saved, rows = dict(state.get("noise", {})), self._averaged
         for key, index in rows.items():
             self._noise.values[index] = saved.get(key, (np.nan, np.nan))
-        changes = [f"{_described(key)} begins anew" for key in rows if saved and key not in saved]
+        changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
         changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
@@ -250,11 +249,11 @@ class _Totals:
 
 def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs: Array) -> None:
     """Divide what flowed under a loss scale by it, in place."""
-    rows, histogram_of = plan.flowing, plan.index.histogram_index
+    rows, histogram_of = plan.loss_scaled, plan.index.histogram_index
     moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
     pairs[:, SMALL] /= scale * scale
     for i in [histogram_of[row] for row in rows if row in histogram_of]:
-        # A loss scale is a power of two unless somebody chose another: whole buckets move.
+        # A loss scale is a power of two unless the user chose another: whole buckets move.
         histograms[i] = shift(torch.from_numpy(histograms[i]), -round(float(np.log2(scale)))).numpy()
 
 

@@ -28,7 +28,7 @@ class RunObserver(Observer):
         device: where the table lives.
 
     Raises:
-        RuleError: no rule watches what there is outside training.
+        RuleError: no rule watches a tensor that exists outside training.
     """
 
     def __init__(self, plan: Plan, stage: str, *, on_error: str = "raise", device: torch.device | str = "cpu") -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # plans know neither transforms nor hooks of users
     from lightning_hooks.engine.change.bound import BoundTransform
     from lightning_hooks.engine.user_hooks.participant import BoundHook
 
-# Measured on event files of this package: a scalar's tag and value, and its place in the table.
+# Measured on event files of this package: a scalar's tag and value, and its part of the table.
 _BYTES_PER_TABLE_VALUE = 4
 _BYTES_PER_SCALAR = 14  # besides the tag
 _BYTES_PER_HISTOGRAM = 80  # besides the tag and the buckets
@@ -109,16 +109,15 @@ class Match:
         )
 
 
-def plan_report(plan: Plan, where: str = "watch") -> list[MatchLine]:
+def plan_report(plan: Plan) -> list[MatchLine]:
     """One line for each target of each watch rule.
 
     Args:
         plan: from `resolve`.
-        where: the option that holds the rules.
     """
     lines = []
     for position, found in enumerate(plan.rules):
-        rule = f"{where}[{position}]"
+        rule = f"watch[{position}]"
         in_group = {i: group.name for group in found.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
         for row in map(plan.rows.__getitem__, found.members):
@@ -146,25 +145,25 @@ def _line(rule: str, name: str, kind: str, shape: str, written: Sequence[Row | G
     return MatchLine(rule, name, kind, shape, tensors, statistics, len(tags), 1000 * size)
 
 
-def links_report(links: Sequence[BoundTransform]) -> list[MatchLine]:
+def transforms_report(transforms: Sequence[BoundTransform]) -> list[MatchLine]:
     """One line for each target of each transform.
 
     Args:
-        links: from `resolve_applies`.
+        transforms: from `resolve_applies`.
     """
     lines = []
-    for link in links:
-        tags = [f"transform_{what}/{link.index}_{link.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
-        for position, target in enumerate(link.targets):
-            first = position == 0  # the report is one for the whole link
+    for bound in transforms:
+        tags = [f"transform_{what}/{bound.index}_{bound.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
+        for position, target in enumerate(bound.targets):
+            first = position == 0  # the report is one for the whole transform
             lines.append(
                 MatchLine(
-                    rule=link.where.removesuffix(".transform"),
+                    rule=bound.where.removesuffix(".transform"),
                     name=target.name,
                     type=_type_of(target),
                     shape=_shape_of(target),
-                    tensors=f"{link.tensor} ({link.when})",
-                    statistics=repr(link.transform),
+                    tensors=f"{bound.tensor} ({bound.when})",
+                    statistics=repr(bound.transform),
                     tags=len(tags) if first else 0,
                     bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,
                     note=_note(target, ()),

@@ -16,7 +16,7 @@ from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 from lightning_hooks.stats.user_statistics import UserStatistic
 
-FLOWING = ("input_grad", "output_grad")
+LOSS_SCALED = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""
 
 
@@ -72,9 +72,9 @@ class Plan:
         return self.rows.name(index) if index < len(self.rows) else self.groups[index - len(self.rows)].name
 
     @cached_property
-    def flowing(self) -> list[int]:
+    def loss_scaled(self) -> list[int]:
         """The indices of the rows that a loss scale multiplies."""
-        return sorted(i for first, rows in self.rows.alike() if first.kind in FLOWING for i in rows.tolist())
+        return sorted(i for first, rows in self.rows.alike() if first.kind in LOSS_SCALED for i in rows.tolist())
 
     @property
     def asked(self) -> list[Requested]:

@@ -37,7 +37,7 @@ class Refresh:
         self._called.clear()
 
     def note(self, key: Hashable, called: set[int]) -> None:
-        """Note which hooked modules a step called, and request a look where one is missing.
+        """Note which hooked modules a step called, and request a lookup where one is missing.
 
         Args:
             key: equal for steps with the same hooks.
@@ -48,14 +48,14 @@ class Refresh:
             return
         self._called[key] = set(called)
         missing = before - called - self._idle
-        if missing:  # each is suspected once: a layer that is dropped at random is still there
+        if missing:  # each is looked up once: a layer that is dropped at random is still in the model
             self._idle |= missing
             self.requested = True
 
     def run(self, targets: Iterable[Target[Any]]) -> bool:
         """Look up targets where that was requested; those that were replaced hold the new object afterwards.
 
-        What is gone is named in one warning.
+        Missing targets are named in one warning.
 
         Args:
             targets: of all rules.
@@ -88,4 +88,4 @@ class Refresh:
         if names:
             self._gone.update(names)
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-            warnings.warn(f"matched names are no longer in the model, and rules do nothing there: {shown}", stacklevel=2)
+            warnings.warn(f"matched names are no longer in the model, and rules have no effect on them: {shown}", stacklevel=2)

@@ -32,14 +32,13 @@ _ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
 _KNOWN = (*NAMES, *PAIR_STATS)
 
 
-def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "watch") -> Plan:
+def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN) -> Plan:
     """Resolve watch rules against a model.
 
     Args:
         model: the root; names are those of its `named_modules()` and `named_parameters()`.
         rules: watch rules; None for the default ones.
         schedule: of the rules that have none of their own.
-        where: the option that holds the rules, for messages.
 
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
@@ -53,7 +52,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     schedules: dict[EveryN, None] = {}
     own: dict[str, UserStatistic] = {}
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"watch[{position}]"
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         targets, tensors = _targets(modules, parameters, rule, here)
@@ -89,7 +88,7 @@ def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[lis
 
 
 class _RowsByTarget:
-    """The rows while they are made: one for each target and tensor, whatever number of rules names it."""
+    """The rows under construction: one for each target and tensor, however many rules name it."""
 
     def __init__(self) -> None:
         self.all: list[Row] = []
@@ -105,7 +104,7 @@ class _RowsByTarget:
 
 
 def _add_param_rows(rows: _RowsByTarget, matched: Sequence[Matched]) -> dict[int, int]:
-    """A ratio needs the parameter's own norm: a row that is measured, and written only where a rule asks for it."""
+    """Add the `param` rows that ratios need; they are measured, but written only where a rule asks for them."""
     in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
     return {
         row.index: rows.of(row.target, "param").index
@@ -157,7 +156,9 @@ def _statistics(
             raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
         user = user_statistic(stat, here)
         if user.name in _KNOWN:
-            raise RuleError(f"{here}: a user's statistic cannot be called {user.name!r}, which is one of ours")
+            raise RuleError(
+                f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
+            )
         user = _named_apart(user, own)
         users[user.name] = user
         names.append(user.name)

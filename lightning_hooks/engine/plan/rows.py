@@ -26,7 +26,7 @@ class Requested:
     Args:
         index: in the table: rows first, then groups.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule; none for what only serves another.
+        requests: the statistics that rules ask for, each with its schedule; none if another row only needs it.
         users: the user's own statistics among them, by name.
     """
 
@@ -96,7 +96,7 @@ class Group(Requested):
 
 
 class Rows(Sequence[Row]):
-    """Rows that are made on access: an object for each would take more memory than its moments, and many requests are equal.
+    """Rows that are created on access: an object for each would take more memory than its moments, and many requests are equal.
 
     Args:
         rows: each at its index.

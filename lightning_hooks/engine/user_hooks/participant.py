@@ -52,13 +52,12 @@ class BoundHook:
         self.runners = [HookRunner(self.rule, self.where, name) for name in names]
 
 
-def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks") -> list[BoundHook]:
+def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
     """Hook rules with their targets in a model.
 
     Args:
         model: the root.
         rules: hook rules, in order.
-        where: the option that holds the rules, for messages.
 
     Raises:
         RuleError: a rule that matches nothing.
@@ -66,7 +65,7 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "hooks")
     modules, parameters = named_modules(model), named_parameters(model)
     bound = []
     for position, rule in enumerate(rules):
-        here = f"{where}[{position}]"
+        here = f"hooks[{position}]"
         targets: list[Target[Any]] = []
         if rule.modules is not None:
             at = f"{here}.modules"
@@ -147,7 +146,7 @@ class UserHooksParticipant(Participant):
         return (target for hook in self.hooks for target in hook.targets)
 
     def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """The hooks that run in the order of all participants: those that share a registration with others of ours."""
+        """The hooks that run in the order of all participants: those that share a registration with others of this package."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
@@ -162,7 +161,7 @@ class UserHooksParticipant(Participant):
                     yield target.value, _OnGradient(runner)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
-        """The hooks that have a registration of their own."""
+        """The hooks with a separate registration."""
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
             kind, prepend = hook.rule.kind, hook.rule.prepend
@@ -188,7 +187,7 @@ class UserHooksParticipant(Participant):
 
 
 def _before_others(rule: Hook) -> bool:
-    """Whether it runs before hooks that are not ours: then it has a registration of its own."""
+    """Whether it runs before hooks of other code: then it has a separate registration."""
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 

@@ -44,7 +44,7 @@ class HookRunner:
             like: what the result replaces; None if it replaces nothing.
 
         Raises:
-            HookError: the result is no replacement, an argument was changed in place, or the hook raised StopIteration.
+            HookError: the result cannot replace it, an argument was changed in place, or the hook raised StopIteration.
         """
         if not self.starts():
             return None
@@ -54,7 +54,7 @@ class HookRunner:
             if version_of(tensor) != version:
                 raise HookError(
                     f"{self._here} changed a tensor of shape {tuple(tensor.shape)} in place. Others may share its memory and "
-                    "would silently see the change; return a new tensor instead, or set checked=False where it is meant"
+                    "would silently see the change; return a new tensor instead, or set checked=False if this is intended"
                 )
         if result is None:
             return None
@@ -63,8 +63,8 @@ class HookRunner:
         if self.rule.checked and like is not None:
             if any(map(is_transformed, tensors_in(args))):
                 raise HookError(
-                    f"{self._here} returned something in the place of a {TRANSFORMED}. Leave {self.name} out of the rule, "
-                    "or set checked=False where that is meant"
+                    f"{self._here} returned something instead of a {TRANSFORMED}. Exclude {self.name} from the rule, "
+                    "or set checked=False if this is intended"
                 )
             self._check(result, like)
         return result
@@ -99,7 +99,7 @@ class HookRunner:
                 raise HookError(f"{self._here} must return the arguments and the keyword arguments, (args, kwargs)")
         new, old = _parts(result), _parts(like)
         if len(new) != len(old):
-            raise HookError(f"{self._here} returned {len(new)} tensors in the place of {len(old)}{self._unchecked_hint()}")
+            raise HookError(f"{self._here} returned {len(new)} tensors instead of {len(old)}{self._unchecked_hint()}")
         for i, (one, other) in enumerate(zip(new, old, strict=True)):
             if one is None or other is None:
                 continue  # an absent gradient
@@ -109,11 +109,11 @@ class HookRunner:
                     of = f"tensor {i}" if len(new) > 1 else "a tensor"
                     shown = (tuple(got), tuple(wanted)) if what == "shape" else (got, wanted)
                     raise HookError(
-                        f"{self._here} returned {of} of {what} {shown[0]} in the place of {shown[1]}{self._unchecked_hint()}"
+                        f"{self._here} returned {of} of {what} {shown[0]} instead of {shown[1]}{self._unchecked_hint()}"
                     )
 
     def _unchecked_hint(self) -> str:
-        return "; set checked=False where that is meant" if self.rule.kind in ("forward_pre", "forward") else ""
+        return "; set checked=False if this is intended" if self.rule.kind in ("forward_pre", "forward") else ""
 
     @property
     def _here(self) -> str:

@@ -27,7 +27,7 @@ _PIECE: Final = 1 << 15  # elements
 
 
 class FallbackWriter:
-    """The base of whoever takes tensors that are not written directly into a table.
+    """The base of fallbacks, which take tensors that are not written directly into a table.
 
     A writer reads `direct` at every call and calls this object, with the row and the tensor, where direct writes are off, the
     kernel does not measure the tensor, or writing raised. Direct writes are counted: `calls` and `nanoseconds`.

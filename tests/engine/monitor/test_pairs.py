@@ -121,7 +121,7 @@ def test_of_a_group_it_is_that_of_its_parameters_as_one_vector() -> None:
     assert values["grad_micro_cosine/all"] == pytest.approx(((total - small) / (2 * small)).item(), rel=1e-6)
 
 
-def test_a_sum_that_begins_anew_forgets_the_parts_before() -> None:
+def test_a_sum_that_starts_again_forgets_the_parts_before() -> None:
     model = Linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with instrument(model, watch=[Watch(params="w", tensors="grad", stats="micro_cosine")], optimizer=optimizer) as watched:

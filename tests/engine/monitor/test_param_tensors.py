@@ -48,7 +48,7 @@ def test_an_unknown_key_names_those_there_are() -> None:
         step(torch.optim.AdamW, ["state.exp_avg_sqr"])
     assert str(caught.value) == (
         "watch[0].tensors: 'state.exp_avg_sqr': AdamW has no 'exp_avg_sqr' (did you mean 'exp_avg_sq' or 'exp_avg' or 'step'?)"
-        "; it has step, exp_avg, exp_avg_sq. Set strict=False if that is meant"
+        "; it has step, exp_avg, exp_avg_sq. Set strict=False if this is intended"
     )
 
 

@@ -124,7 +124,7 @@ def test_grouped_and_single_rows_of_the_same_tensors_stand_side_by_side() -> Non
             [{"params": "*", "group_by": 0}],
             "watch[0].group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got 0",
         ),
-        ([{"params": "*", "group_by": []}], "watch[0].group_by is empty; give at least one pattern or leave it out"),
+        ([{"params": "*", "group_by": []}], "watch[0].group_by is empty; give at least one pattern or omit it"),
         (
             [{"params": "*", "tensors": "grad"}, {"params": "*", "tensors": "grad", "stats": "norm", "group_by": 9}],
             "watch[1].group_by: 'grad_norm/body.0.0.weight' would be written twice: it is a row too; give the group another "

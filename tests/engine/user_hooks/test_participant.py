@@ -644,7 +644,7 @@ def test_a_copy_of_a_hooked_model_is_not_hooked(copier: Callable[[nn.Module], nn
         assert seen
 
 
-def test_a_compiled_module_is_refused_with_the_way_out() -> None:
+def test_a_compiled_module_is_refused_with_an_alternative() -> None:
     model = nn.Sequential(torch.compile(Chain()), nn.Linear(1, 1))
     with pytest.raises(UnsupportedError, match=r"hooks\[0\].modules"):
         instrument(model, hooks=[Hook(print, kind="forward", modules="0.first")])

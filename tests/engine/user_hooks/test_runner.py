@@ -68,7 +68,7 @@ GIVEN: dict[str, tuple[dict[str, str], Callable[[Callable[[Tensor], Any]], Calla
 }
 
 
-def place_of(kind: str) -> str:
+def target_of(kind: str) -> str:
     where = GIVEN[kind][0]
     return where.get("modules") or where["params"]
 
@@ -77,19 +77,19 @@ def place_of(kind: str) -> str:
 @pytest.mark.parametrize(
     ("make", "wrong"),
     [
-        (lambda tensor: tensor.new_zeros(5, 7), r"of shape \(5, 7\) in the place of \(\d,( \d)?\)"),
-        (lambda tensor: tensor.double(), "of dtype torch.float64 in the place of torch.float32"),
-        (lambda tensor: tensor.to("meta"), "of device meta in the place of cpu"),
-        (lambda tensor: tensor.to_sparse(), "of layout torch.sparse_coo in the place of torch.strided"),
+        (lambda tensor: tensor.new_zeros(5, 7), r"of shape \(5, 7\) instead of \(\d,( \d)?\)"),
+        (lambda tensor: tensor.double(), "of dtype torch.float64 instead of torch.float32"),
+        (lambda tensor: tensor.to("meta"), "of device meta instead of cpu"),
+        (lambda tensor: tensor.to_sparse(), "of layout torch.sparse_coo instead of torch.strided"),
     ],
     ids=["shape", "dtype", "device", "layout"],
 )
 def test_a_result_that_cannot_take_the_place_is_refused(kind: str, make: Callable[[Tensor], Tensor], wrong: str) -> None:
     where, wrap = GIVEN[kind]
     text = message(wrap(make), kind, **where)
-    way_out = "; set checked=False where that is meant" if kind in ("forward_pre", "forward") else ""
+    hint = "; set checked=False if this is intended" if kind in ("forward_pre", "forward") else ""
     which = "tensor 0" if kind == "node" else "a tensor"  # the node of a linear layer has three inputs
-    assert re.fullmatch(rf"hooks\[1\] \(call, {kind}\) at {place_of(kind)} returned {which} {wrong}{way_out}", text), text
+    assert re.fullmatch(rf"hooks\[1\] \(call, {kind}\) at {target_of(kind)} returned {which} {wrong}{hint}", text), text
 
 
 @pytest.mark.parametrize("kind", GIVEN)
@@ -99,7 +99,7 @@ def test_a_result_of_another_number_of_tensors_is_refused(kind: str, make: Calla
     before = 3 if kind == "node" else 1
     text = message(wrap(make), kind, **where)
     assert text.startswith(
-        f"hooks[1] (call, {kind}) at {place_of(kind)} returned {number + before - 1} tensors in the place of {before}"
+        f"hooks[1] (call, {kind}) at {target_of(kind)} returned {number + before - 1} tensors instead of {before}"
     )
 
 
@@ -113,8 +113,8 @@ def test_a_change_in_place_is_refused(kind: str) -> None:
 
     shape = r"\(3, 2\)|\(2, 2\)|\(2,\)"
     assert re.fullmatch(
-        rf"hooks\[1\] \(call, {kind}\) at {place_of(kind)} changed a tensor of shape ({shape}) in place. Others may share its "
-        "memory and would silently see the change; return a new tensor instead, or set checked=False where it is meant",
+        rf"hooks\[1\] \(call, {kind}\) at {target_of(kind)} changed a tensor of shape ({shape}) in place. Others may share its "
+        "memory and would silently see the change; return a new tensor instead, or set checked=False if this is intended",
         message(wrap(change), kind, **where),
     )
 
