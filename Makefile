@@ -2,7 +2,7 @@
 #
 #   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
-#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=xeon for a second machine
+#   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -41,8 +41,8 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
-# Remade when the versions, the metadata (entry points, dependencies) or the compiled parts change.
-$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/*/src/* lightning_hooks/*/*/src/*)
+# Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
+$(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
 		"lightning_hooks needs Python 3.11, found %d.%d: run make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
