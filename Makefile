@@ -33,7 +33,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS)
 	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 

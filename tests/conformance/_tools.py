@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
@@ -437,6 +439,25 @@ def randn(*shape: int, seed: int = 7) -> Tensor:
 
 
 # -- several processes -----------------------------------------------------------------------------------------------------
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Any:
+    """What `make` returns, which JSON can hold: one worker of pytest-xdist makes it, and the others read it.
+
+    Args:
+        factory: of pytest.
+        name: of a new folder, which `make` is given.
+        make: takes long, processes of its own for example.
+    """
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    made = folder / "made.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            made.write_text(json.dumps(make(folder)))
+    return json.loads(made.read_text())
 
 
 def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, timeout: float = 120.0) -> list[dict[str, Any]]:

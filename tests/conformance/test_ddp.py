@@ -16,7 +16,7 @@ import torch
 
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, assert_sums, weights_of
-from tests.conformance._tools import Book, Seen, Witness, compare, loader, run_ranks
+from tests.conformance._tools import Book, Seen, Witness, compare, loader, once, run_ranks
 from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
@@ -28,7 +28,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What the two processes returned, by case."""
-    results = run_ranks("tests.conformance.ddp_cases", CASES, tmp_path_factory.mktemp("ddp"))
+    results = once(tmp_path_factory, "ddp", lambda folder: run_ranks("tests.conformance.ddp_cases", CASES, folder))
     for case in CASES:
         for rank, result in enumerate(results):
             assert "error" not in result[case], f"{case}, rank {rank}: {result[case]['error']}"

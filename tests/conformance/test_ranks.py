@@ -1,6 +1,6 @@
 """Ranks never wait for one another: what goes wrong on one alone takes effect on all, at the same later step.
 
-Each case runs in two processes with gloo, under a time limit; a rank that waits for ever fails it.
+Two processes with gloo train once for each run, under a time limit; a rank that waits for ever fails all tests.
 """
 
 from __future__ import annotations
@@ -16,10 +16,18 @@ from typing import Any
 
 import pytest
 
+from tests.conformance._tools import once
+
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT = 180.0
+LIMIT = 240.0
+RUNS = [
+    *("a statistic|0", "a statistic|1", "a statistic, at some steps|1", "the writing|1", "a validation|1"),
+    *("the clock|0", "the clock|1", "a metric of a module that one rank calls|1"),
+    *("a statistic|1|late", "the writing|1|late", "the clock|0|late", "the clock|1|late", "a validation|1|late"),
+]
+"""The case, the rank that fails or is slow, and whether copies of tables come late."""
 
 
 def free_port() -> int:
@@ -28,11 +36,16 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def run(folder: Path, case: str, fails_on: int = 1, **more: str) -> list[dict[str, Any]]:
-    """What each of two ranks saw."""
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What each of two ranks saw, by run."""
+    return once(tmp_path_factory, "ranks", start)
+
+
+def start(folder: Path) -> dict[str, list[dict[str, Any]]]:
     ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "FAILS_ON": str(fails_on), "OMP_NUM_THREADS": "1", **more}
-    command = [sys.executable, "-m", "tests.conformance._ranks", case, str(folder)]
+    common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.conformance._ranks", str(folder), *RUNS]
     started = []
     for rank in range(2):
         log = (folder / f"rank{rank}.log").open("w")
@@ -51,7 +64,8 @@ def run(folder: Path, case: str, fails_on: int = 1, **more: str) -> list[dict[st
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     assert codes == [0, 0], logs(folder)
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    each = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return {run: [seen[run] for seen in each] for run in RUNS}
 
 
 def logs(folder: Path) -> str:
@@ -63,91 +77,91 @@ def same_weights(ranks: list[dict[str, Any]]) -> bool:
 
 
 @pytest.mark.parametrize("fails_on", [0, 1])
-def test_a_monitor_that_fails_on_one_rank_stops_on_both_at_the_same_step(tmp_path: Path, fails_on: int) -> None:
-    ranks = run(tmp_path, "a statistic", fails_on)
-    assert [rank["hooked"] for rank in ranks] == [[True] * 3 + [False] * 5] * 2
-    assert ranks[0]["steps"] == [0, 1] and ranks[1]["steps"] == []
-    (own,), (others,) = ranks[fails_on]["warnings"], ranks[1 - fails_on]["warnings"]
+def test_a_monitor_that_fails_on_one_rank_stops_on_both_at_the_same_step(ranks: Any, fails_on: int) -> None:
+    found = ranks[f"a statistic|{fails_on}"]
+    assert [rank["hooked"] for rank in found] == [[True] * 3 + [False] * 5] * 2
+    assert found[0]["steps"] == [0, 1] and found[1]["steps"] == []
+    (own,), (others,) = found[fails_on]["warnings"], found[1 - fails_on]["warnings"]
     assert "ValueError: on this rank only" in own
     assert "on another rank" in others
-    assert same_weights(ranks)
+    assert same_weights(found)
 
 
-def test_where_some_steps_are_watched_it_stops_at_the_end_of_the_next_of_these(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "a statistic, at some steps")
-    assert [rank["hooked"] for rank in ranks] == [[False, True, False, True, False, True, False, False]] * 2
-    assert ranks[0]["steps"] == [1, 3]
-    assert same_weights(ranks)
+def test_where_some_steps_are_watched_it_stops_at_the_end_of_the_next_of_these(ranks: Any) -> None:
+    found = ranks["a statistic, at some steps|1"]
+    assert [rank["hooked"] for rank in found] == [[False, True, False, True, False, True, False, False]] * 2
+    assert found[0]["steps"] == [1, 3]
+    assert same_weights(found)
 
 
-def test_what_fails_after_the_collective_takes_effect_one_watched_step_later(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "the writing")
-    assert [rank["hooked"] for rank in ranks] == [[True] * 4 + [False] * 4] * 2
-    assert ranks[0]["steps"] == [0, 1]
-    assert ["No space left" in rank["warnings"][0] for rank in ranks] == [True, False]
-    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
-    assert same_weights(ranks)
+def test_what_fails_after_the_collective_takes_effect_one_watched_step_later(ranks: Any) -> None:
+    found = ranks["the writing|1"]
+    assert [rank["hooked"] for rank in found] == [[True] * 4 + [False] * 4] * 2
+    assert found[0]["steps"] == [0, 1]
+    assert ["No space left" in rank["warnings"][0] for rank in found] == [True, False]
+    assert [len(rank["warnings"]) for rank in found] == [1, 1]
+    assert same_weights(found)
 
 
-def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "a validation")
-    assert [rank["hooked"] for rank in ranks] == [[True] * 8] * 2
-    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
-    assert [step for step in ranks[0]["steps"] if step < 8] == list(range(8))
-    assert same_weights(ranks)
+def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(ranks: Any) -> None:
+    found = ranks["a validation|1"]
+    assert [rank["hooked"] for rank in found] == [[True] * 8] * 2
+    assert [len(rank["warnings"]) for rank in found] == [1, 1]
+    assert [step for step in found[0]["steps"] if step < 8] == list(range(8))
+    assert same_weights(found)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_step(tmp_path: Path, slow: int) -> None:
-    ranks = run(tmp_path, "the clock", slow)
+def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_step(ranks: Any, slow: int) -> None:
+    found = ranks[f"the clock|{slow}"]
     watched = [*range(10), 11, 15, 19, 23]
-    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in ranks] == [watched] * 2
-    assert ranks[0]["steps"] == watched and ranks[1]["steps"] == []
-    assert [rank["collectives"] for rank in ranks] == [len(watched)] * 2
-    assert [len(rank["warnings"]) for rank in ranks] == [1, 1]
-    assert "from 1 to 4" in ranks[0]["warnings"][0]
-    assert same_weights(ranks)
+    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
+    assert found[0]["steps"] == watched and found[1]["steps"] == []
+    assert [rank["collectives"] for rank in found] == [len(watched)] * 2
+    assert [len(rank["warnings"]) for rank in found] == [1, 1]
+    assert "from 1 to 4" in found[0]["warnings"][0]
+    assert same_weights(found)
 
 
-def test_a_metric_of_a_module_that_one_rank_alone_calls(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "a metric of a module that one rank calls")
-    (mean, metric) = (ranks[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))
+def test_a_metric_of_a_module_that_one_rank_alone_calls(ranks: Any) -> None:
+    found = ranks["a metric of a module that one rank calls|1"]
+    (mean, metric) = (found[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))
     assert metric == pytest.approx(mean, rel=1e-5)
-    assert ranks[1]["latest"] == pytest.approx(ranks[0]["latest"])
+    assert found[1]["latest"] == pytest.approx(found[0]["latest"])
 
 
 # -- where tables are on their way from a device when a step ends ----------------------------------------------------------
 
 
-def test_votes_that_come_late_take_effect_one_step_later_on_both(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "a statistic", LATE="1")
-    assert [rank["hooked"] for rank in ranks] == [[True] * 4 + [False] * 4] * 2
-    assert ranks[0]["steps"] == [0, 1] and ranks[1]["steps"] == []
-    assert "ValueError: on this rank only" in ranks[1]["warnings"][0] and "on another rank" in ranks[0]["warnings"][0]
-    assert same_weights(ranks)
+def test_votes_that_come_late_take_effect_one_step_later_on_both(ranks: Any) -> None:
+    found = ranks["a statistic|1|late"]
+    assert [rank["hooked"] for rank in found] == [[True] * 4 + [False] * 4] * 2
+    assert found[0]["steps"] == [0, 1] and found[1]["steps"] == []
+    assert "ValueError: on this rank only" in found[1]["warnings"][0] and "on another rank" in found[0]["warnings"][0]
+    assert same_weights(found)
 
 
-def test_a_rank_that_cannot_write_a_late_step_keeps_nobody_waiting(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "the writing", LATE="1")
-    assert [rank["hooked"] for rank in ranks] == [[True] * 6 + [False] * 2] * 2
-    assert ranks[0]["steps"] == [0, 1]
-    assert ["No space left" in rank["warnings"][0] for rank in ranks] == [True, False]
-    assert same_weights(ranks)
+def test_a_rank_that_cannot_write_a_late_step_keeps_nobody_waiting(ranks: Any) -> None:
+    found = ranks["the writing|1|late"]
+    assert [rank["hooked"] for rank in found] == [[True] * 6 + [False] * 2] * 2
+    assert found[0]["steps"] == [0, 1]
+    assert ["No space left" in rank["warnings"][0] for rank in found] == [True, False]
+    assert same_weights(found)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_intervals_become_longer_from_the_same_step_where_votes_come_late(tmp_path: Path, slow: int) -> None:
-    ranks = run(tmp_path, "the clock", slow, LATE="1")
+def test_intervals_become_longer_from_the_same_step_where_votes_come_late(ranks: Any, slow: int) -> None:
+    found = ranks[f"the clock|{slow}|late"]
     watched = [*range(11), 11, 15, 19, 23]
-    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in ranks] == [watched] * 2
-    assert ranks[0]["steps"] == watched and ranks[1]["steps"] == []
-    assert [rank["collectives"] for rank in ranks] == [len(watched)] * 2
-    assert "from 1 to 4" in ranks[0]["warnings"][0] and [len(rank["warnings"]) for rank in ranks] == [1, 1]
-    assert same_weights(ranks)
+    assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
+    assert found[0]["steps"] == watched and found[1]["steps"] == []
+    assert [rank["collectives"] for rank in found] == [len(watched)] * 2
+    assert "from 1 to 4" in found[0]["warnings"][0] and [len(rank["warnings"]) for rank in found] == [1, 1]
+    assert same_weights(found)
 
 
-def test_a_validation_between_late_steps_keeps_nobody_waiting(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "a validation", LATE="1")
-    assert [rank["hooked"] for rank in ranks] == [[True] * 8] * 2
-    assert [step for step in ranks[0]["steps"] if step < 8] == list(range(8))
-    assert same_weights(ranks)
+def test_a_validation_between_late_steps_keeps_nobody_waiting(ranks: Any) -> None:
+    found = ranks["a validation|1|late"]
+    assert [rank["hooked"] for rank in found] == [[True] * 8] * 2
+    assert [step for step in found[0]["steps"] if step < 8] == list(range(8))
+    assert same_weights(found)

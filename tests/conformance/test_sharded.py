@@ -15,11 +15,10 @@ import pytest
 
 from tests.conformance._own_hooks import assert_sums
 from tests.conformance._sharded import run
+from tests.conformance._tools import once
 
 ROOT = Path(__file__).parent.parent.parent
 TOLERANCE = 1e-5
-
-pytestmark = pytest.mark.xdist_group("sharded")  # one worker runs all, since they share processes
 
 AS_ALONE = [
     *("watching", "a global norm", "each element", "norms of a tensor", "rows and matrices", "state and chance"),
@@ -70,15 +69,15 @@ def start(folder: Path, cases: Sequence[str]) -> dict[str, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What one process saw, by case: this one."""
-    folder = tmp_path_factory.mktemp("alone")
-    return {case: run(case, folder, ranks=1, rank=0) for case in [*AS_ALONE, "own hooks"]}
+    cases = [*AS_ALONE, "own hooks"]
+    return once(tmp_path_factory, "alone", lambda folder: {case: run(case, folder, ranks=1, rank=0) for case in cases})
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each of two ranks saw, by case; those that are refused last, which others could suffer from."""
     cases = [*AS_ALONE, "own hooks", "gatherings", *REFUSED, "parameters read unasked"]
-    return start(tmp_path_factory.mktemp("sharded"), cases)
+    return once(tmp_path_factory, "sharded", lambda folder: start(folder, cases))
 
 
 def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: bool) -> None:
