@@ -20,10 +20,10 @@ from lightning_hooks.records.row_index import Due
 from lightning_hooks.records.step_view import StepView, squares
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
-from lightning_hooks.stats.moments import COUNT, RowUnions, merge_by_index, rescale
+from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
 from lightning_hooks.stats.ranks import world_size
-from lightning_hooks.stats.statistics import RowStatistics
+from lightning_hooks.stats.schema import NONFINITE
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
@@ -216,15 +216,12 @@ class _Totals:
     """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
 
     def __init__(self, plan: Plan) -> None:
-        self._tensors = [tensor for tensor in _NORMS if tensor in plan.tensors]
-        unions: list[Any] = [
-            np.sort(np.concatenate([rows for first, rows in plan.rows.alike() if first.tensor == tensor]))
-            for tensor in self._tensors
-        ]
-        merges = RowUnions([*unions, np.arange(len(plan.rows))] if len(plan.rows) else [])
-        first, width = len(plan.index), len(plan.index) + len(merges)
-        wanted = [*range(first, first + len(unions)), 2 * width - 1] if len(merges) else []
-        self._statistics = RowStatistics(("norm", "nonfinite"), merges, np.array(wanted, dtype=np.int32))
+        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
+        self._rows = {
+            tensor: np.concatenate([rows for first, rows in plan.rows.alike() if first.tensor == tensor])
+            for tensor in _NORMS
+            if tensor in plan.tensors
+        }
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
         """The numbers of a step; none of a tensor of which nothing was measured.
@@ -233,17 +230,16 @@ class _Totals:
             moments: of rows and groups.
             noise_scale: over all rows; NaN where there is none.
         """
-        derived = self._statistics(moments)
-        *found, nonfinite = derived.taken.tolist() or [0.0]
-        there = (derived.moments[1][:, COUNT] > 0).tolist()  # of the unions, the last of which is everything
-        norms = {tensor: norm for tensor, norm, is_there in zip(self._tensors, found, there, strict=False) if is_there}
+        rows = moments[: self._count]
+        measured, squared = rows[:, COUNT] > 0, squares(rows)
+        norms = {tensor: float(np.sqrt(squared[i].sum())) for tensor, i in self._rows.items() if measured[i].any()}
         out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
         update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if not np.isnan(noise_scale):
             out["hooks/noise_scale"] = noise_scale
-        out["hooks/nonfinite"] = nonfinite if any(there[-1:]) else 0.0
+        out["hooks/nonfinite"] = float(rows[:, NONFINITE].sum())
         return out
 
 
