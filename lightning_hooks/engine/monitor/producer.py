@@ -24,6 +24,7 @@ from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.schema import NONFINITE
+from lightning_hooks.stats.statistics import compute
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
@@ -231,8 +232,10 @@ class _Totals:
             noise_scale: over all rows; NaN where there is none.
         """
         rows = moments[: self._count]
-        measured, squared = rows[:, COUNT] > 0, squares(rows)
-        norms = {tensor: float(np.sqrt(squared[i].sum())) for tensor, i in self._rows.items() if measured[i].any()}
+        measured = rows[:, COUNT] > 0
+        with np.errstate(over="ignore"):
+            squared = np.square(np.where(measured, compute("norm", rows), 0.0))
+            norms = {tensor: float(np.sqrt(squared[i].sum())) for tensor, i in self._rows.items() if measured[i].any()}
         out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
         update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
