@@ -14,7 +14,7 @@ from torch import nn
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Gate, Handles
-from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook
+from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook, choose_tensor_hooks
 from lightning_hooks.hooks.site import HookSite, TensorAction
 
 
@@ -36,6 +36,7 @@ class ModuleHooks:
     """
 
     def __init__(self, sites: Iterable[HookSite], gate: Gate, step_handles: Handles) -> None:
+        choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
         fallback = Fallback(gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
