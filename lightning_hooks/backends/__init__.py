@@ -3,6 +3,6 @@
 `choice` decides for every part; `native` is the compiled kernel.
 """
 
-from lightning_hooks.backends.choice import VARIABLE, Decision, cuda, events, hooks, kernel
+from lightning_hooks.backends.choice import VARIABLE, Decision, cuda, events, hooks, kernel, tensor_hooks
 
-__all__ = ["VARIABLE", "Decision", "cuda", "events", "hooks", "kernel"]
+__all__ = ["VARIABLE", "Decision", "cuda", "events", "hooks", "kernel", "tensor_hooks"]

@@ -52,6 +52,7 @@ def setup_hooks(
     has_gradient: Callable[..., bool],
     /,
 ) -> None: ...
+def place_hooks_in(dictionary: type | None, /) -> None: ...
 
 class Flag:
     open: bool

@@ -1,11 +1,12 @@
 """The choice of an implementation for every part, each decision with its reason. Nothing else decides this.
 
-| part     | choices                        | what it does                                      |
-|----------|--------------------------------|---------------------------------------------------|
-| `kernel` | `native`, `numpy`              | measures tensors in host memory                   |
-| `hooks`  | `native`, `python`             | hooks that only read a tensor                     |
-| `events` | `native`, `numpy`              | bytes and checksums of event files                |
-| `cuda`   | `triton`, `reference`, `none`  | measures tensors on a CUDA device                 |
+| part           | choices                       | what it does                                                       |
+|----------------|-------------------------------|--------------------------------------------------------------------|
+| `kernel`       | `native`, `numpy`             | measures tensors in host memory                                    |
+| `hooks`        | `native`, `python`            | hooks that only read a tensor                                      |
+| `tensor_hooks` | `direct`, `register_hook`     | hooks the gradients of results for them: without a handle, or with |
+| `events`       | `native`, `numpy`             | bytes and checksums of event files                                 |
+| `cuda`         | `triton`, `reference`, `none` | measures tensors on a CUDA device                                  |
 
 The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for all parts in host memory, `triton` for
 CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`). Several are separated by
@@ -27,6 +28,7 @@ VARIABLE: Final = "LIGHTNING_HOOKS_KERNEL"
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "kernel": ("native", "numpy"),
     "hooks": ("native", "python"),
+    "tensor_hooks": ("direct", "register_hook"),
     "events": ("native", "numpy"),
     "cuda": ("triton", "reference"),
 }
@@ -105,6 +107,21 @@ def hooks() -> Decision:
 
 
 @cache
+def tensor_hooks() -> Decision:
+    """How compiled hooks hook the gradients of results. Runs a backward pass, after which a process should not be forked."""
+
+    def load() -> tuple[None, str]:
+        from lightning_hooks.backends.probes import hook_dictionary
+
+        if hooks().module is None:
+            raise ImportError("the hooks are not compiled")
+        hook_dictionary()
+        return None, "a backward pass has called one"
+
+    return _decide("tensor_hooks", load)
+
+
+@cache
 def events() -> Decision:
     """What produces the bytes of event files. Reading a run calls this too, so it must not import torch."""
     return _decide("events", _extension)
@@ -132,7 +149,7 @@ def _extension() -> tuple[ModuleType, str]:
     return _native, "compiled"
 
 
-def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
+def _decide(part: str, load: Callable[[], tuple[ModuleType | None, str]]) -> Decision:
     """The first choice of a part if it loads, else the second one."""
     first, second = CHOICES[part]
     choice = forced().get(part)
@@ -148,10 +165,11 @@ def _decide(part: str, load: Callable[[], tuple[ModuleType, str]]) -> Decision:
     return Decision(first, words, module)
 
 
-_MISSING: Final = {"native": "no compiled extension", "triton": "no Triton"}
+_MISSING: Final = {"native": "no compiled extension", "triton": "no Triton", "direct": "no dictionary of hooks"}
 _HINTS: Final = {
     "native": "It is built when the package is installed where a C++ compiler is found; unset the variable to run without it",
     "triton": "Unset the variable to measure with plain torch there",
+    "direct": "Unset the variable to use Tensor.register_hook there",
 }
 
 

@@ -99,6 +99,9 @@ class HooksGuard(Callback):
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
     on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
+    # Lightning skips what it cannot call. It opens a profiler around every call of a callback, also of an empty method.
+    on_train_batch_start: Any = None
+    on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = on_train_batch_start
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -70,7 +70,8 @@ def _info(arguments: list[str]) -> None:
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
     facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
-    facts |= {"hooks": str(backends.hooks()), "event files": str(backends.events())}
+    facts |= {"hooks": str(backends.hooks()), "tensor hooks": str(backends.tensor_hooks())}
+    facts |= {"event files": str(backends.events())}
     for name, value in facts.items():
         print(f"{name:<16}{value}")
 

@@ -6,7 +6,7 @@ There may be thousands, so what is kept of each is little: the module and the ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import ReferenceType, ref
 
 from torch import nn
@@ -14,10 +14,8 @@ from torch import nn
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Gate, Handles
-from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook
+from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook, choose_tensor_hooks
 from lightning_hooks.hooks.site import HookSite, TensorAction
-
-_Hook: TypeAlias = PreHook | ForwardHook | PlainHook
 
 
 class ModuleHooks:
@@ -38,31 +36,34 @@ class ModuleHooks:
     """
 
     def __init__(self, sites: Iterable[HookSite], gate: Gate, step_handles: Handles) -> None:
+        choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
         fallback = Fallback(gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
-        self._hooks: list[tuple[ReferenceType[nn.Module], _Hook]] = []
+        self._plain: list[tuple[ReferenceType[nn.Module], PlainHook]] = []
+        self._eager: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
         for site in sites:
             known = ref(site.module)
             if site.is_plain:
-                self._hooks.append((known, _plain(site, gate, fallback)))
+                self._plain.append((known, _plain(site, gate, fallback)))
                 continue
             hooks = EagerHooks(site, gate, step_handles, gradients)
             if site.before or site.input_grad:
-                self._hooks.append((known, hooks.pre_hook))
+                self._eager.append((known, hooks.pre_hook))
             if site.after or site.output_grad or site.input_grad or site.node:
-                self._hooks.append((known, hooks.forward_hook))
+                self._eager.append((known, hooks.forward_hook))
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
-        for known, hook in self._hooks:
+        for known, plain in self._plain:
             module = known()
-            if module is None:
-                continue
-            if isinstance(hook, PreHook):
-                handles.keep(module.register_forward_pre_hook(hook, with_kwargs=True))
-            else:
-                handles.keep(module.register_forward_hook(hook, with_kwargs=isinstance(hook, ForwardHook)))
+            if module is not None:
+                handles.keep(module.register_forward_hook(plain))
+        for known, hook in self._eager:
+            module = known()
+            if module is not None:
+                register = module.register_forward_pre_hook if isinstance(hook, PreHook) else module.register_forward_hook
+                handles.keep(register(hook, with_kwargs=True))  # type: ignore[arg-type]
 
 
 def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:

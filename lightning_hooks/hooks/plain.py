@@ -6,7 +6,9 @@ compiled classes are used where they were built; they do the same in the same or
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -100,6 +102,14 @@ class Fallback:
 
 
 _compiled = backends.hooks().module
+
+
+@cache
+def choose_tensor_hooks() -> None:
+    """Choose how compiled hooks hook gradients. Not at import: a process should not be forked after a backward pass."""
+    if _compiled is not None and backends.tensor_hooks().serves == "direct":
+        _compiled.place_hooks_in(OrderedDict)
+
 
 if TYPE_CHECKING or _compiled is None:
     LookHook = PythonLookHook

@@ -189,10 +189,10 @@ class Layout:
         ends = np.cumsum([len(column.rows) for column in every], dtype=np.intp).tolist()
         self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every, ends, strict=True))
         self._end = ends[-1] if ends else 0
-        wanted = np.empty(self._end + len(self._merged), dtype=np.int32)
+        wanted = np.empty(self._end + len(self._merged), dtype=np.intp)
         for column, head in zip(every, self.heads, strict=True):
             stat = len(stats) if column.stat == "count" else position.get(column.stat, len(stats))
-            np.add(column.rows, stat * self._width, out=wanted[head.span], casting="same_kind")
+            wanted[head.span] = column.rows + stat * self._width
         wanted[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
         self._statistics = RowStatistics(stats, merges, wanted)
         self._all_there = np.broadcast_to(np.True_, len(wanted))

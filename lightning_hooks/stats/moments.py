@@ -8,7 +8,6 @@ over calls, micro-batches, ranks and epochs is one associative operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -62,7 +61,8 @@ def by_chan(rows: Any, total: Reduce, lowest: Reduce, highest: Reduce, spread: R
     """
     count, mean = rows[..., COUNT], rows[..., MEAN]
     out = total(rows)
-    out[..., MEAN] = total(count / spread(out[..., COUNT].clip(1)) * mean)
+    sizes = out[..., COUNT]
+    out[..., MEAN] = total(count / spread(sizes + (sizes == 0)) * mean)
     between = count * (mean - spread(out[..., MEAN])) ** 2
     between[count == 0] = 0.0  # not inf or NaN, whatever the mean is
     out[..., M2] += total(between)
@@ -163,13 +163,9 @@ class RowUnions:
 
     def __init__(self, members: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> None:
         sizes = np.array([len(rows) for rows in members], dtype=np.intp)
-        self.rows = np.concatenate([np.asarray(rows, dtype=np.int32) for rows in members] or [np.zeros(0, dtype=np.int32)])
-        self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.int64)
-        self._sizes = sizes
-
-    @cached_property
-    def _union_of_row(self) -> NDArray[np.intp]:
-        return np.repeat(np.arange(len(self)), self._sizes)
+        self.rows = np.concatenate([np.asarray(rows, dtype=np.intp) for rows in members] or [np.zeros(0, dtype=np.intp)])
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.intp)
+        self._union_of_row = np.repeat(np.arange(len(members)), sizes)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -180,7 +176,7 @@ class RowUnions:
             return np.empty((0, MOMENTS))
         with np.errstate(invalid="ignore", over="ignore"):
             merged: NDArray[np.float64] = by_chan(
-                moments[self.rows],
+                moments.take(self.rows, axis=0),
                 lambda x: np.add.reduceat(x, self.starts, axis=0),
                 lambda x: np.minimum.reduceat(x, self.starts),
                 lambda x: np.maximum.reduceat(x, self.starts),

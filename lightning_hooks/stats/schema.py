@@ -70,6 +70,8 @@ def _abs_max(m: Array) -> Array:
 
 def _norm(m: Array) -> Array:
     value = np.sqrt(m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN]))
+    if np.isfinite(np.add.reduce(value)):
+        return value
     # With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
     return np.where(np.isinf(_abs_max(m)), np.inf, value)
 

@@ -20,6 +20,7 @@ FACTOR: Final = -2
 STOP: Final = -1
 REQUESTS: Final = 2
 """The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
+_NEUTRAL: Final = tuple((column, moment.neutral) for column, moment in enumerate(schema.MOMENTS) if moment.neutral != 0.0)
 
 
 class Sections:
@@ -55,9 +56,8 @@ class Sections:
     def clear(self, state: Tensor | NDArray[np.float64]) -> None:
         """Reset a state: neutral moments, and zeros elsewhere."""
         state[:] = 0.0
-        for column, moment in enumerate(schema.MOMENTS):
-            if moment.neutral != 0.0:
-                state[column : self._ends[0] : MOMENTS] = moment.neutral
+        for column, value in _NEUTRAL:
+            state[column : self._ends[0] : MOMENTS] = value
 
     def histogram(self, index: int) -> int:
         """The first element of a histogram."""

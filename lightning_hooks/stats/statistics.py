@@ -41,22 +41,25 @@ def compute(stat: str, moments: Array) -> Array:
         return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
 
 
-def compute_all(stats: Sequence[str], moments: Array) -> Array:
-    """Several statistics of many rows.
+def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
+    """Several statistics of many rows, and the number of their elements.
 
     Args:
         stats: keys of `STATISTICS`.
         moments: float64 [rows, 9].
 
     Returns:
-        float64 [len(stats), rows]; NaN where a row holds no elements.
+        float64 [len(stats) + 1, rows], NaN where a row holds no elements, except for the number; and whether all have some.
     """
-    out = np.empty((len(stats), len(moments)))
+    out = np.empty((len(stats) + 1, len(moments)))
+    counts = out[-1] = moments[:, COUNT]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        for into, stat in zip(out, stats, strict=True):
-            into[:] = STATISTICS[stat](moments)
-    out[:, moments[:, COUNT] <= 0] = np.nan
-    return out
+        for i, stat in enumerate(stats):
+            out[i] = STATISTICS[stat](moments)
+    complete = bool(counts.all())
+    if not complete:
+        out[:-1, counts <= 0] = np.nan
+    return out, complete
 
 
 def ratio_of_norms(update: Array, param: Array) -> Array:
@@ -100,23 +103,24 @@ class Derived(NamedTuple):
     """What follows from the moments of a step.
 
     Args:
-        moments: of rows and of unions, float64 [rows, 9] and [unions, 9].
+        moments: of rows and of unions, float64 [rows + unions, 9].
         taken: the requested values, float64, a vector; NaN where a row has no elements.
         complete: whether every row and union has elements.
     """
 
-    moments: tuple[Array, Array]
+    moments: Array
     taken: Array
     complete: bool
 
     @property
     def measured(self) -> NDArray[np.bool_]:
         """Which rows and unions have elements."""
-        return np.concatenate([part[:, COUNT] for part in self.moments]) > 0
+        measured: NDArray[np.bool_] = self.moments[:, COUNT] > 0
+        return measured
 
     def norms(self) -> Array:
         """The norms of all rows and unions."""
-        return compute("norm", np.concatenate(self.moments))
+        return compute("norm", self.moments)
 
 
 class RowStatistics:
@@ -125,11 +129,10 @@ class RowStatistics:
     Args:
         stats: keys of `STATISTICS`.
         unions: the unions.
-        wanted: flat indices of the values to take, in an array [statistics + 1, rows + unions] that holds every statistic
-            and, last, the number of elements.
+        wanted: flat indices of the values to take, in what `compute_all` gives for rows and unions.
     """
 
-    def __init__(self, stats: Sequence[str], unions: RowUnions, wanted: NDArray[np.int32]) -> None:
+    def __init__(self, stats: Sequence[str], unions: RowUnions, wanted: NDArray[np.intp]) -> None:
         self._stats = tuple(stats)
         self._unions = unions
         self.wanted = wanted
@@ -140,7 +143,8 @@ class RowStatistics:
         Args:
             moments: float64 [rows, 9].
         """
-        unions = self._unions(moments)
-        united = np.concatenate([moments, unions])
-        every = np.concatenate([compute_all(self._stats, united), united[None, :, COUNT]])
-        return Derived((moments, unions), every.ravel().take(self.wanted), bool(every[-1].all()))
+        united = moments
+        if len(self._unions):
+            united = np.concatenate([moments, self._unions(moments)])
+        every, complete = compute_all(self._stats, united)
+        return Derived(united, every.take(self.wanted), complete)

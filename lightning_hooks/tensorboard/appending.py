@@ -46,7 +46,7 @@ def _through_its_file(events: Any, file: GFile, framed: Callable[[bytes], bytes]
     def append(event: bytes) -> None:
         record = framed(event)
         events.flush()  # what was logged before comes before; raises what the logger's own thread has met
-        before = os.path.getsize(file.filename) if os.path.exists(file.filename) else 0
+        before = _size(file.filename)
         try:
             file.write(record)
         except OSError:
@@ -58,5 +58,12 @@ def _through_its_file(events: Any, file: GFile, framed: Callable[[bytes], bytes]
 
 def _remove_part(path: bytes, before: int, length: int) -> None:
     """Remove a part of a record that a full disk has left at the end of a file: readers stop there."""
-    if os.path.exists(path) and before < os.path.getsize(path) < before + length:
+    if before < _size(path) < before + length:
         os.truncate(path, before)
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_hooks import RuleError, UnsupportedError, backends
-from lightning_hooks.backends import choice
+from lightning_hooks.backends import choice, probes
 
 HIDDEN = """
 import sys
@@ -129,6 +129,33 @@ def test_triton_that_does_not_work_is_an_error_where_it_is_forced(monkeypatch):
         backends.cuda(fails)
     monkeypatch.setenv(backends.VARIABLE, "cuda=reference")
     assert str(backends.cuda(fails)) == "reference (LIGHTNING_HOOKS_KERNEL=cuda=reference)"
+
+
+@pytest.fixture
+def tensor_hooks(monkeypatch):
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    choice.hooks.cache_clear()
+    yield choice.tensor_hooks.__wrapped__
+    choice.hooks.cache_clear()
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+def test_tensor_hooks_are_direct_where_a_backward_pass_calls_them(tensor_hooks, monkeypatch):
+    assert str(tensor_hooks()) == "direct (a backward pass has called one)"
+    monkeypatch.setenv(backends.VARIABLE, "tensor_hooks=register_hook")
+    assert str(tensor_hooks()) == "register_hook (LIGHTNING_HOOKS_KERNEL=tensor_hooks=register_hook)"
+
+
+@pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
+def test_tensor_hooks_are_registered_where_the_backward_pass_does_not_call_them(tensor_hooks, monkeypatch):
+    def fails():
+        raise RuntimeError("a backward pass called 0 of 2 hooks")
+
+    monkeypatch.setattr(probes, "hook_dictionary", fails)
+    assert str(tensor_hooks()) == "register_hook (no dictionary of hooks: a backward pass called 0 of 2 hooks)"
+    monkeypatch.setenv(backends.VARIABLE, "tensor_hooks=direct")
+    with pytest.raises(UnsupportedError, match="there is no dictionary of hooks: a backward pass called 0 of 2 hooks. Unset"):
+        tensor_hooks()
 
 
 @pytest.mark.parametrize("value", ["kernel", "kernel=fast", "gpu=triton", "native,fast"])

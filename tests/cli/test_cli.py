@@ -371,13 +371,14 @@ def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
 def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     facts = {line[:16].strip(): line[16:] for line in capsys.readouterr().out.splitlines()}
-    libraries = ["torch", "lightning", "tensorboard", "triton"]
-    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel", "hooks", "event files"]
+    libraries, parts = ["torch", "lightning", "tensorboard", "triton"], ["hooks", "tensor hooks", "event files"]
+    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel", *parts]
     assert facts["torch"] == importlib.metadata.version("torch")
     assert facts["CPU kernel"] == kernels.in_use()
     assert facts["CPU kernel"].split()[0] in ("native", "numpy")
     assert facts["CUDA kernel"] == kernels.in_use_on_cuda()
     assert facts["hooks"] == str(backends.hooks())
+    assert facts["tensor hooks"] == str(backends.tensor_hooks())
     assert facts["event files"] == str(backends.events())
     assert main(["info", "--all"]) == 2
     assert "info takes no arguments, got '--all'" in capsys.readouterr().err

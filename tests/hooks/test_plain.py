@@ -9,22 +9,37 @@ import subprocess
 import sys
 import warnings
 import weakref
+from collections import OrderedDict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from lightning_hooks import Watch, backends, instrument
 from lightning_hooks.hooks import Gate, plain
 
 python = SimpleNamespace(LookHook=plain.PythonLookHook, PlainHook=plain.PythonPlainHook)
 BUILT = plain.PlainHook is not plain.PythonPlainHook
-KINDS = [python, pytest.param(plain, marks=pytest.mark.skipif(not BUILT, reason="there are no compiled ones"))]
+built = pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
 
 
-@pytest.fixture(params=KINDS, ids=["python", "compiled"])
+@pytest.fixture
+def tensor_hooks():
+    """Chooses how compiled hooks hook tensors."""
+    plain.choose_tensor_hooks()  # only the first call has an effect
+    yield backends.hooks().module.place_hooks_in
+    plain.choose_tensor_hooks.cache_clear()
+    plain.choose_tensor_hooks()
+
+
+@pytest.fixture(params=["python", *(pytest.param(name, marks=built) for name in ("compiled", "compiled, direct"))])
 def kind(request):
-    return request.param
+    if request.param == "python":
+        return python
+    request.getfixturevalue("tensor_hooks")(OrderedDict if request.param.endswith("direct") else None)
+    return plain
 
 
 class Seen:
@@ -49,6 +64,45 @@ def test_results_and_their_gradients_are_seen(kind):
     (out * 2).sum().backward()
     assert [id(t) for t in seen.outputs] == [id(out)] and seen.called == {id(layer)} and not seen.others
     assert [grad.unique().tolist() for grad in seen.grads] == [[2.0]]
+
+
+def test_hooks_that_are_registered_later_come_after_and_can_be_removed(kind):
+    layer, order = nn.Linear(2, 3), []
+    seen = Seen(kind, layer)
+    out = layer(torch.ones(1, 2))
+    out.register_hook(lambda grad: order.append(len(seen.grads)) or 2 * grad)
+    gone = out.register_hook(lambda grad: order.append("removed"))
+    gone.remove()
+    out.sum().backward()
+    assert order == [1] and seen.grads[0].tolist() == [[1.0] * 3] and layer.bias.grad.tolist() == [2.0] * 3
+
+
+def test_two_modules_that_return_one_tensor_both_see_its_gradient(kind):
+    inner = nn.Linear(2, 3)
+    outer = nn.Sequential(inner)
+    first, second = Seen(kind, inner), Seen(kind, outer)
+    outer(torch.ones(1, 2)).sum().backward()
+    assert len(first.grads) == len(second.grads) == 1
+
+
+@built
+def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
+    def step():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with instrument(model, watch=[Watch(modules="*", tensors=["output", "output_grad"])], optimizer=optimizer) as watched:
+            for _ in range(2):  # the first step is measured in Python
+                model(torch.randn(3, 4)).square().sum().backward()
+                optimizer.step()
+            return watched.record.moments
+
+    found = []
+    for dictionary in (None, OrderedDict):
+        tensor_hooks(dictionary)
+        found.append(step())
+    assert (found[0][:, 0] > 0).all()
+    np.testing.assert_array_equal(*found)
 
 
 def test_only_what_was_asked_for_is_seen(kind):

@@ -20,8 +20,9 @@ PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
 PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that returns its argument
 PyObject* minus_one = nullptr;
-PyObject *flag_type = nullptr;
-PyObject *dtype_name, *grad_fn, *register_hook;
+PyObject* dictionary_type = nullptr;  // of a tensor's hooks; null where they are registered by `register_hook`
+PyObject* flag_type = nullptr;
+PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary;
 
 // The base of gates: every hook reads whether it is open.
 struct Flag {
@@ -76,7 +77,24 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   Py_RETURN_NONE;
 }
 
-bool hook_gradient(PyObject* output, PyObject* hook) {
+// What `Tensor.register_hook` does for the first hook of a tensor, without the handle, which nobody keeps.
+bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
+  PyObject* const hooks = PyObject_CallNoArgs(dictionary_type);
+  const bool set = hooks && PyObject_SetItem(hooks, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, hooks) == 0;
+  Py_XDECREF(hooks);
+  PyObject* const result = set ? PyObject_CallMethodObjArgs(node, register_dictionary, output, nullptr) : nullptr;
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+// False with a Python error set.
+bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
+  if (dictionary_type) {
+    PyObject* const hooks = PyObject_GetAttr(output, hooks_name);
+    Py_XDECREF(hooks);
+    if (!hooks) return false;
+    if (hooks == Py_None) return hook_first(output, node, hook);
+  }
   PyObject* const handle = PyObject_CallMethodObjArgs(output, register_hook, hook, nullptr);
   Py_XDECREF(handle);
   return handle != nullptr;
@@ -118,7 +136,7 @@ int is_plain(PyObject* output) {
 }
 
 // Passes the output of a module to the visitor and hooks its gradient, which has a node of the graph. False with a Python error set.
-bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output) {
+bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output, PyObject* node) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
@@ -129,7 +147,7 @@ bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* outp
   }
   if (hook->grad == Py_None) return true;
   const int takes = takes_gradient(hook, args, output);
-  return takes > 0 ? hook_gradient(output, hook->grad) : takes == 0;
+  return takes > 0 ? hook_gradient(output, node, hook->grad) : takes == 0;
 }
 
 // Called by torch after the module.
@@ -144,7 +162,7 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
   }
-  const bool done = look_at(hook, module, args, output);
+  const bool done = look_at(hook, module, args, output, node);
   Py_DECREF(node);
   if (!done) return nullptr;
   Py_RETURN_NONE;
@@ -203,6 +221,13 @@ PyObject* py_setup_hooks(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// Argument: the type of the dictionary of a tensor's hooks, into which they are placed from now on; None for `register_hook`.
+PyObject* py_place_hooks_in(PyObject*, PyObject* type) {
+  Py_INCREF(type);  // never released
+  dictionary_type = type == Py_None ? nullptr : type;
+  Py_RETURN_NONE;
+}
+
 PyObject* add_type(PyObject* module, PyType_Spec& spec) {
   PyObject* const type = PyType_FromSpec(&spec);
   const bool added = type && PyModule_AddObjectRef(module, std::strrchr(spec.name, '.') + 1, type) == 0;
@@ -216,7 +241,9 @@ bool add_hooks(PyObject* module) {
     const char* text;
   } names[] = {{&dtype_name, "dtype"},
                {&grad_fn, "grad_fn"},
-               {&register_hook, "register_hook"}};
+               {&register_hook, "register_hook"},
+               {&hooks_name, "_backward_hooks"},
+               {&register_dictionary, "_register_hook_dict"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
   flag_type = add_type(module, flag_spec);

@@ -112,6 +112,7 @@ PyMethodDef methods[] = {
      "Write numbers into the float fields of a buffer."},
     {"draw", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_draw)), METH_FASTCALL,
      "Histograms as a serialized summary."},
+    {"place_hooks_in", hooks::py_place_hooks_in, METH_O, "Place tensor hooks into dictionaries of this type; None: register them."},
     {"setup_hooks", hooks::py_setup_hooks, METH_VARARGS,
      "Tensor type, number of the running backward, floating dtypes."},
     {nullptr, nullptr, 0, nullptr},

@@ -129,7 +129,7 @@ class ParamReader:
                 rows, [UnscaledMeasurement(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)]
             )
         left = self._table.measure_all(call.in_table if every else rows, tensors)
-        return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
+        return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
     def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
@@ -140,6 +140,8 @@ class ParamReader:
             row_of = dict(zip(part.parameters, part.rows, strict=True))
             rows = [row_of[parameter] for parameter in parameters]
         left = self._table.measure_all(call.in_table if every else rows, parameters, copies)
+        if not left:
+            return []
         with torch.no_grad():
             changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
@@ -156,7 +158,7 @@ class ParamReader:
         return values
 
     def _put(self, rows: list[int], looks: list[Measurement]) -> Unwritten:
-        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)] if rows else []
+        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
 
     def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
         if phase not in self.phases:

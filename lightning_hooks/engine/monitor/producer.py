@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import time
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,11 +25,13 @@ from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.schema import NONFINITE
-from lightning_hooks.stats.statistics import compute
+from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
 """Tensors over all of whose rows a norm is taken, and its tag."""
+_NO_NOISE: Final[Array] = np.empty((0, 2))
+_NO_NOISE.flags.writeable = False
 
 
 class _Ended(NamedTuple):
@@ -172,10 +175,8 @@ class Producer:
             moments = _with_groups(plan, moments, pairs)
         for array in (state, moments, histograms, pairs):
             array.flags.writeable = False
-        noise = self._averages(moments, pairs)
-        summaries: dict[str, float] = {}
-        if self._totals is not None:
-            summaries = self._totals(moments, self._noise.scale())
+        noise, noise_scale = self._averages(moments, pairs) if len(self._noisy) else (_NO_NOISE, math.nan)
+        summaries = {} if self._totals is None else self._totals(moments, noise_scale)
         return StepView(
             step=ended.step,
             stage=self.observer.stage,
@@ -191,8 +192,8 @@ class Producer:
             ranks=world_size(),
         )
 
-    def _averages(self, moments: Array, pairs: Array) -> Array:
-        """Update the averages behind the noise scale with a step; returns a copy of them."""
+    def _averages(self, moments: Array, pairs: Array) -> tuple[Array, float]:
+        """Update the averages behind the noise scale with a step; returns a copy of them, and the scale over all rows."""
         rows = self._noisy[moments[self._noisy, COUNT] > 0]
         if len(rows):
             new = np.full_like(self._noise.values, np.nan)
@@ -200,7 +201,7 @@ class Producer:
             self._noise.take(new)
         noise = self._noise.values.copy()
         noise.flags.writeable = False
-        return noise
+        return noise, self._noise.scale()
 
     def _users(self, users: dict[tuple[int, str], float], sums: Array) -> dict[tuple[int, str], float]:
         """The values of the user's own statistics: metrics, and weighted means of functions."""
@@ -233,14 +234,17 @@ class _Totals:
         """
         rows = moments[: self._count]
         measured = rows[:, COUNT] > 0
-        with np.errstate(over="ignore"):
-            squared = np.square(np.where(measured, compute("norm", rows), 0.0))
-            norms = {tensor: float(np.sqrt(squared[i].sum())) for tensor, i in self._rows.items() if measured[i].any()}
+        complete = bool(measured.all())
+        with np.errstate(over="ignore", invalid="ignore"):
+            squared = np.square(np.where(measured, STATISTICS["norm"](rows), 0.0))
+            norms = {
+                tensor: math.sqrt(squared.take(i).sum()) for tensor, i in self._rows.items() if complete or measured[i].any()
+            }
         out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
         update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
-        if not np.isnan(noise_scale):
+        if not math.isnan(noise_scale):
             out["hooks/noise_scale"] = noise_scale
         out["hooks/nonfinite"] = float(rows[:, NONFINITE].sum())
         return out
