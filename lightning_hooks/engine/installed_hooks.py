@@ -98,10 +98,10 @@ class InstalledHooks:
             self._batch_handles.keep(self.install_final())
 
     def _make(self, active: Active, called: set[int]) -> ModuleHooks:
-        parts = [part for participant, key in active for part in participant.module_parts(key)]
+        parts = [part for participant, key in active for part in participant.parts(key)]
         self._compiled.fill(parts, called)
-        self._parameters.build(part for participant, key in active for part in participant.param_parts(key))
-        sites = build_sites([part for part in parts if id(part.module) not in self._compiled.inside], called)
+        self._parameters.build(part for part in parts if part.at == "grad")
+        sites = build_sites([p for p in parts if p.at != "grad" and id(p.on) not in self._compiled.inside], called)
         return ModuleHooks(sites, self._gate, self._step_handles)
 
     def open_gate(self) -> None:
@@ -149,13 +149,12 @@ class _ParameterHooks:
         self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
         self._parts: dict[int, tuple[nn.Parameter, list[Part]]] = {}
 
-    def build(self, parts: Iterable[tuple[nn.Parameter, Part]]) -> None:
-        """Join the parts of each parameter, in their order; what must see the gradient as it is accumulated comes last."""
+    def build(self, parts: Iterable[Part]) -> None:
+        """Join the parts of each parameter, in their order; what looks at the gradient comes last."""
         self._parts = {}
-        for parameter, part in parts:
-            self._parts.setdefault(id(parameter), (parameter, []))[1].append(part)
-        for _, joined in self._parts.values():
-            joined.sort(key=lambda part: getattr(part, "last", False))
+        for part in sorted(parts, key=lambda part: part.look is not None):
+            assert isinstance(part.on, nn.Parameter)
+            self._parts.setdefault(id(part.on), (part.on, []))[1].append(part)
 
     def register(self) -> None:
         """Hook the parameters that have none yet. A frozen one refuses a hook, so it gets its own when it is unfrozen."""

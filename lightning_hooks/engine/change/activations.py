@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.gradients import GradientChanger
-from lightning_hooks.engine.participant import ModulePart
+from lightning_hooks.engine.participant import Part
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import is_recomputation
@@ -57,7 +58,7 @@ class ActivationChanger(GradientChanger):
     def end_step(self) -> None:
         self.absent.warn()
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         self._parts = []
         for i in key:
             bound = self.transforms[i]
@@ -65,13 +66,12 @@ class ActivationChanger(GradientChanger):
             for target in bound.targets:
                 part = _ForwardPart(self, bound, target)
                 self._parts.append(part)
-                yield ModulePart(target.value, at, path, part)
+                absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
+                yield Part(target.value, at, part.change, path, changes=True, absent=absent)
 
 
 class _ForwardPart:
     """A transform at one module, in the forward pass."""
-
-    changes = True
 
     def __init__(self, changer: ActivationChanger, bound: BoundTransform, target: Target[nn.Module]) -> None:
         self.changer = changer
@@ -79,10 +79,6 @@ class _ForwardPart:
         self.target = target
         self.random = bool(getattr(bound.transform, "random", False))
         self.calls: list[tuple[Tensor | None, dict[str, Any]]] = []  # random state and state of the transform before each
-
-    def absent(self, found: bool, tree: Any) -> None:
-        """Note whether a call of the module has the tensor."""
-        self.changer.absent.note(f"{self.bound.where}: {self.bound.tensor!r}", self.target.name, found, tree)
 
     def change(self, tensor: Tensor) -> Tensor | None:
         """The new activation, or None if it does not change."""

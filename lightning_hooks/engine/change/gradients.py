@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved
-from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
+from lightning_hooks.engine.participant import HasParameters, Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import is_sharded, params_for, parts_of, put_back, refuse_sharded, takes_parts, wholes_of
 from lightning_hooks.errors import UnsupportedError
@@ -71,18 +72,13 @@ class GradientChanger(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for bound in self.transforms for target in bound.targets)
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        for bound in self.transforms:
-            if bound.rule.modules is not None:
-                for target in bound.targets:
-                    yield ModulePart(target.value, bound.tensor, "", _BackwardPart(self, bound, target, None))
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
+    def parts(self, key: Any) -> Iterable[Part]:
         """The transforms that act in backward."""
         for bound in self.transforms:
-            if bound.rule.params is not None and bound.when == "backward":
-                for target in bound.targets:
-                    yield target.value, _BackwardPart(self, bound, target, target.value)
+            of_module = bound.rule.modules is not None
+            for target in bound.targets if of_module or bound.when == "backward" else ():
+                at, parameter = (bound.tensor, None) if of_module else ("grad", target.value)
+                yield Part(target.value, at, partial(self._change_gradient, bound, target, parameter), changes=True)
 
     def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
         """Run the transforms that act at the step on the gradients of one optimizer."""
@@ -207,6 +203,23 @@ class GradientChanger(Participant):
                 "scaled when the rule would act; use fused=False or when='backward'"
             )
 
+    def _change_gradient(self, bound: BoundTransform, target: Target[Any], param: Tensor | None, grad: Tensor) -> Tensor | None:
+        """The new gradient of a module or parameter, or None if it does not change.
+
+        Under a loss scaler the transform sees float32 values divided by the scale; elements that are not finite stay so, since
+        the scaler must see the overflow.
+        """
+        scale = self.scale()
+        bound.refuse_transformed(grad, target.name)
+        seen = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
+        (result,) = self.run(bound, [seen], [target.name], [param], owned=False)
+        if result is seen:
+            return None
+        if scale is None:
+            return result
+        back = (result * scale).to(grad.dtype)
+        return torch.where(torch.isfinite(grad), back, grad) if grad.layout is torch.strided else back
+
     def _change(self, bound: BoundTransform, targets: list[Target[Any]]) -> None:
         grads = [target.value.grad for target in targets]
         names = [target.name for target in targets]
@@ -238,35 +251,3 @@ class GradientChanger(Participant):
         for bound in self.transforms:
             if bound.when == "backward" and bound.rule.params is not None:
                 refuse_sharded(bound.targets, bound.where, "the rule would do nothing. Use when='step', or a rule on modules")
-
-
-class _BackwardPart:
-    """A transform at one module or parameter, in backward."""
-
-    changes = True
-
-    def __init__(self, changer: GradientChanger, bound: BoundTransform, target: Target[Any], param: Tensor | None) -> None:
-        self.changer = changer
-        self.bound = bound
-        self.target = target
-        self.param = param
-
-    def change(self, grad: Tensor) -> Tensor | None:
-        """The new gradient, or None if it does not change.
-
-        Under a loss scaler the transform sees float32 values divided by the scale; elements that are not finite stay so, since
-        the scaler must see the overflow.
-        """
-        changer, scale = self.changer, self.changer.scale()
-        self.bound.refuse_transformed(grad, self.target.name)
-        if scale is None:
-            seen = grad
-        else:
-            seen = grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
-        (result,) = changer.run(self.bound, [seen], [self.target.name], [self.param], owned=False)
-        if result is seen:
-            return None
-        if scale is None:
-            return result
-        back = (result * scale).to(grad.dtype)
-        return torch.where(torch.isfinite(grad), back, grad) if grad.layout is torch.strided else back

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
-from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
+from lightning_hooks.engine.monitor.row_writer import RowFallback
 from lightning_hooks.engine.overhead import Overhead
-from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
+from lightning_hooks.engine.participant import HasParameters, Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -161,13 +163,20 @@ class Observer(Participant):
     def left(self) -> None:
         self._reader.forget()
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, RowPart(self, row.index))
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key), self.warn_unmeasurable)
+                yield Part(
+                    row.target.value,
+                    row.kind,
+                    self.table.writer(row.index, self.fallback),
+                    row.path,
+                    look=partial(self.fallback.take, row.index),
+                    absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
+                )
+        for row in self.pairs.summed if self.pairs is not None else ():
+            if row.due(key):
+                yield Part(row.target.value, "grad", None, look=partial(self._add_micro_batch, row))
 
     @property
     def needs_updates(self) -> bool:
@@ -193,6 +202,13 @@ class Observer(Participant):
         if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
             parts = self._reader.due("after_update", optimizer, self.schedules)
             self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
+
+    def _add_micro_batch(self, row: Row, look: Measurement) -> None:
+        assert self.pairs is not None
+        try:
+            self.pairs.add(row, look)
+        except UnmeasurableError as error:
+            self.warn_unmeasurable(row.index, error)
 
     def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""

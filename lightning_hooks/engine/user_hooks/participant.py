@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.hooks import CallAction, Gate, Handles
@@ -145,20 +145,15 @@ class UserHooksParticipant(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         """The hooks that run in the order of all participants: those that share a registration with others of this package."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
                 for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    part = _PARTS[kind](runner, self._gate)
-                    yield ModulePart(target.value, _AT.get(kind, kind), "", part, hook.rule.prepend)
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        for hook in (self.hooks[i] for i in key):
-            if hook.rule.kind == "param_grad":
-                for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    yield target.value, _OnGradient(runner)
+                    changes = kind in ("input_grad", "output_grad", "param_grad")
+                    visit = _PARTS[kind](runner, self._gate)
+                    yield Part(target.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
@@ -191,18 +186,9 @@ def _before_others(rule: Hook) -> bool:
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
-class _OnGradient:
+def _on_gradient(runner: HookRunner, gate: Gate) -> Callable[[Tensor], Tensor | None]:
     """A tensor hook: `(grad) -> grad or None`."""
-
-    changes = True
-
-    def __init__(self, runner: HookRunner, gate: Gate | None = None) -> None:
-        self.runner = runner
-
-    def change(self, tensor: Tensor) -> Tensor | None:
-        """The new gradient, or None if it does not change."""
-        result: Tensor | None = self.runner(tensor, like=tensor)
-        return result
+    return lambda grad: runner(grad, like=grad)
 
 
 def _before(runner: HookRunner, gate: Gate) -> CallAction:
@@ -241,14 +227,15 @@ def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
     return visit
 
 
-_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node"}
+_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node", "param_grad": "grad"}
 _PARTS: dict[str, Callable[[HookRunner, Any], Any]] = {
     "forward_pre": _before,
     "forward": _after,
-    "input_grad": _OnGradient,
-    "output_grad": _OnGradient,
+    "input_grad": _on_gradient,
+    "output_grad": _on_gradient,
+    "param_grad": _on_gradient,
     "node_pre": _at_node,
     "node": _at_node,
 }
-assert {*_PARTS, "full_backward", "full_backward_pre", "saved_tensors"} == set(MODULE_KINDS)
-assert set(PARAM_KINDS) == {"param_grad", "post_accumulate_grad"}
+_REGISTERED = {"full_backward", "full_backward_pre", "saved_tensors", "post_accumulate_grad"}
+assert _PARTS.keys() | _REGISTERED == {*MODULE_KINDS, *PARAM_KINDS}
