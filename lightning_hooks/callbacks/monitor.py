@@ -255,7 +255,7 @@ class StatsMonitor(HooksCallback):
                 producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports, hook_manager.phases.scale)
+                producer.end(step, reports, hook_manager.scale)
                 if not observer.calls_checked:
                     observer.warn_uncalled(hook_manager.called)
             self._widening.warn(observer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lightning_hooks.engine.overhead import Account
 from lightning_hooks.hooks import Gate, Handles
@@ -39,12 +40,6 @@ class Part(NamedTuple):
     look: Callable[[Measurement], None] | None = None
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
-
-
-class HasParameters(Protocol):
-    """An optimizer, or its substitute in a loop without one."""
-
-    param_groups: list[dict[str, Any]]
 
 
 class Participant:
@@ -108,16 +103,16 @@ class Participant:
             wall: seconds of the step; None where they are not known.
         """
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
 
-    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called with the gradients that the optimizer will consume."""
 
-    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called before the optimizer changes the parameters."""
 
-    def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:

@@ -23,7 +23,7 @@ from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.hooks import OurHook
+from lightning_hooks.hooks.user_kinds import register_optimizer
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
@@ -113,11 +113,11 @@ class Instrument:
         try:
             self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
             for optimizer in self.optimizers:
-                run_handles.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
+                register_optimizer(optimizer, self._before, None, run_handles, before=True)
             for participant in self._participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
-                run_handles.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
+                register_optimizer(optimizer, self._after, None, run_handles, before=False)
             self._begin()
         except BaseException:
             self._hook_manager.close()
@@ -144,7 +144,8 @@ class Instrument:
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._observer is not None:
-            self._hook_manager.before_step(self._observer, _AllParameters(self.model))
+            every: Any = _AllParameters(self.model)
+            self._hook_manager.before_step(self._observer, every)
         self._end()
 
     def compute(self) -> dict[str, float]:
@@ -196,7 +197,7 @@ class Instrument:
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
 
-    def _after(self, optimizer: Optimizer) -> None:
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hook_manager.phase("after_update", optimizer)
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
@@ -230,22 +231,10 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
 
 
 class _AllParameters:
-    """The substitute for an optimizer of all parameters, in a loop without one."""
+    """The substitute for an optimizer in a loop without one: the phase `before_step` needs no more of it."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]
-
-
-class _StepHook(OurHook):
-    def __init__(self, owner: Instrument, before: bool) -> None:
-        self.owner = owner
-        self.before = before
-
-    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.before:
-            self.owner._before(optimizer, args, kwargs)
-        else:
-            self.owner._after(optimizer)
 
 
 def instrument(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved
-from lightning_hooks.engine.participant import HasParameters, Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import is_sharded, params_for, parts_of, put_back, refuse_sharded, takes_parts, wholes_of
 from lightning_hooks.errors import UnsupportedError
@@ -80,7 +80,7 @@ class GradientChanger(Participant):
                 at, parameter = (bound.tensor, None) if of_module else ("grad", target.value)
                 yield Part(target.value, at, partial(self._change_gradient, bound, target, parameter), changes=True)
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Run the transforms that act at the step on the gradients of one optimizer."""
         if not self._at_step:
             return

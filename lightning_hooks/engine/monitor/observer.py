@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_writer import RowFallback
 from lightning_hooks.engine.overhead import Overhead
-from lightning_hooks.engine.participant import HasParameters, Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.sites import AbsentParts
@@ -182,20 +183,20 @@ class Observer(Participant):
     def needs_updates(self) -> bool:
         return "after_update" in self._reader.phases
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
         if self.pairs is not None:
             for part in self._reader.due("before_step", optimizer, self.schedules):
                 if part.tensor == "grad":
                     self.pairs.compare(part.parameters, part.rows, memo.scale)
 
-    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)
 
-    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._reader.copy_parameters(optimizer, self.schedules)
 
-    def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if memo.skipped:
             return
         self._read("after_update", optimizer)
@@ -210,7 +211,7 @@ class Observer(Participant):
         except UnmeasurableError as error:
             self.warn_unmeasurable(row.index, error)
 
-    def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
+    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
         if self.failed:
             return

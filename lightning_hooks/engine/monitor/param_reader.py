@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.optim import Optimizer
 
-from lightning_hooks.engine.participant import HasParameters
 from lightning_hooks.engine.phases import PARAM_TENSORS, ParamTensor
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
@@ -75,7 +75,7 @@ class ParamReader:
         # By phase, schedules and first parameter: all parameters of an optimizer, and what is read of them.
         self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[ReadTogether]]] = {}
         self._snapshots = Snapshots()
-        self._before: WeakKeyDictionary[HasParameters, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
+        self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
         self._said_missing: set[str] = set()
 
     def forget(self) -> None:
@@ -84,11 +84,11 @@ class ParamReader:
         self._snapshots = Snapshots()
         self._before.clear()
 
-    def due(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[TensorRows]:
+    def due(self, phase: str, optimizer: Optimizer, schedules: Due) -> list[TensorRows]:
         """The rows that are read in a phase when these schedules are due. Those of frozen parameters are skipped."""
         return [part for call in self._calls(phase, optimizer, schedules) for part in call.parts]
 
-    def copy_parameters(self, optimizer: HasParameters, schedules: Due) -> None:
+    def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
         parameters = [parameter for part in due if part.kind.copied for parameter in part.parameters]
@@ -97,7 +97,7 @@ class ParamReader:
         if parameters:
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
-    def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Unwritten:
+    def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:
         """Set the rows of a phase.
 
         Args:
@@ -117,7 +117,7 @@ class ParamReader:
             left += self._read_changes(call, optimizer) if call.copied else self._read_values(call, optimizer, scale)
         return left
 
-    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Unwritten:
+    def _read_values(self, call: ReadTogether, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
         values = [value for part in call.parts for value in self._values(part, optimizer)]
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
@@ -131,7 +131,7 @@ class ParamReader:
         left = self._table.measure_all(call.in_table if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left]))
 
-    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Unwritten:
+    def _read_changes(self, call: ReadTogether, optimizer: Optimizer) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
         (part,) = call.parts
         parameters, copies = self._before.pop(optimizer, ([], []))
@@ -144,7 +144,7 @@ class ParamReader:
             changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
 
-    def _values(self, part: TensorRows, optimizer: HasParameters) -> list[Tensor | None]:
+    def _values(self, part: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
         value, key = part.kind.value, part.tensor.partition(".")[2]
         values: list[Tensor | None] = []
         for parameter in part.parameters:
@@ -158,7 +158,7 @@ class ParamReader:
     def _put(self, rows: list[int], looks: list[Measurement]) -> Unwritten:
         return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)] if rows else []
 
-    def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
+    def _calls(self, phase: str, optimizer: Optimizer, schedules: Due) -> list[ReadTogether]:
         if phase not in self.phases:
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
