@@ -114,11 +114,10 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
 
 def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
     """What a monitor would watch in each stage."""
-    from lightning_hooks.engine.monitor.run_observer import forward_plan
     from lightning_hooks.engine.plan.resolve import resolve
 
     plan = resolve(model, monitor.watch, monitor.schedule)
-    return {stage: plan if stage == "train" else forward_plan(plan) for stage in monitor.stages}
+    return {stage: plan if stage == "train" else plan.forward() for stage in monitor.stages}
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

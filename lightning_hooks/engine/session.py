@@ -168,8 +168,7 @@ class Instrument:
         reports = self._hook_manager.take_reports()
         if self._observer is not None and self._producer is not None and self._hook_manager.acts(self._observer):
             self._producer.end(self._step, reports)
-            if not self._observer.calls_checked:
-                self._observer.warn_uncalled(self._hook_manager.called)
+            self._observer.warn_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.agree()

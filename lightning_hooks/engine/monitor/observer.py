@@ -32,13 +32,14 @@ from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform
 
 
 class Observer(Participant):
-    """Watches the rows of a plan.
+    """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
 
     An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
     the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone.
 
     Args:
         plan: the rows.
+        stage: `train`, or another; then of a plan that the forward pass fills.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
         order: its position among the participants.
@@ -48,26 +49,28 @@ class Observer(Participant):
         schedules: those that are due in the step under way.
         scale: the loss scale of the last backward; None without a scaler.
         execution_order: rows of modules in the order in which they are measured; None after the first step.
-        calls_checked: whether modules that are never called were looked for.
     """
 
-    stage = "train"
-
     def __init__(
-        self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
+        self,
+        plan: Plan,
+        stage: str = "train",
+        *,
+        on_error: str = "raise",
+        device: torch.device | str = "cpu",
+        order: tuple[int, ...] = (0,),
     ) -> None:
         self.plan = plan
+        self.stage = stage
         self.order = order
-        self.reports = True
+        self.reports = stage == "train"
         self.on_error = on_error
         self.failed = False
         self.stopped = False
         self.factor = 1
         self.overhead: Overhead | None = None
-        self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
         self.execution_order: list[int] | None = []
-        self.calls_checked = False
         self.absent = AbsentParts()
         pairs = plan.pair_rows
         self.table = Table(
@@ -77,38 +80,29 @@ class Observer(Participant):
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self._last_due: tuple[int, Due] = (-1, frozenset())
         self._all_due: Due = frozenset(plan.schedules)
+        self.ever = self.schedules = self._all_due
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
+        self._calls_checked = False
         self._unmeasurable: set[str] = set()
-
-    @property
-    def ever(self) -> Hashable:  # type: ignore[override]
-        return self._all_due
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
         if self.stopped or stage != self.stage:
             return None
-        return self._due_at(step) or None
-
-    def _due_at(self, step: int) -> Due:
-        if step != self._last_due[0]:
-            due: list[EveryN] = []
-            for schedule, widened in self._intervals:
-                if widened.due(step):
-                    due.append(schedule)
-            known = self._all_due
-            if len(due) < len(self._intervals):
-                known = self._known_due.setdefault(tuple(due), frozenset(due))
-            self._last_due = step, known
-        return self._last_due[1]
+        due = [schedule for schedule, widened in self._intervals if widened.due(step)]
+        if len(due) == len(self._intervals):
+            self.schedules = self._all_due
+        else:
+            self.schedules = self._known_due.setdefault(tuple(due), frozenset(due))
+        return self.schedules or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.schedules = self._due_at(step)
+        self.note_order()
+        if stage != "train":
+            return
         if self.overhead is not None:
             self.overhead.begin()
-        self.note_order()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
@@ -133,7 +127,6 @@ class Observer(Participant):
             if self.overhead is not None:
                 self.overhead.restart()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
-            self._last_due = (-1, frozenset())
 
     def exchange(self) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
@@ -230,12 +223,14 @@ class Observer(Participant):
             self.table.rescale(self.plan.loss_scaled, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
-        """Warn of watched modules that a step did not call; once is enough, which `calls_checked` tells.
+        """Warn of watched modules that the first watched step did not call; later steps are not looked at.
 
         Args:
             called: the ids of the modules that were called in the step that ends.
         """
-        self.calls_checked = True
+        if self._calls_checked:
+            return
+        self._calls_checked = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
         idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lightning_hooks.engine.plan.rows import Group, Requested, Rows
 from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
-from lightning_hooks.rules import PARAM_TENSORS, Watch
+from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
@@ -85,6 +85,22 @@ class Plan:
     def charts(self) -> list[tuple[str, str]]:
         """Tensor and statistic of every chart, each once."""
         return list(dict.fromkeys((each.tensor, stat) for each in self.asked for stat in each.stats if stat != "histogram"))
+
+    def forward(self) -> Plan:
+        """A plan of the rows that the forward pass fills, each at every batch: what is watched outside training."""
+        kept = [row for row in self.rows if row.kind in FORWARD_TENSORS and row.requests]
+        new_index = {row.index: i for i, row in enumerate(kept)}
+        rows = [replace(row, index=i, requests=((EveryN(), row.stats),)) for i, row in enumerate(kept)]
+        groups = [
+            replace(
+                group,
+                index=len(rows) + i,
+                requests=((EveryN(), group.stats),),
+                members=tuple(new_index[member] for member in group.members),
+            )
+            for i, group in enumerate(group for group in self.groups if group.kind in FORWARD_TENSORS)
+        ]
+        return Plan(Rows(rows), [], (EveryN(),), groups)
 
     @property
     def histogram_rows(self) -> tuple[int, ...]:
