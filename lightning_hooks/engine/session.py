@@ -34,16 +34,19 @@ _NO_STEP: Final = StepView(step=-1)
 
 
 class Instrument:
-    """Context manager that watches and changes a model in a plain PyTorch loop; made by `instrument`.
+    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks. Written `instrument(…)`.
 
-    The hooks are removed on exit.
+    A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
+    gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
+    are allowed, and `final_grad`, `update` and `state` are refused.
 
     Args:
         model: the root module.
-        watch: `Watch` rules, or mappings with the fields of a rule.
-        apply: `Apply` rules, or mappings.
-        hooks: `Hook` rules, or mappings.
-        optimizer: one, several or none.
+        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule.
+        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings.
+        hooks: custom hooks: `Hook` rules, or mappings.
+        optimizer: one, several, or none.
+        consumers: of your own, which are given a view of each step when it ends.
 
     Attributes:
         model: the root module.
@@ -65,8 +68,12 @@ class Instrument:
         ...         optimizer.step()
         >>> watched.record.step, round(watched.compute()["grad_norm/weight"], 3)
         (1, 5.0)
-        >>> round(watched.compute()["update_norm/weight"], 3)
-        0.5
+        >>> model = nn.Sequential(nn.Linear(2, 1))
+        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
+        ...     model(torch.zeros(1, 2)).sum().backward()
+        ...     watched.step()
+        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
+        True
     """
 
     def __init__(
@@ -130,8 +137,8 @@ class Instrument:
         for participant in list(self._hook_manager.participants):
             self._hook_manager.leave(participant)
         try:
-            if self._producer is not None and kind is None:
-                self._producer.publish_pending()
+            if kind is None:
+                self._publish_pending()
         finally:
             self._publisher.close(error)
 
@@ -150,13 +157,13 @@ class Instrument:
 
     def compute(self) -> dict[str, float]:
         """The statistics of the last ended step, by tag; empty before the first."""
-        self._settle()
+        self._publish_pending()
         return self._latest.values()
 
     @property
     def record(self) -> StepView:
         """The whole last ended step, histograms too; waits for numbers that are still on a device."""
-        self._settle()
+        self._publish_pending()
         return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
@@ -178,7 +185,7 @@ class Instrument:
         self._step += 1
         self._begin()
 
-    def _settle(self) -> None:
+    def _publish_pending(self) -> None:
         if self._producer is not None:
             self._producer.publish_pending()
 
@@ -201,6 +208,9 @@ class Instrument:
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._end()
+
+
+instrument = Instrument
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
@@ -234,40 +244,3 @@ class _AllParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]
-
-
-def instrument(
-    model: nn.Module,
-    watch: Sequence[Watch | Mapping[str, Any]] = (),
-    apply: Sequence[Apply | Mapping[str, Any]] = (),
-    hooks: Sequence[Hook | Mapping[str, Any]] = (),
-    optimizer: Optimizer | Iterable[Optimizer] | None = None,
-    consumers: Sequence[StepConsumer] = (),
-) -> Instrument:
-    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
-
-    With an optimizer, a step ends when the optimizer has stepped, including gradient accumulation; with several, when each
-    has. Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad`, `update` and
-    `state` are refused.
-
-    Args:
-        model: the root module.
-        watch: the tensors to watch.
-        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations.
-        hooks: custom hooks.
-        optimizer: one, several, or none.
-        consumers: of your own, which are given a view of each step when it ends.
-
-    Raises:
-        RuleError: an invalid rule, before any hook is registered.
-
-    Example:
-        >>> from lightning_hooks import Watch
-        >>> model = nn.Sequential(nn.Linear(2, 1))
-        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
-        ...     _ = model(torch.zeros(1, 2)).sum().backward()
-        ...     watched.step()
-        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
-        True
-    """
-    return Instrument(model, watch, apply, hooks, optimizer, consumers)
