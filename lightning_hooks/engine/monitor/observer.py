@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
-from lightning_hooks.engine.monitor.row_writer import RowFallback
+from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
