@@ -95,9 +95,15 @@ class Instrument:
             rules = _without_optimizer(rules, applies, hook_rules)
         self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        plan = resolve(model, rules, EveryN()) if rules else None
-        self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
-        self._participants: list[Participant] = [] if self._observer is None else [self._observer]
+        self._plan = resolve(model, rules, EveryN())
+        self._latest = Latest()
+        self._publisher = Publisher([self._latest, *check_consumers(consumers)])
+        self._producer: Producer | None = None
+        self._participants: list[Participant] = []
+        if self._plan.rows:
+            observer = Observer(self._plan, device=device, order=(0,))
+            self._producer = Producer(observer, self._publisher)
+            self._participants.append(observer)
         transforms = [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]
         if forward := [bound for bound in transforms if bound.when == "forward"]:
             self._participants.append(ActivationChanger(forward, order=(1,)))
@@ -108,9 +114,6 @@ class Instrument:
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True)
             self._participants.append(user_hooks)
-        self._latest = Latest()
-        self._publisher = Publisher([self._latest, *check_consumers(consumers)])
-        self._producer = Producer(self._observer, self._publisher) if self._observer else None
         self._step = 0
         self._stepped: set[int] = set()
 
@@ -118,7 +121,7 @@ class Instrument:
         """Register the hooks, all or none."""
         run_handles = self._hook_manager.run_handles
         try:
-            self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
+            self._publisher.start(self._plan)
             for optimizer in self.optimizers:
                 register_optimizer(optimizer, self._before, None, run_handles, before=True)
             for participant in self._participants:
@@ -150,9 +153,9 @@ class Instrument:
         """
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
-        if self._observer is not None:
+        if self._producer is not None:
             every: Any = _AllParameters(self.model)
-            self._hook_manager.before_step(self._observer, every)
+            self._hook_manager.before_step(self._producer.observer, every)
         self._end()
 
     def compute(self) -> dict[str, float]:
@@ -167,15 +170,15 @@ class Instrument:
         return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
-        self._hook_manager.begin_batch(self._step, reporting=self._observer is None)
+        self._hook_manager.begin_batch(self._step, reporting=self._producer is None)
 
     def _end(self) -> None:
         self._stepped.clear()
         self._hook_manager.gate.shut()
         reports = self._hook_manager.take_reports()
-        if self._observer is not None and self._producer is not None and self._hook_manager.acts(self._observer):
+        if self._producer is not None and self._hook_manager.acts(self._producer.observer):
             self._producer.end(self._step, reports)
-            self._observer.warn_uncalled(self._hook_manager.called)
+            self._producer.observer.warn_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.agree()
