@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lightning.pytorch import Trainer
 
-from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
@@ -81,7 +81,7 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
         RuleError: with the statistic.
     """
     asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
-    if asked and any(isinstance(p, GradientChanger) and p.acts_at_step for p in participants):
+    if asked and any(isinstance(p, Changer) and p.acts_at_step for p in participants):
         raise RuleError(
             f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
             "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
