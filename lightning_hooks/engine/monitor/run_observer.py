@@ -9,7 +9,7 @@ import torch
 
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Group, Row, Rows
+from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import FORWARD_TENSORS
@@ -60,13 +60,13 @@ def forward_plan(plan: Plan) -> Plan:
     new_index = {row.index: i for i, row in enumerate(kept)}
     rows = [Row(i, row.tensor, ((EveryN(), row.stats),), row.users, target=row.target) for i, row in enumerate(kept)]
     groups = [
-        Group(
+        Row(
             len(rows) + i,
             group.tensor,
             ((EveryN(), group.stats),),
             group.users,
-            group.name,
-            tuple(new_index[m] for m in group.members),
+            group=group.name,
+            members=tuple(new_index[member] for member in group.members),
         )
         for i, group in enumerate(group for group in plan.groups if group.kind in FORWARD_TENSORS)
     ]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Group, Row
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
 
@@ -136,7 +136,7 @@ def plan_report(plan: Plan) -> list[MatchLine]:
     return lines
 
 
-def _line(rule: str, name: str, kind: str, shape: str, written: Sequence[Row | Group], target: Target[Any] | None) -> MatchLine:
+def _line(rule: str, name: str, kind: str, shape: str, written: Sequence[Row], target: Target[Any] | None) -> MatchLine:
     """The line of something that is written."""
     tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in written for stat in row.stats]
     size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
