@@ -183,7 +183,7 @@ class StatsMonitor(HooksCallback):
                 continue
             run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
             self._producers[stage] = self._producer(run_observer, trainer)
-        refuse_common_tags((monitor.prefix, monitor._plans) for monitor in [*self._others(trainer), self])
+        refuse_common_tags((monitor, monitor._plans) for monitor in [*self._others(trainer), self])
         self._publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 

@@ -105,7 +105,7 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
     in_fit = [monitor for monitor in monitors if not {"train", "validate"}.isdisjoint(monitor.stages)]
-    refuse_common_tags((monitor.prefix, _plans(monitor, cli.model)) for monitor in in_fit)
+    refuse_common_tags((monitor, _plans(monitor, cli.model)) for monitor in in_fit)
     if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):

@@ -198,6 +198,11 @@ class Layout:
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
+    @property
+    def merged_tags(self) -> set[str]:
+        """The whole tags of the scalars of merged rows."""
+        return {f"{self.prefix}{tag}" for tag in self._merged_tags}
+
     def fill(self, view: StepView) -> LogEntry:
         """What a step writes, at which these schedules were due."""
         derived = self._statistics(view.moments)
