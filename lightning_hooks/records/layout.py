@@ -16,7 +16,7 @@ from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio_of_norms
+from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
@@ -223,7 +223,7 @@ class Layout:
             if self._merged_ratios:
                 norms = derived.norms()
                 for i in self._merged_ratios:
-                    numbers[i] = ratio_of_norms(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
+                    numbers[i] = ratio(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
         drawn_tags, drawn_rows = self._drawn_tags, self._drawn_rows
         if drawn_tags and not derived.complete:
