@@ -185,7 +185,7 @@ class StatsMonitor(HooksCallback):
                 continue
             observer = Observer(forward, stage, on_error=self.on_error, device=pl_module.device)
             self._producers[stage] = self._producer(observer, trainer)
-        refuse_common_tags((monitor.prefix, monitor._plans) for monitor in [*self._others(trainer), self])
+        refuse_common_tags((monitor, monitor._plans) for monitor in [*self._others(trainer), self])
         self._publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 

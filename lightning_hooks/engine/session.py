@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.change.activations import ActivationChanger
-from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
@@ -104,15 +103,12 @@ class Instrument:
             observer = Observer(self._plan, device=device, order=(0,))
             self._producer = Producer(observer, self._publisher)
             self._participants.append(observer)
-        transforms = [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]
-        if forward := [bound for bound in transforms if bound.when == "forward"]:
-            self._participants.append(ActivationChanger(forward, order=(1,)))
-        if backward := [bound for bound in transforms if bound.when != "forward"]:
-            changer = GradientChanger(backward, order=(2,))
-            changer.refuse_skipping(self.optimizers)
+        if transforms := [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]:
+            changer = Changer(transforms, order=(1,))
+            changer.refuse_unsupported(self.optimizers, scaled=False)
             self._participants.append(changer)
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
-            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True)
+            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(2,), stays=True)
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lightning_hooks.engine.plan.rows import Group, Requested, Rows
+from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
@@ -32,7 +32,7 @@ class Matched:
 
     rule: Watch
     members: array[int] = field(default_factory=lambda: array("i"))
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Plan:
     rows: Rows
     rules: list[Matched]
     schedules: tuple[EveryN, ...]
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -63,21 +63,13 @@ class Plan:
         """The tensors of its rows, each once."""
         return tuple(dict.fromkeys(first.tensor for first, _ in self.rows.alike()))
 
-    def name(self, index: int) -> str:
-        """The name of a row or of a group.
-
-        Args:
-            index: rows first, then groups.
-        """
-        return self.rows.name(index) if index < len(self.rows) else self.groups[index - len(self.rows)].name
-
     @cached_property
     def loss_scaled(self) -> list[int]:
         """The indices of the rows that a loss scale multiplies."""
         return sorted(i for first, rows in self.rows.alike() if first.kind in LOSS_SCALED for i in rows.tolist())
 
     @property
-    def asked(self) -> list[Requested]:
+    def asked(self) -> list[Row]:
         """The first of all rows with equal requests, and the groups."""
         return [*(first for first, _ in self.rows.alike()), *self.groups]
 

@@ -25,7 +25,7 @@ from lightning_hooks.hooks.user_kinds import (
     register_saved,
 )
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Hook
-from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.patterns import Target, matched_by
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 
@@ -62,20 +62,13 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
     Raises:
         RuleError: a rule that matches nothing.
     """
-    modules, parameters = named_modules(model), named_parameters(model)
     bound = []
-    for position, rule in enumerate(rules):
-        here = f"hooks[{position}]"
-        targets: list[Target[Any]] = []
+    for here, rule, targets in matched_by(model, rules, "hooks"):
         if rule.modules is not None:
-            at = f"{here}.modules"
-            targets = list(select(modules, rule.modules, types=rule.types, leaves=rule.leaves, strict=rule.strict, where=at))
-            refuse_compiled(model, targets, at, "a hook of your own")
-        elif rule.params is not None:
-            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-            if rule.kind == "param_grad":
-                instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
-                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
+            refuse_compiled(model, targets, f"{here}.modules", "a hook of your own")
+        elif rule.kind == "param_grad":
+            instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
+            refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
         bound.append(BoundHook(rule, here, targets, schedule))
     return bound
