@@ -72,11 +72,17 @@ class Observer(Participant):
         self.scale: Tensor | None = None
         self.execution_order: list[int] | None = []
         self.absent = AbsentParts()
-        pairs = plan.pair_rows
+        index = plan.index
         self.table = Table(
-            len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
+            len(plan.rows),
+            tuple(index.histogram_index),
+            plan.users,
+            plan.replicated_rows,
+            index.pair_rows,
+            device,
+            index.magnitudes,
         )
-        self.pairs = PairWatch(plan, self.table) if pairs else None
+        self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]

@@ -34,7 +34,7 @@ class PairWatch:
         for group in plan.groups:
             for i in group.members:
                 asked[i] |= {*group.stats}
-        rows = [plan.rows[i] for i in plan.pair_rows]
+        rows = [plan.rows[i] for i in plan.index.pair_rows]
         self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,8 +11,6 @@ from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 from lightning_hooks.stats.user_statistics import UserStatistic
 
 LOSS_SCALED = ("input_grad", "output_grad")
@@ -95,21 +92,6 @@ class Plan:
         return Plan(Rows(rows), [], (EveryN(),), groups)
 
     @property
-    def histogram_rows(self) -> tuple[int, ...]:
-        """Rows with a histogram or a quantile, or in a group with one."""
-        return self._rows_with(needs_histogram)
-
-    @property
-    def pair_rows(self) -> tuple[int, ...]:
-        """Rows with a pair statistic, or in a group with one."""
-        return self._rows_with(lambda stat: stat in PAIR_STATS)
-
-    @property
-    def needs_magnitudes(self) -> bool:
-        """Whether any statistic needs the sums of magnitudes or the counts of underflows."""
-        return bool(self._rows_with(lambda stat: stat in MAGNITUDE_STATS))
-
-    @property
     def replicated_rows(self) -> tuple[int, ...]:
         """Rows of parameters that are equal on all data-parallel ranks; of a sharded one each rank has another part."""
         return tuple(r.index for r in self.rows if r.kind in PARAM_TENSORS and not is_sharded(r.target.value))
@@ -120,10 +102,3 @@ class Plan:
         own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
         of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
         return [(row, user) for (row, _), user in {**own, **of_groups}.items()]
-
-    def _rows_with(self, wanted: Callable[[str], bool]) -> tuple[int, ...]:
-        found = {i for first, rows in self.rows.alike() if any(map(wanted, first.stats)) for i in rows.tolist()}
-        for group in self.groups:
-            if any(map(wanted, group.stats)):
-                found.update(group.members)
-        return tuple(sorted(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import finalize, ref
@@ -36,20 +36,18 @@ class BoundHook:
     Args:
         rule: where it comes from.
         where: how a message names it: `hooks[0]`.
-        targets: the modules or parameters; none for an optimizer's.
         schedule: at which steps it runs.
+        runners: one for each target; the hook of an optimizer has one without a target.
     """
 
     rule: Hook
     where: str
-    targets: list[Target[Any]]
     schedule: EveryN
-    runners: list[HookRunner] = field(default_factory=list)
+    runners: list[HookRunner]
 
-    def __post_init__(self) -> None:
-        """One runner for each target; an optimizer's hook has one, named after the rule."""
-        names = [self.where] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
-        self.runners = [HookRunner(self.rule, self.where, name) for name in names]
+    @property
+    def targets(self) -> list[Target[Any]]:
+        return [runner.target for runner in self.runners if runner.target is not None]
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
@@ -70,7 +68,8 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
             instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
             refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
-        bound.append(BoundHook(rule, here, targets, schedule))
+        runners = [HookRunner(rule, here, target) for target in (targets if rule.kind not in OPTIMIZER_KINDS else [None])]
+        bound.append(BoundHook(rule, here, schedule, runners))
     return bound
 
 
@@ -143,35 +142,35 @@ class UserHooksParticipant(Participant):
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
-                for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    changes = kind in ("input_grad", "output_grad", "param_grad")
+                changes = kind in ("input_grad", "output_grad", "param_grad")
+                for runner in hook.runners:
                     visit = _PARTS[kind](runner, self._gate)
-                    yield Part(target.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
+                    yield Part(runner.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
-            kind, prepend = hook.rule.kind, hook.rule.prepend
-            if kind in OPTIMIZER_KINDS and not self._stays:
-                for optimizer in self._optimizers():
-                    register_optimizer(optimizer, hook.runners[0], gate, handles, before=kind == "optimizer_step_pre")
-            for target, runner in zip(hook.targets, hook.runners, strict=False):  # an optimizer's hook has no target
-                if kind in ("full_backward", "full_backward_pre"):
-                    before = kind == "full_backward_pre"
-                    register_backward(target.value, runner, gate, handles, before=before, prepend=prepend)
-                elif kind == "post_accumulate_grad":
-                    register = partial(register_post_accumulate, target.value, runner, gate, handles)
-                    if target.value.requires_grad:
-                        register()
-                    else:
-                        self._frozen.append((target.value, register))
-                elif kind == "saved_tensors":
-                    pair = (runner.of(0), runner.of(1))
-                    register_saved(target.value, pair, gate, handles, wanted=runner.starts)
-                elif _before_others(hook.rule):
-                    visit = _PARTS[kind](runner, gate).visit
-                    register_first(target.value, visit, gate, handles, before=kind == "forward_pre")
+            for runner in hook.runners:
+                self._register(runner, gate, handles)
+
+    def _register(self, runner: HookRunner, gate: Gate, handles: Handles) -> None:
+        kind, prepend, value = runner.rule.kind, runner.rule.prepend, runner.value
+        if kind in OPTIMIZER_KINDS:
+            for optimizer in () if self._stays else self._optimizers():
+                register_optimizer(optimizer, runner, gate, handles, before=kind == "optimizer_step_pre")
+        elif kind in ("full_backward", "full_backward_pre"):
+            register_backward(value, runner, gate, handles, before=kind == "full_backward_pre", prepend=prepend)
+        elif kind == "post_accumulate_grad":
+            register = partial(register_post_accumulate, value, runner, gate, handles)
+            if value.requires_grad:
+                register()
+            else:
+                self._frozen.append((value, register))
+        elif kind == "saved_tensors":
+            register_saved(value, (runner.of(0), runner.of(1)), gate, handles, wanted=runner.starts)
+        elif _before_others(runner.rule):
+            register_first(value, _PARTS[kind](runner, gate).visit, gate, handles, before=kind == "forward_pre")
 
 
 def _before_others(rule: Hook) -> bool:
