@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from lightning.pytorch import Trainer
 
-from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.callbacks._loggers import pinned_names
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.errors import NoMatchError, RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import parse_tensor
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks.monitor import StatsMonitor
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
 _SHARDING: Final = {
@@ -21,6 +28,7 @@ _SHARDING: Final = {
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "
     "optimizer steps, .grad is empty or a slice, and a change of it is not used",
 }
+_MOST_COMBINATIONS: Final = 128  # of schedules: of seven, all
 _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on modules work here"
 
 
@@ -81,38 +89,59 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
         RuleError: with the statistic.
     """
     asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
-    if asked and any(isinstance(p, GradientChanger) and p.acts_at_step for p in participants):
+    if asked and any(isinstance(p, Changer) and p.acts_at_step for p in participants):
         raise RuleError(
             f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
             "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
         )
 
 
-def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan]]]) -> None:
+def refuse_common_tags(monitors: Iterable[tuple[StatsMonitor, Mapping[str, Plan]]]) -> None:
     """Refuse two monitors that write the same tag.
 
     Args:
-        monitors: the prefix of each, and its plan in each stage. Of those with one prefix the first writes the global numbers
-            of a stage.
+        monitors: each with its plan in each stage. Of those with one prefix the first writes the global numbers of a stage.
 
     Raises:
         RuleError: with the first such tag.
     """
+    several = list(monitors)
     leading: set[tuple[str, str]] = set()
-    known: list[set[str]] = []
-    for prefix, plans in monitors:
+    known: list[tuple[set[str], set[str]]] = []
+    for monitor, plans in several:
         tags: set[str] = set()
+        merged: set[str] = set()
         for stage, plan in plans.items():
-            start = prefix + STAGE_PREFIX[stage]
+            start = monitor.prefix + STAGE_PREFIX[stage]
             tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in [*plan.rows, *plan.groups] for stat in each.stats}
-            if (prefix, stage) not in leading:
-                leading.add((prefix, stage))
+            if (monitor.prefix, stage) not in leading:
+                leading.add((monitor.prefix, stage))
                 tags.add(f"{start}hooks/nonfinite")  # of the global numbers the one that is always written
-        for others in known:
-            common = sorted(tags & others)
+            if len(several) > 1:
+                merged |= _merged_tags(monitor, stage, plan)
+        for others, others_merged in known:
+            common, why = sorted(tags & others), ""
+            if not common:
+                common = sorted((tags | merged) & (others | others_merged))
+                why = ", the name of rows that are merged because of max_scalars"
             if common:
                 raise RuleError(
-                    f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common); give one of them "
-                    "another prefix="
+                    f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common){why}; give one of "
+                    "them another prefix="
                 )
-        known.append(tags)
+        known.append((tags, merged))
+
+
+def _merged_tags(monitor: StatsMonitor, stage: str, plan: Plan) -> set[str]:
+    """The tags of rows that are merged along the module tree, at the steps at which some of the schedules are due."""
+    pinned: set[str] = set()
+    with suppress(NoMatchError):  # raised where the writer starts
+        pinned = pinned_names(plan, monitor.scalars)
+    sizes = range(len(plan.schedules), 0, -1)
+    tags: set[str] = set()
+    for due in islice((due for size in sizes for due in combinations(plan.schedules, size)), _MOST_COMBINATIONS):
+        layout = Layout(plan.index, frozenset(due), stage, monitor.prefix, monitor.max_scalars, pinned)
+        if layout.depth is None and len(due) == len(plan.schedules):
+            break  # where all fits, each part fits
+        tags |= layout.merged_tags
+    return tags

@@ -20,6 +20,12 @@ from lightning_hooks.rules.patterns import select
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 
+def pinned_names(plan: Plan, patterns: Sequence[str]) -> set[str]:
+    """The names of rows whose scalars are never merged; raises `NoMatchError` where patterns match none."""
+    targets = list({row.name: row.target for row in plan.rows}.values())
+    return {target.name for target in select(targets, patterns, where="scalars")} if patterns else set()
+
+
 class LoggerWriter(StepConsumer):
     """Writes to the loggers of a trainer, in the process of rank 0.
 
@@ -47,9 +53,7 @@ class LoggerWriter(StepConsumer):
         Raises:
             NoMatchError: a pattern of `scalars` matches no row.
         """
-        if self._patterns:
-            targets = list({row.name: row.target for row in plan.rows}.values())
-            self._pinned = {target.name for target in select(targets, self._patterns, where="scalars")}
+        self._pinned = pinned_names(plan, self._patterns)
 
     def consume(self, view: StepView) -> None:
         """Write a step to every logger, also if an earlier one fails."""

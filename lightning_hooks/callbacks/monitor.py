@@ -18,7 +18,6 @@ from lightning_hooks.callbacks._widening import Widening
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
-from lightning_hooks.engine.monitor.run_observer import RunObserver, forward_plan
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.plan.plan import Plan
@@ -178,12 +177,15 @@ class StatsMonitor(HooksCallback):
             self._widening.start(observer, hook_manager, self._saved)
             self._saved = {}
         for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in self.stages]:
-            if not forward_plan(plan).rows and any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
+            forward = plan.forward()
+            if not forward.rows:
+                if not any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
+                    raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {stage!r} has no gradients")
                 warnings.warn(f"stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
                 continue
-            run_observer = RunObserver(plan, stage, on_error=self.on_error, device=pl_module.device)
-            self._producers[stage] = self._producer(run_observer, trainer)
-        refuse_common_tags((monitor.prefix, monitor._plans) for monitor in [*self._others(trainer), self])
+            observer = Observer(forward, stage, on_error=self.on_error, device=pl_module.device)
+            self._producers[stage] = self._producer(observer, trainer)
+        refuse_common_tags((monitor, monitor._plans) for monitor in [*self._others(trainer), self])
         self._publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 
@@ -255,9 +257,8 @@ class StatsMonitor(HooksCallback):
                 producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports, hook_manager.phases.scale)
-                if not observer.calls_checked:
-                    observer.warn_uncalled(hook_manager.called)
+                producer.end(step, reports, hook_manager.scale)
+                observer.warn_uncalled(hook_manager.called)
             self._widening.warn(observer)
 
     def _flush(self) -> None:
@@ -307,15 +308,13 @@ class StatsMonitor(HooksCallback):
         producer = self._producers.get(stage)
         if producer is None or producer.observer.stopped:
             return
-        observer = producer.observer
-        assert isinstance(observer, RunObserver)
         try:
             try:
                 producer.end(current_step(trainer), {})
             finally:
-                observer.clear()
+                producer.observer.table.clear()  # for the next run
         except Exception as error:
-            observer.fail(error)
+            producer.observer.fail(error)
 
     def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule)

@@ -14,9 +14,8 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
-from lightning_hooks.engine.change.activations import ActivationChanger
 from lightning_hooks.engine.change.bound import BoundTransform
-from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
@@ -54,7 +53,7 @@ class AppliesRules(HooksCallback):
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
 
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
         """The participant that runs the transforms."""
         raise NotImplementedError
 
@@ -67,9 +66,9 @@ class AppliesRules(HooksCallback):
         return {**super().__getstate__(), "_publisher": None}
 
     @property
-    def changer(self) -> GradientChanger | None:
+    def changer(self) -> Changer | None:
         """The transforms in use during a run."""
-        return next((p for p in self._participants if isinstance(p, GradientChanger)), None)
+        return next((p for p in self._participants if isinstance(p, Changer)), None)
 
     def match(self, model: LightningModule) -> Match:
         """The dry run: what the rules match in a model.
@@ -96,7 +95,7 @@ class AppliesRules(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_unsupported(trainer, about)
-        taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, GradientChanger))
+        taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         transforms = self.bound_transforms(pl_module, seed, taken)
         if not any(bound.targets for bound in transforms):
@@ -168,12 +167,9 @@ class GradientTransforms(AppliesRules):
             )
 
     @override
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        changer = GradientChanger(transforms, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
-        changer.refuse_skipping(trainer.optimizers)
-        changer.refuse_sharded()
-        if has_scaler(trainer):
-            changer.refuse_under_scaler(trainer.optimizers)
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
+        changer = Changer(transforms, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
+        changer.refuse_unsupported(trainer.optimizers, scaled=has_scaler(trainer))
         return changer
 
 
@@ -218,5 +214,5 @@ class ActivationTransforms(AppliesRules):
         return {stage for rule in self.apply for stage in rule.stages or ("train",)}
 
     @override
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> GradientChanger:
-        return ActivationChanger(transforms, rank=trainer.global_rank)
+    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
+        return Changer(transforms, rank=trainer.global_rank)

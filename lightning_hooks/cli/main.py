@@ -102,24 +102,24 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     from lightning_hooks.callbacks._trainer import has_scaler
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
-    from lightning_hooks.engine.change.gradients import GradientChanger
+    from lightning_hooks.engine.change.changer import Changer
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
     in_fit = [monitor for monitor in monitors if not {"train", "validate"}.isdisjoint(monitor.stages)]
-    refuse_common_tags((monitor.prefix, _plans(monitor, cli.model)) for monitor in in_fit)
+    refuse_common_tags((monitor, _plans(monitor, cli.model)) for monitor in in_fit)
     if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):
-                GradientChanger(callback.bound_transforms(cli.model)).refuse_under_scaler(())  # a fit knows the optimizers too
+                # A fit knows the optimizers too.
+                Changer(callback.bound_transforms(cli.model)).refuse_unsupported((), scaled=True)
 
 
 def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
     """What a monitor would watch in each stage."""
-    from lightning_hooks.engine.monitor.run_observer import forward_plan
     from lightning_hooks.engine.plan.resolve import resolve
 
     plan = resolve(model, monitor.watch, monitor.schedule)
-    return {stage: plan if stage == "train" else forward_plan(plan) for stage in monitor.stages}
+    return {stage: plan if stage == "train" else plan.forward() for stage in monitor.stages}
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
@@ -62,50 +63,34 @@ class CaptureParticipant(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return self.targets
 
-    def say_unreadable(self, name: str, tensor: Tensor, error: Exception) -> None:
-        """Warn once of a module whose tensors are of a type that cannot be read."""
-        if name not in self._unreadable:
-            self._unreadable.add(name)
-            warnings.warn(
-                f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
-                stacklevel=2,
-            )
-
     def end_step(self) -> None:
         self.absent.warn()
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         at, path = parse_tensor(self.tensor)
         for target in self.targets:
-            yield ModulePart(target.value, at, path, _Copy(self, target.name))
+            absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
+            yield Part(target.value, at, partial(self._copy, target.name), path, absent=absent)
 
-
-class _Copy:
-    """The capture at one module."""
-
-    changes = False  # it returns None; but it needs the tensor itself, not a measurement of it
-
-    def __init__(self, owner: CaptureParticipant, name: str) -> None:
-        self.owner = owner
-        self.name = name
-
-    def absent(self, found: bool, tree: Any) -> None:
-        self.owner.absent.note(f"ActivationCapture: {self.owner.tensor!r}", self.name, found, tree)
-
-    def change(self, tensor: Tensor) -> None:
-        owner = self.owner
+    def _copy(self, name: str, tensor: Tensor) -> None:
+        """Pass on the tensor of a module; warn once of a module whose tensors are of a type that cannot be read."""
         if inside_transform(tensor):
             raise UnsupportedError(
-                f"ActivationCapture: the {owner.tensor} of {self.name} cannot be captured: it is a {TRANSFORMED}, whose values "
-                f"are not those of the step. Exclude {self.name} from modules, or call the function without the hooks: with "
+                f"ActivationCapture: the {self.tensor} of {name} cannot be captured: it is a {TRANSFORMED}, whose values "
+                f"are not those of the step. Exclude {name} from modules, or call the function without the hooks: with "
                 "lightning_hooks.paused(model)"
             )
         try:
             with torch.no_grad():
-                seen = with_memory(owner.reduce(tensor.detach()))
+                seen = with_memory(self.reduce(tensor.detach()))
         except Exception as error:
             if is_plain(tensor):
                 raise
-            owner.say_unreadable(self.name, tensor, error)
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                warnings.warn(
+                    f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
+                    stacklevel=2,
+                )
             return
-        owner.take(self.name, seen, *owner.now)
+        self.take(name, seen, *self.now)

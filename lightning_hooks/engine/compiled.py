@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.sites import build_sites
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import Gate, Handles
@@ -82,7 +82,7 @@ class CompiledHooks:
             return
         from lightning_hooks.hooks.traced import TracedSite  # defines operations, so only where they are needed
 
-        parts = [part for p in participants if p.ever is not None for part in p.module_parts(p.ever)]
+        parts = [part for p in participants if p.ever is not None for part in p.parts(p.ever)]
         for site in build_sites(self._inside_of(parts), set()):
             traced = self._sites[id(site.module)] = TracedSite(site, self.gate, self._step_handles)
             traced.register(self._handles)
@@ -96,11 +96,11 @@ class CompiledHooks:
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
-    def fill(self, parts: Iterable[ModulePart], called: set[int]) -> None:
+    def fill(self, parts: Iterable[Part], called: set[int]) -> None:
         """Set what happens in the steps to come.
 
         Args:
-            parts: of all modules; those outside compiled code are skipped.
+            parts: of all participants; those outside compiled code are skipped.
             called: takes the ids of the modules that are called.
         """
         filled = {id(site.module): site for site in build_sites(self._inside_of(parts), called)}
@@ -113,8 +113,8 @@ class CompiledHooks:
         self._sites.clear()
         self.busy = False
 
-    def _inside_of(self, parts: Iterable[ModulePart]) -> list[ModulePart]:
-        return [part for part in parts if id(part.module) in self.inside]
+    def _inside_of(self, parts: Iterable[Part]) -> list[Part]:
+        return [part for part in parts if id(part.on) in self.inside]
 
 
 def forget_graphs(modules: Sequence[nn.Module]) -> None:

@@ -7,8 +7,9 @@ closes the gate and removes the hooks, so that none gets into a copy of the mode
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -16,8 +17,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.installed_hooks import Active, InstalledHooks, InstallFinal
 from lightning_hooks.engine.overhead import Account, Meter
-from lightning_hooks.engine.participant import HasParameters, Participant
-from lightning_hooks.engine.phases import Phases
+from lightning_hooks.engine.participant import Participant, PhaseMemo
 from lightning_hooks.engine.plan.refresh import Refresh
 from lightning_hooks.hooks import Gate
 
@@ -26,22 +26,18 @@ _LIVE: WeakSet[HookManager] = WeakSet()  # for `paused`, which is given a model 
 
 
 @dataclass
-class _OpenStep:
-    """A step that has begun and not ended. A validation run may fall into a step of training: each stage has its own.
+class _Step:
+    """The step of one stage. A validation run may fall into a step of training, so each stage has its own.
 
     Args:
-        step: its number.
-        active: who acts in it.
-        called: the ids of the hooked modules that were called in it.
+        number: None between two steps.
+        active: who acts in it, each with the key of what it does.
+        called: the ids of the hooked modules that were called in it; one object for all steps: installed hooks write into it.
     """
 
-    step: int
-    active: Active
-    called: set[int]
-
-    @property
-    def participants(self) -> list[Participant]:
-        return [participant for participant, _ in self.active]
+    number: int | None = None
+    active: Active = ()
+    called: set[int] = field(default_factory=set)
 
 
 class HookManager:
@@ -54,6 +50,7 @@ class HookManager:
     Attributes:
         participants: who may act, in order.
         stage: of the batch that began last.
+        scale: the loss scale of the last backward; None where none was noted.
         refresh: looks up targets again that were replaced in the model.
         run_handles: of what stays until this is closed.
         install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
@@ -63,48 +60,37 @@ class HookManager:
         self.model = model
         self.gate = Gate()
         self.meter = Meter()
-        self.phases = Phases()
+        self.scale: Tensor | None = None
         self.refresh = Refresh(model)
         self.participants: list[Participant] = []
         self.stage = TRAIN
         self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
-        self._open: dict[str, _OpenStep] = {}
-        self._called: dict[str, set[int]] = {}  # by stage; the same object in every step: installed hooks write into it
+        self.install_final: InstallFinal | None = None
+        self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
+        self._memos: dict[Optimizer, PhaseMemo] = {}
         self._pauses = 0
         self._reopens = False  # a batch was under way when the hooks were paused, and still is
 
     @property
-    def install_final(self) -> InstallFinal | None:
-        return self._installed.install_final
-
-    @install_final.setter
-    def install_final(self, install: InstallFinal) -> None:
-        self._installed.install_final = install
-
-    @property
     def step(self) -> int | None:
         """The step of training that is under way."""
-        opened = self._open.get(TRAIN)
-        return None if opened is None else opened.step
+        return self._steps[TRAIN].number
 
     @property
     def idle(self) -> bool:
         """Whether a step of training is under way in which no participant acts."""
-        opened = self._open.get(TRAIN)
-        return opened is not None and not opened.active
+        return self.step is not None and not self._steps[TRAIN].active
 
     @property
     def active(self) -> Active:
         """Who acts in the step of the current stage, each with the key of what it does."""
-        opened = self._open.get(self.stage)
-        return () if opened is None else opened.active
+        return self._steps[self.stage].active
 
     @property
     def called(self) -> set[int]:
         """The ids of the hooked modules that were called in the step of the current stage."""
-        opened = self._open.get(self.stage)
-        return set() if opened is None else opened.called
+        return self._steps[self.stage].called
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
@@ -123,15 +109,15 @@ class HookManager:
         """Remove a participant and reinstall the hooks of the others; when the last one leaves, close the hook manager."""
         participant.left()
         self.participants = [each for each in self.participants if each is not participant]
-        for opened in self._open.values():
-            opened.active = tuple(pair for pair in opened.active if pair[0] is not participant)
+        for step in self._steps.values():
+            step.active = tuple(pair for pair in step.active if pair[0] is not participant)
         if not self.participants:
             self.close()
             return
         self.refresh.forget()
         was_installed = self._installed.active is not None
         self._installed.discard()
-        if was_installed:
+        if was_installed and self.active:
             self._install()
 
     def begin_batch(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
@@ -145,17 +131,16 @@ class HookManager:
         if self._pauses:
             return
         self.stage = stage
-        opened = self._open.get(stage)
-        if opened is None or opened.step != step:
-            opened = self._begin_step(step, stage, reporting)
-        if not opened.active:  # most steps, where few are watched: nothing is installed, and this is not timed
+        if self._steps[stage].number != step:
+            self._begin_step(step, stage, reporting)
+        if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
             if self._installed.active is not None:
                 self._installed.remove()
             self._installed.compiled_unchecked = True
             return
         with self._common_account:
             self._install()
-            for participant in opened.participants:
+            for participant, _ in self.active:
                 participant.begin_batch()
             self._installed.open_gate()
 
@@ -172,16 +157,17 @@ class HookManager:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
         self.gate.shut()
         self._reopens = False
-        opened = self._open.pop(stage, None)
+        step = self._steps[stage]
+        active, step.number, step.active = step.active, None, ()
         if stage == TRAIN:
-            self.phases.clear()
-        if opened is None or not opened.active:
+            self._memos.clear()
+        if not active:
             return
         with self._common_account:
             if stage == TRAIN:
-                self.refresh.note(opened.active, opened.called)
+                self.refresh.note(active, step.called)
             self._installed.end_step()
-            for participant in opened.participants:
+            for participant, _ in active:
                 participant.end_step()
 
     def interrupt(self) -> None:
@@ -213,56 +199,65 @@ class HookManager:
         self.run_handles.close()
         for participant in self.participants:
             participant.left()
-        self.phases.clear()
+        self._memos.clear()
         self.refresh.forget()
-        self._open.clear()
+        self._steps.clear()
         _LIVE.discard(self)
 
-    def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
-        """Run the phase `before_step` of one participant, if it acts in this step."""
+    def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
+        """Run `before_step` of one participant, if it acts: each has its turn among the callbacks of other packages."""
         if self.gate.open and self.acts(participant):
-            self.phases.before_step(participant, optimizer)
+            memo = self._memos.setdefault(optimizer, PhaseMemo())
+            if participant in memo.acted:  # LBFGS runs its closure again
+                memo.acted.clear()
+                memo.skipped = False
+            memo.acted.append(participant)
+            with participant.account:
+                participant.before_step(optimizer, memo)
 
-    def phase(self, name: str, optimizer: HasParameters) -> None:
-        """Run one of the other phases of every participant that acts in this step."""
+    def phase(self, name: str, optimizer: Optimizer) -> None:
+        """Run `final`, `before_update` or `after_update` of every participant that acts in this step."""
         if self.gate.open:
-            self.phases.run(name, optimizer, self._acting)
+            memo = self._memos.setdefault(optimizer, PhaseMemo())
+            for participant, _ in self.active:
+                with participant.account:
+                    getattr(participant, name)(optimizer, memo)
 
     def scaled_by(self, scale: Tensor) -> None:
-        """Note the loss scale of the backward that begins."""
-        self.phases.scaled_by(scale, self._acting)
+        """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
+        # Only where an optimizer has stepped can the scale have changed.
+        factor = scale / self.scale if self._memos and self.scale is not None else None
+        self.scale = scale.detach().clone()
+        for participant, _ in self.active:
+            participant.scaled_by(self.scale, factor)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants in this step; each is given once."""
         out: dict[str, float] = {}
-        for participant in self._acting:
+        for participant, _ in self.active:
             for tag, value in participant.take_reports().items():
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
 
     @property
-    def _acting(self) -> list[Participant]:
-        return [participant for participant, _ in self.active]
-
-    @property
     def _common_account(self) -> Account:
         return self.meter.common if self.stage == TRAIN else self.meter.aside
 
-    def _begin_step(self, step: int, stage: str, reporting: bool) -> _OpenStep:
+    def _begin_step(self, number: int, stage: str, reporting: bool) -> None:
         if stage == TRAIN:
             self._note_costs()
-            self.phases.clear()
+            self._memos.clear()
         if self.refresh.requested:
             with self._common_account:
                 self._refresh()
+        step = self._steps[stage]
         active = []
         for participant in self.participants:
-            key = participant.due(step, stage)
+            key = participant.due(number, stage)
             if key is not None:
                 active.append((participant, key))
-        called = self._called.setdefault(stage, set())
-        called.clear()
-        opened = self._open[stage] = _OpenStep(step, tuple(active), called)
+        step.number, step.active = number, tuple(active)
+        step.called.clear()
         if active:
             # Where a monitor takes part the reports are in its event, and nowhere else.
             monitored = any(participant.reports for participant in self.participants)
@@ -270,8 +265,7 @@ class HookManager:
             with self._common_account:
                 for participant, _ in active:
                     with participant.account:
-                        participant.begin_step(step, stage, reporting and stage == TRAIN)
-        return opened
+                        participant.begin_step(number, stage, reporting and stage == TRAIN)
 
     def _note_costs(self) -> None:
         wall, common = self.meter.next_step(), self.meter.common.take()
@@ -287,9 +281,7 @@ class HookManager:
         self._installed.check_compiled(self.participants)
 
     def _install(self) -> None:
-        opened = self._open.get(self.stage)
-        if opened is not None and opened.active:
-            self._installed.install(opened.active, opened.called, self.participants)
+        self._installed.install(self.active, self.called, self.participants, self.install_final)
 
 
 def live_hook_managers(model: nn.Module) -> list[HookManager]:

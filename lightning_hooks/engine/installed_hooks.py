@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import call
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakMethod, finalize, ref
+from weakref import WeakMethod, finalize
 
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -13,8 +13,8 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import CompiledHooks
-from lightning_hooks.engine.participant import HasParameters, Part, Participant
-from lightning_hooks.engine.phases import hook_updates
+from lightning_hooks.engine.participant import Part, Participant
+from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
 from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each
 from lightning_hooks.hooks.handles import Removable
@@ -54,12 +54,11 @@ class InstalledHooks:
         model: nn.Module,
         gate: Gate,
         optimizers: Callable[[], Sequence[Optimizer]],
-        phase: Callable[[str, HasParameters], None],
+        phase: RunPhase,
     ) -> None:
         self.active: Active | None = None
         self.compiled_unchecked = False
         self.run_handles = Handles()
-        self.install_final: InstallFinal | None = None
         self._gate = gate
         self._optimizers = optimizers
         self._phase = WeakMethod(phase)
@@ -72,13 +71,16 @@ class InstalledHooks:
         finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
-    def install(self, active: Active, called: set[int], participants: Sequence[Participant]) -> None:
+    def install(
+        self, active: Active, called: set[int], participants: Sequence[Participant], install_final: InstallFinal | None
+    ) -> None:
         """Install the hooks of a step instead of those that are installed; nothing where those are the same.
 
         Args:
             active: who acts in it.
             called: takes the ids of the modules that are called.
             participants: who may act in any step: hooks inside compiled code are theirs.
+            install_final: installs what runs the phase `final`, if anything needs it.
         """
         if self.active is not None and self._made is not None and self._made.is_for(active, called):
             return
@@ -93,15 +95,15 @@ class InstalledHooks:
             participant.register(key, self._gate, self._batch_handles)
         if any(participant.needs_updates for participant, _ in active):
             for optimizer in self._optimizers():
-                hook_updates(optimizer, self._phase, self._batch_handles)
-        if self.install_final is not None:
-            self._batch_handles.keep(self.install_final())
+                hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
+        if install_final is not None:
+            self._batch_handles.keep(install_final())
 
     def _make(self, active: Active, called: set[int]) -> ModuleHooks:
-        parts = [part for participant, key in active for part in participant.module_parts(key)]
+        parts = [part for participant, key in active for part in participant.parts(key)]
         self._compiled.fill(parts, called)
-        self._parameters.build(part for participant, key in active for part in participant.param_parts(key))
-        sites = build_sites([part for part in parts if id(part.module) not in self._compiled.inside], called)
+        self._parameters.build(part for part in parts if part.at == "grad")
+        sites = build_sites([p for p in parts if p.at != "grad" and id(p.on) not in self._compiled.inside], called)
         return ModuleHooks(sites, self._gate, self._step_handles)
 
     def open_gate(self) -> None:
@@ -139,8 +141,11 @@ class InstalledHooks:
         self._compiled.close()
 
 
-class _ParameterHooks:
-    """The hooks that see gradients as backward makes them: one for each parameter, as soon as it can carry one."""
+class _ParameterHooks(OurHook):
+    """The hooks that see gradients as backward makes them: one for each parameter, as soon as it can carry one.
+
+    It is itself the hook of a lazy module, which makes its parameters in its first forward pass.
+    """
 
     def __init__(self, model: nn.Module, gate: Gate, handles: Handles, step_handles: Handles) -> None:
         self.gate = gate
@@ -149,13 +154,12 @@ class _ParameterHooks:
         self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
         self._parts: dict[int, tuple[nn.Parameter, list[Part]]] = {}
 
-    def build(self, parts: Iterable[tuple[nn.Parameter, Part]]) -> None:
-        """Join the parts of each parameter, in their order; what must see the gradient as it is accumulated comes last."""
+    def build(self, parts: Iterable[Part]) -> None:
+        """Join the parts of each parameter, in their order; what looks at the gradient comes last."""
         self._parts = {}
-        for parameter, part in parts:
-            self._parts.setdefault(id(parameter), (parameter, []))[1].append(part)
-        for _, joined in self._parts.values():
-            joined.sort(key=lambda part: getattr(part, "last", False))
+        for part in sorted(parts, key=lambda part: part.look is not None):
+            assert isinstance(part.on, nn.Parameter)
+            self._parts.setdefault(id(part.on), (part.on, []))[1].append(part)
 
     def register(self) -> None:
         """Hook the parameters that have none yet. A frozen one refuses a hook, so it gets its own when it is unfrozen."""
@@ -168,17 +172,11 @@ class _ParameterHooks:
         if lazy:  # it gets its shape in the forward pass, when its module is called
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-                    self._step_handles.keep(module.register_forward_hook(_Materialized(self)))
-
-
-class _Materialized(OurHook):
-    def __init__(self, hooks: _ParameterHooks) -> None:
-        self.hooks = ref(hooks)
+                    self._step_handles.keep(module.register_forward_hook(self))
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        hooks = self.hooks()
-        if hooks is not None and hooks.gate.open:
-            hooks.register()
+        if self.gate.open:
+            self.register()
 
 
 def _remove_all(gate: Gate, handles: list[Handles]) -> None:

@@ -2,68 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lightning_hooks.engine.overhead import Account
-from lightning_hooks.hooks import CallAction, Gate, Handles
+from lightning_hooks.hooks import Gate, Handles
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.measurement import Measurement
 
 
-class Looks(Protocol):
-    """A part that reads a tensor: `see` if it is the only one, `look` if others share the measurement."""
-
-    changes: bool
-
-    def look(self, look: Measurement) -> None: ...
-
-    def see(self, tensor: Tensor) -> None: ...
-
-
-class Changes(Protocol):
-    """A part that may replace a tensor."""
-
-    changes: bool
-
-    def change(self, tensor: Tensor) -> Tensor | None: ...
-
-
-Part = Looks | Changes
-
-
-class ModulePart(NamedTuple):
-    """What a participant does at one module.
+class Part(NamedTuple):
+    """What a participant does at one module, or with the gradients of one parameter.
 
     Args:
-        module: where.
-        at: `input`, `output`, `input_grad`, `output_grad`, or `node` (the autograd nodes of the result).
+        on: the module or the parameter.
+        at: `input`, `output`, `input_grad`, `output_grad` or `node` (the autograd nodes of the result) of a module; `grad` of a
+            parameter, each as backward makes it.
+        visit: is given each tensor there and, with `changes`, may return a replacement; at `node` each node. A `CallAction`
+            instead is given the whole arguments (at `input`) or the whole result (at `output`). None if there is only `look`.
         path: to a part of the arguments or the result; empty for all of it.
-        part: sees each tensor there; a `CallAction` sees the whole arguments (at `input`) or the whole result (at `output`); at
-            `node` a callable that is given the node. One with a method `absent` is told at every call whether there is a tensor
-            at the path, and the arguments or the result.
+        changes: whether it may replace tensors.
+        look: reads a measurement, which it shares with others that see the same tensor. At a parameter it is given the
+            gradient that is accumulated, after all changes.
+        absent: with a `path`, is told at every call whether there is a tensor at it, and the arguments or the result.
         first: whether it goes before all others at the module.
     """
 
-    module: nn.Module
+    on: nn.Module | nn.Parameter
     at: str
-    path: str
-    part: Any
+    visit: Any
+    path: str = ""
+    changes: bool = False
+    look: Callable[[Measurement], None] | None = None
+    absent: Callable[[bool, Any], None] | None = None
     first: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it sees arguments or results as a whole."""
-        return isinstance(self.part, CallAction)
-
-
-class HasParameters(Protocol):
-    """An optimizer, or its substitute in a loop without one."""
-
-    param_groups: list[dict[str, Any]]
 
 
 class Participant:
@@ -103,12 +79,8 @@ class Participant:
     def refreshed(self) -> None:
         """Called when targets hold other objects than before: forget what was derived from those."""
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
-        """What it does at modules."""
-        return ()
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Part]]:
-        """What it does to the gradients of parameters as backward makes them."""
+    def parts(self, key: Any) -> Iterable[Part]:
+        """What it does at modules and with the gradients of parameters."""
         return ()
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
@@ -131,16 +103,16 @@ class Participant:
             wall: seconds of the step; None where they are not known.
         """
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called with accumulated, unscaled, averaged gradients."""
 
-    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called with the gradients that the optimizer will consume."""
 
-    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called before the optimizer changes the parameters."""
 
-    def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:

@@ -6,7 +6,8 @@ In order: `before_step` (gradients are accumulated, unscaled and averaged), `fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakMethod
 
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks import rules
-from lightning_hooks.engine.participant import HasParameters, Participant, PhaseMemo
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.hooks import Handles, OurHook
+from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.hooks.user_kinds import register_optimizer
 
 
 class ParamTensor(NamedTuple):
@@ -83,84 +84,24 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
 assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
-RunPhase: TypeAlias = WeakMethod[Callable[[str, HasParameters], None]]
-"""Runs a phase, given its name and the optimizer; does nothing if the hook manager was garbage-collected."""
+RunPhase: TypeAlias = Callable[[str, Optimizer], None]
+"""Runs a phase, given its name and the optimizer."""
 
 
-class Phases:
-    """Runs the phases of the optimizers' steps within one step of training.
-
-    `scale` is the loss scale of the last backward; None where none was noted.
-    """
-
-    def __init__(self) -> None:
-        self.scale: Tensor | None = None
-        self._memos: dict[int, tuple[HasParameters, PhaseMemo]] = {}  # with the optimizer, so that its id stays its own
-
-    def clear(self) -> None:
-        """Forget the step that ends."""
-        self._memos.clear()
-
-    def before_step(self, participant: Participant, optimizer: HasParameters) -> None:
-        """Run `before_step` of one participant: each acts in its turn among the callbacks of other packages.
-
-        Args:
-            participant: which.
-            optimizer: whose step.
-        """
-        memo = self._memo(optimizer)
-        if participant in memo.acted:  # LBFGS runs its closure again
-            memo.acted.clear()
-            memo.skipped = False
-        memo.acted.append(participant)
-        with participant.account:
-            participant.before_step(optimizer, memo)
-
-    def run(self, name: str, optimizer: HasParameters, active: Sequence[Participant]) -> None:
-        """Run one of the other phases of every participant.
-
-        Args:
-            name: `final`, `before_update` or `after_update`.
-            optimizer: whose step.
-            active: all who act in the step.
-        """
-        memo = self._memo(optimizer)
-        for participant in active:
-            with participant.account:
-                getattr(participant, name)(optimizer, memo)
-
-    def scaled_by(self, scale: Tensor, active: Sequence[Participant]) -> None:
-        """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
-        # Only where an optimizer has stepped can the scale have changed.
-        factor = scale / self.scale if self._memos and self.scale is not None else None
-        self.scale = scale.detach().clone()
-        for participant in active:
-            participant.scaled_by(self.scale, factor)
-
-    def _memo(self, optimizer: HasParameters) -> PhaseMemo:
-        if id(optimizer) not in self._memos:
-            self._memos[id(optimizer)] = optimizer, PhaseMemo()
-        return self._memos[id(optimizer)][1]
-
-
-def hook_updates(optimizer: Optimizer, phase: RunPhase, handles: Handles) -> None:
+def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, handles: Handles) -> None:
     """Run `before_update` and `after_update` around an optimizer's step.
 
     Args:
         optimizer: which.
-        phase: called with the name of the phase and the optimizer.
+        run: of the hook manager; nothing is run where that was garbage-collected.
+        gate: of the model.
         handles: takes over the handles.
     """
-    handles.keep(optimizer.register_step_pre_hook(_UpdateHook(phase, "before_update")))
-    handles.keep(optimizer.register_step_post_hook(_UpdateHook(phase, "after_update")))
 
+    def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        alive = run()
+        if alive is not None:
+            alive(name, optimizer)
 
-class _UpdateHook(OurHook):
-    def __init__(self, phase: RunPhase, name: str) -> None:
-        self.phase = phase
-        self.name = name
-
-    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        run = self.phase()
-        if run is not None:
-            run(self.name, optimizer)
+    for name, before in (("before_update", True), ("after_update", False)):
+        register_optimizer(optimizer, partial(run_phase, name), gate, handles, before=before)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
-from lightning_hooks.engine.participant import HasParameters, Participant, PhaseMemo
+from lightning_hooks.engine.participant import Participant, PhaseMemo
 
 
 def unscales_itself(optimizer: Any) -> bool:
@@ -46,12 +47,12 @@ class ScalerWatch(Participant):
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         self._count_open()
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         memo.found_inf = self._found_inf(optimizer)
         memo.scale = self._scale() if unscales_itself(optimizer) else None
         self._open[id(memo)] = memo  # as LBFGS runs its closure, the same one several times
 
-    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         # A fused optimizer is called whatever was found, and is told only here.
         found: Tensor | None = getattr(optimizer, "found_inf", None)
         if found is not None:

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.change.activations import ActivationChanger
-from lightning_hooks.engine.change.gradients import GradientChanger
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
@@ -23,7 +22,7 @@ from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.hooks import OurHook
+from lightning_hooks.hooks.user_kinds import register_optimizer
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
@@ -34,16 +33,19 @@ _NO_STEP: Final = StepView(step=-1)
 
 
 class Instrument:
-    """Context manager that watches and changes a model in a plain PyTorch loop; made by `instrument`.
+    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks. Written `instrument(…)`.
 
-    The hooks are removed on exit.
+    A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
+    gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
+    are allowed, and `final_grad`, `update` and `state` are refused.
 
     Args:
         model: the root module.
-        watch: `Watch` rules, or mappings with the fields of a rule.
-        apply: `Apply` rules, or mappings.
-        hooks: `Hook` rules, or mappings.
-        optimizer: one, several or none.
+        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule.
+        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings.
+        hooks: custom hooks: `Hook` rules, or mappings.
+        optimizer: one, several, or none.
+        consumers: of your own, which are given a view of each step when it ends.
 
     Attributes:
         model: the root module.
@@ -65,8 +67,12 @@ class Instrument:
         ...         optimizer.step()
         >>> watched.record.step, round(watched.compute()["grad_norm/weight"], 3)
         (1, 5.0)
-        >>> round(watched.compute()["update_norm/weight"], 3)
-        0.5
+        >>> model = nn.Sequential(nn.Linear(2, 1))
+        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
+        ...     model(torch.zeros(1, 2)).sum().backward()
+        ...     watched.step()
+        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
+        True
     """
 
     def __init__(
@@ -88,22 +94,22 @@ class Instrument:
             rules = _without_optimizer(rules, applies, hook_rules)
         self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        plan = resolve(model, rules, EveryN()) if rules else None
-        self._observer = Observer(plan, device=device, order=(0,)) if plan is not None and plan.rows else None
-        self._participants: list[Participant] = [] if self._observer is None else [self._observer]
-        transforms = [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]
-        if forward := [bound for bound in transforms if bound.when == "forward"]:
-            self._participants.append(ActivationChanger(forward, order=(1,)))
-        if backward := [bound for bound in transforms if bound.when != "forward"]:
-            changer = GradientChanger(backward, order=(2,))
-            changer.refuse_skipping(self.optimizers)
-            self._participants.append(changer)
-        if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
-            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(3,), stays=True)
-            self._participants.append(user_hooks)
+        self._plan = resolve(model, rules, EveryN())
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *check_consumers(consumers)])
-        self._producer = Producer(self._observer, self._publisher) if self._observer else None
+        self._producer: Producer | None = None
+        self._participants: list[Participant] = []
+        if self._plan.rows:
+            observer = Observer(self._plan, device=device, order=(0,))
+            self._producer = Producer(observer, self._publisher)
+            self._participants.append(observer)
+        if transforms := [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]:
+            changer = Changer(transforms, order=(1,))
+            changer.refuse_unsupported(self.optimizers, scaled=False)
+            self._participants.append(changer)
+        if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
+            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(2,), stays=True)
+            self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()
 
@@ -111,13 +117,13 @@ class Instrument:
         """Register the hooks, all or none."""
         run_handles = self._hook_manager.run_handles
         try:
-            self._publisher.start(resolve(self.model, [], EveryN()) if self._observer is None else self._observer.plan)
+            self._publisher.start(self._plan)
             for optimizer in self.optimizers:
-                run_handles.keep(optimizer.register_step_pre_hook(_StepHook(self, before=True)))
+                register_optimizer(optimizer, self._before, None, run_handles, before=True)
             for participant in self._participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
-                run_handles.keep(optimizer.register_step_post_hook(_StepHook(self, before=False)))
+                register_optimizer(optimizer, self._after, None, run_handles, before=False)
             self._begin()
         except BaseException:
             self._hook_manager.close()
@@ -130,8 +136,8 @@ class Instrument:
         for participant in list(self._hook_manager.participants):
             self._hook_manager.leave(participant)
         try:
-            if self._producer is not None and kind is None:
-                self._producer.publish_pending()
+            if kind is None:
+                self._publish_pending()
         finally:
             self._publisher.close(error)
 
@@ -143,32 +149,32 @@ class Instrument:
         """
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
-        if self._observer is not None:
-            self._hook_manager.before_step(self._observer, _AllParameters(self.model))
+        if self._producer is not None:
+            every: Any = _AllParameters(self.model)
+            self._hook_manager.before_step(self._producer.observer, every)
         self._end()
 
     def compute(self) -> dict[str, float]:
         """The statistics of the last ended step, by tag; empty before the first."""
-        self._settle()
+        self._publish_pending()
         return self._latest.values()
 
     @property
     def record(self) -> StepView:
         """The whole last ended step, histograms too; waits for numbers that are still on a device."""
-        self._settle()
+        self._publish_pending()
         return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
-        self._hook_manager.begin_batch(self._step, reporting=self._observer is None)
+        self._hook_manager.begin_batch(self._step, reporting=self._producer is None)
 
     def _end(self) -> None:
         self._stepped.clear()
         self._hook_manager.gate.shut()
         reports = self._hook_manager.take_reports()
-        if self._observer is not None and self._producer is not None and self._hook_manager.acts(self._observer):
+        if self._producer is not None and self._hook_manager.acts(self._producer.observer):
             self._producer.end(self._step, reports)
-            if not self._observer.calls_checked:
-                self._observer.warn_uncalled(self._hook_manager.called)
+            self._producer.observer.warn_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.agree()
@@ -178,7 +184,7 @@ class Instrument:
         self._step += 1
         self._begin()
 
-    def _settle(self) -> None:
+    def _publish_pending(self) -> None:
         if self._producer is not None:
             self._producer.publish_pending()
 
@@ -196,11 +202,14 @@ class Instrument:
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
 
-    def _after(self, optimizer: Optimizer) -> None:
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hook_manager.phase("after_update", optimizer)
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._end()
+
+
+instrument = Instrument
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
@@ -230,56 +239,7 @@ def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Se
 
 
 class _AllParameters:
-    """The substitute for an optimizer of all parameters, in a loop without one."""
+    """The substitute for an optimizer in a loop without one: the phase `before_step` needs no more of it."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]
-
-
-class _StepHook(OurHook):
-    def __init__(self, owner: Instrument, before: bool) -> None:
-        self.owner = owner
-        self.before = before
-
-    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.before:
-            self.owner._before(optimizer, args, kwargs)
-        else:
-            self.owner._after(optimizer)
-
-
-def instrument(
-    model: nn.Module,
-    watch: Sequence[Watch | Mapping[str, Any]] = (),
-    apply: Sequence[Apply | Mapping[str, Any]] = (),
-    hooks: Sequence[Hook | Mapping[str, Any]] = (),
-    optimizer: Optimizer | Iterable[Optimizer] | None = None,
-    consumers: Sequence[StepConsumer] = (),
-) -> Instrument:
-    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks.
-
-    With an optimizer, a step ends when the optimizer has stepped, including gradient accumulation; with several, when each
-    has. Without one, `step()` ends it, only transforms with `when="backward"` are allowed, and `final_grad`, `update` and
-    `state` are refused.
-
-    Args:
-        model: the root module.
-        watch: the tensors to watch.
-        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations.
-        hooks: custom hooks.
-        optimizer: one, several, or none.
-        consumers: of your own, which are given a view of each step when it ends.
-
-    Raises:
-        RuleError: an invalid rule, before any hook is registered.
-
-    Example:
-        >>> from lightning_hooks import Watch
-        >>> model = nn.Sequential(nn.Linear(2, 1))
-        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
-        ...     _ = model(torch.zeros(1, 2)).sum().backward()
-        ...     watched.step()
-        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
-        True
-    """
-    return Instrument(model, watch, apply, hooks, optimizer, consumers)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightning_hooks.engine.participant import ModulePart, Part
+from lightning_hooks.engine.participant import Part
 from lightning_hooks.hooks import CallAction, HookSite, TensorAction, Visitor
 from lightning_hooks.hooks.tree import described
 from lightning_hooks.stats.measurement import Measurement
@@ -17,95 +16,84 @@ from lightning_hooks.stats.measurement import Measurement
 _FIELD_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
 
 
-@dataclass
-class _SameTensor:
-    """Parts that see the same tensors, and so share one measurement."""
-
-    path: str
-    parts: list[Part] = field(default_factory=list)
-
-
-def build_sites(parts: Iterable[ModulePart], called: set[int]) -> list[HookSite]:
+def build_sites(parts: Iterable[Part], called: set[int]) -> list[HookSite]:
     """One site for each module at which anything happens.
 
-    Observers of the same tensor share a measurement, unless a part between them may change the tensor.
-
     Args:
-        parts: in the order in which they act.
+        parts: at modules, in the order in which they act.
         called: takes the ids of the modules that are called.
     """
     sites: dict[int, HookSite] = {}
-    actions: dict[tuple[int, str], list[_SameTensor | CallAction]] = {}
+    groups: dict[tuple[int, str], list[list[Part]]] = {}
     for part in parts:
-        site = sites.setdefault(id(part.module), HookSite(part.module, called=called))
+        assert isinstance(part.on, nn.Module)
+        site = sites.setdefault(id(part.on), HookSite(part.on, called=called))
         if part.at == "node":
-            site.node = (part.part, *site.node) if part.first else (*site.node, part.part)
+            site.node = (part.visit, *site.node) if part.first else (*site.node, part.visit)
         else:
-            _add(actions.setdefault((id(part.module), part.at), []), part)
-    for (module, at), items in actions.items():
-        joined = tuple(item if isinstance(item, CallAction) else _tensor_action(item) for item in items)
-        setattr(sites[module], _FIELD_OF[at], joined)
+            _add(groups.setdefault((id(part.on), part.at), []), part)
+    for (module, at), grouped in groups.items():
+        setattr(sites[module], _FIELD_OF[at], tuple(map(_action_of, grouped)))
     return list(sites.values())
 
 
-def visitor_of(parts: Sequence[Part]) -> Visitor:
-    """What is called with a tensor: the part itself if it is the only one and only reads, else all in order."""
-    first: Any = parts[0]
-    return first.see if len(parts) == 1 and hasattr(type(first), "see") else _SharedVisitor(parts)
-
-
-class _SharedVisitor:
-    """Shows a tensor to several parts; those that look share a measurement until one changes the tensor."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = list(parts)
-
-    def __call__(self, tensor: Tensor) -> Tensor | None:
-        measured: Measurement | None = None
-        replacement: Tensor | None = None
-        for part in self.parts:
-            if hasattr(part, "look"):
-                if measured is None:
-                    measured = Measurement(tensor)
-                part.look(measured)
-            else:
-                changed = part.change(tensor)
-                if changed is not None:
-                    tensor = replacement = changed
-                    measured = None
-        return replacement
-
-
-def _add(items: list[_SameTensor | CallAction], part: ModulePart) -> None:
-    if part.is_whole:
-        items.insert(0 if part.first else len(items), part.part)
-        return
+def _add(groups: list[list[Part]], part: Part) -> None:
+    """Add a part to those at a module: to a group that sees the same tensors, so that it shares the measurement, or alone."""
     if part.first:
-        items.insert(0, _SameTensor(part.path, [part.part]))
+        groups.insert(0, [part])
         return
-    for item in reversed(items):
-        if isinstance(item, CallAction):
-            break
-        if item.path == part.path:
-            item.parts.append(part.part)
-            return
-        if _changes(item.parts) or part.part.changes:
-            break  # another path, but perhaps the same tensor
-    items.append(_SameTensor(part.path, [part.part]))
+    if not _is_whole(part):
+        for group in reversed(groups):
+            if _is_whole(group[0]):
+                break
+            if group[0].path == part.path:
+                group.append(part)
+                return
+            if part.changes or any(each.changes for each in group):
+                break  # another path, but perhaps the same tensor
+    groups.append([part])
 
 
-def _changes(parts: Iterable[Any]) -> bool:
-    return any(part.changes for part in parts)
+def _is_whole(part: Part) -> bool:
+    return isinstance(part.visit, CallAction)
 
 
-def _tensor_action(same: _SameTensor) -> TensorAction:
-    asking = [part.absent for part in same.parts if hasattr(part, "absent")] if same.path else []
+def _action_of(group: list[Part]) -> TensorAction | CallAction:
+    first = group[0]
+    if isinstance(first.visit, CallAction):
+        return first.visit
+    asking = [part.absent for part in group if part.absent is not None]
 
     def absent(found: bool, tree: Any) -> None:
         for ask in asking:
             ask(found, tree)
 
-    return TensorAction(same.path, visitor_of(same.parts), _changes(same.parts), absent if same.path else None)
+    changes = any(part.changes for part in group)
+    return TensorAction(first.path, visitor_of(group), changes, absent if first.path else None)
+
+
+def visitor_of(parts: Sequence[Part]) -> Visitor:
+    """What is called with a tensor: the part itself if it is the only one, else all in order.
+
+    Those that look share a measurement until one changes the tensor.
+    """
+    if len(parts) == 1 and parts[0].visit is not None:
+        visit: Visitor = parts[0].visit
+        return visit
+
+    def visit_all(tensor: Tensor) -> Tensor | None:
+        measured: Measurement | None = None
+        replacement: Tensor | None = None
+        for part in parts:
+            if part.look is not None:
+                measured = measured or Measurement(tensor)
+                part.look(measured)
+            elif (changed := part.visit(tensor)) is not None:
+                tensor = replacement = changed
+                measured = None
+        return replacement
+
+    return visit_all
 
 
 class AbsentParts:

@@ -17,14 +17,14 @@ from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 
 
 class _Gated(OurHook):
-    """A hook that does nothing while the gate is closed."""
+    """A hook that does nothing while the gate is closed, if it has one."""
 
-    def __init__(self, run: Callable[..., Any], gate: Gate) -> None:
+    def __init__(self, run: Callable[..., Any], gate: Gate | None) -> None:
         self.run = run
         self.gate = gate
 
     def __call__(self, *args: Any) -> Any:
-        return self.run(*args) if self.gate.open else None
+        return self.run(*args) if self.gate is None or self.gate.open else None
 
 
 def register_backward(
@@ -63,8 +63,13 @@ def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], No
     handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
 
 
-def register_optimizer(optimizer: Optimizer, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
-    """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`."""
+def register_optimizer(
+    optimizer: Optimizer, run: Callable[..., Any], gate: Gate | None, handles: Handles, *, before: bool
+) -> None:
+    """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`.
+
+    Without a gate it runs at every step.
+    """
     hook = _Gated(run, gate)
     handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
 

@@ -16,7 +16,7 @@ from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio_of_norms
+from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
@@ -198,6 +198,11 @@ class Layout:
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
+    @property
+    def merged_tags(self) -> set[str]:
+        """The whole tags of the scalars of merged rows."""
+        return {f"{self.prefix}{tag}" for tag in self._merged_tags}
+
     def fill(self, view: StepView) -> LogEntry:
         """What a step writes, at which these schedules were due."""
         derived = self._statistics(view.moments)
@@ -218,7 +223,7 @@ class Layout:
             if self._merged_ratios:
                 norms = derived.norms()
                 for i in self._merged_ratios:
-                    numbers[i] = ratio_of_norms(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
+                    numbers[i] = ratio(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
         drawn_tags, drawn_rows = self._drawn_tags, self._drawn_rows
         if drawn_tags and not derived.complete:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.plan.plan import Plan
@@ -82,9 +84,9 @@ class RowIndex:
             self.alike = tuple(Alike(first.tensor, first.requests, indices) for first, indices in plan.rows.alike())
             self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
             self.param_row_of = dict(plan.param_row_of)
-            self.histogram_index = {row: i for i, row in enumerate(plan.histogram_rows)}
-            self.pair_rows = plan.pair_rows
-            self.magnitudes = plan.needs_magnitudes
+            self.histogram_index = {row: i for i, row in enumerate(self.rows_with(needs_histogram).tolist())}
+            self.pair_rows = tuple(self.rows_with(PAIR_STATS.__contains__).tolist())
+            self.magnitudes = len(self.rows_with(MAGNITUDE_STATS.__contains__)) > 0
         self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
 
     def __len__(self) -> int:

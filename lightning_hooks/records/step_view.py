@@ -137,7 +137,8 @@ class StepView:
                 raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
             return compute(stat, self.moments[rows])
         if stat == "ratio":
-            return ratio(self.moments[rows], self.moments[[self._param_row(row) for row in rows.tolist()]])
+            params = self.moments[[self._param_row(row) for row in rows.tolist()]]
+            return ratio(compute("norm", self.moments[rows]), compute("norm", params))
         if stat in PAIR_STATS:
             return self._of_pairs(stat, rows)
         q = quantile_of(stat)

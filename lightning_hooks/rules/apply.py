@@ -10,10 +10,8 @@ from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import (
     TransformSpec,
     TypeSpec,
-    check_flags,
     check_one_target,
     check_stages,
-    check_types,
     normalise,
     short_repr,
 )
@@ -60,9 +58,7 @@ class Apply:
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
         check_one_target(self)
-        check_flags(self)
-        normalise(self, "modules", "params", "types", "stages")
-        check_types(self.types)
+        normalise(self)
         given = self.transform
         if given is None:
             raise RuleError("transform is missing; give a transform or a list of them")

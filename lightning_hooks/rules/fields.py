@@ -37,6 +37,16 @@ TransformSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
 CallSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
 """Something to call: itself, its import path, or a mapping with `class_path` and `init_args`."""
 
+_PATTERNS: Final = ("modules", "params")
+_NAMES: Final = (*_PATTERNS, "tensors", "stages")
+_SEVERAL: Final = (*_NAMES, "types", "stats")
+_EMPTY: Final = {
+    **dict.fromkeys(_PATTERNS, "an empty list; give at least one pattern"),
+    "types": "an empty list; give at least one class, or omit it for all",
+    "tensors": "empty; name at least one tensor or omit it",
+    "stats": "empty; name at least one statistic or omit it",
+}
+
 
 def check_one_target(rule: Any) -> None:
     """Refuse a rule that has both `modules` and `params`, or neither.
@@ -49,42 +59,34 @@ def check_one_target(rule: Any) -> None:
         raise RuleError(f"modules: {type(rule).__name__} needs exactly one of modules and params, got {have}")
 
 
-def normalise(rule: Any, *fields: str) -> None:
-    """Make lists tuples, so that equal rules compare equal and cannot change later; one pattern stays a string.
+def normalise(rule: Any) -> None:
+    """Check what rules have in common, and make lists tuples, so that equal rules compare equal and cannot change later.
+
+    One pattern stays a string. Flags are True or False only: `"false"` counts as true.
 
     Args:
         rule: a frozen dataclass.
-        fields: the names of its fields that hold one value or several.
-
-    Raises:
-        RuleError: an empty list of patterns, or a name that is not a string.
-    """
-    for field in fields:
-        value = getattr(rule, field)
-        if value is None or (isinstance(value, str) and field in ("modules", "params")):
-            continue
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = tuple(value)
-        else:
-            value = (value,)
-        if field in ("modules", "params", "tensors", "stages"):
-            for i, item in enumerate(value):
-                if not isinstance(item, str):
-                    raise RuleError(f"{field}[{i}] must be a string, got {item!r}")
-            if field in ("modules", "params") and not value:
-                raise RuleError(f"{field} is an empty list; give at least one pattern")
-        object.__setattr__(rule, field, value)
-
-
-def check_flags(rule: Any) -> None:
-    """Refuse anything but True and False in the fields whose default is one of them: `"false"` counts as true.
 
     Raises:
         RuleError: naming the field and the value.
     """
     for field in dataclasses.fields(rule):
+        name, value = field.name, getattr(rule, field.name)
         if isinstance(field.default, bool):
-            check_flag(field.name, getattr(rule, field.name))
+            check_flag(name, value)
+        if name not in _SEVERAL or value is None or (name in _PATTERNS and isinstance(value, str)):
+            continue
+        value = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        if name in _NAMES:
+            for i, item in enumerate(value):
+                if not isinstance(item, str):
+                    raise RuleError(f"{name}[{i}] must be a string, got {item!r}")
+        if not value and name in _EMPTY:
+            raise RuleError(f"{name} is {_EMPTY[name]}")
+        object.__setattr__(rule, name, value)
+    for i, item in enumerate(rule.types or ()):
+        if not isinstance(item, (str, type)):
+            raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -97,24 +99,6 @@ def check_flag(name: str, value: Any) -> None:
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
 
 
-def check_types(types: Any) -> None:
-    """Refuse types that are neither classes nor names.
-
-    Args:
-        types: a tuple, or None for all.
-
-    Raises:
-        RuleError: naming the value.
-    """
-    if types is None:
-        return
-    if not types:
-        raise RuleError("types is an empty list; give at least one class, or omit it for all")
-    for i, item in enumerate(types):
-        if not isinstance(item, (str, type)):
-            raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
-
-
 def as_stages(stages: Any) -> tuple[str, ...]:
     """The stages of a callback, from one or several.
 
@@ -123,9 +107,7 @@ def as_stages(stages: Any) -> tuple[str, ...]:
     """
     several = isinstance(stages, Sequence) and not isinstance(stages, str)
     found = tuple(stages) if several else (stages,)
-    if stages is None:
-        check_stages(None)
-    check_stages(found)
+    check_stages(None if stages is None else found)
     return found
 
 

@@ -12,9 +12,7 @@ from lightning_hooks.rules.fields import (
     CallSpec,
     ScheduleSpec,
     TypeSpec,
-    check_flags,
     check_stages,
-    check_types,
     normalise,
     short_repr,
 )
@@ -74,7 +72,7 @@ class Hook:
 
     def __post_init__(self) -> None:
         """Check and normalise the fields; find what is to be called."""
-        check_flags(self)
+        normalise(self)
         every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
         if self.kind not in every:
             raise RuleError(
@@ -89,8 +87,6 @@ class Hook:
             raise RuleError("leaves=True goes with modules")
         if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
             raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
-        normalise(self, "modules", "params", "types", "stages")
-        check_types(self.types)
         check_stages(self.stages)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")

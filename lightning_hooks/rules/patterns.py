@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -16,6 +16,7 @@ from lightning_hooks.errors import NoMatchError, RuleError, nearest
 from lightning_hooks.rules.fields import TypeSpec
 from lightning_hooks.rules.importing import import_object
 
+R = TypeVar("R")
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
 
@@ -140,6 +141,28 @@ def select(
             raise NoMatchError(f"{message}. Set strict=False if this is intended")
         warnings.warn(message, stacklevel=2)
     return found
+
+
+def matched_by(model: nn.Module, rules: Iterable[R], where: str) -> Iterator[tuple[str, R, list[Target[Any]]]]:
+    """The rules of a list, each with its name in messages (`watch[0]`) and the targets that it matches in a model.
+
+    Args:
+        model: the root.
+        rules: `Watch`, `Apply` or `Hook`; a rule on optimizers matches nothing.
+        where: the option that holds them: `watch`.
+
+    Raises:
+        NoMatchError: a strict rule matches nothing.
+        RuleError: as of `select`.
+    """
+    known: dict[str, Any] = {"modules": named_modules(model), "params": named_parameters(model)}
+    for position, rule in enumerate(rules):
+        here, given, targets = f"{where}[{position}]", cast(Any, rule), []
+        for option, there in known.items():
+            if (patterns := getattr(rule, option)) is not None:
+                how = {"types": given.types, "leaves": getattr(rule, "leaves", False), "strict": given.strict}
+                targets = select(there, patterns, **how, where=f"{here}.{option}")
+        yield here, rule, targets
 
 
 def _clean(raw: str, root: nn.Module) -> str:

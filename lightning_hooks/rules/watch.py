@@ -11,9 +11,7 @@ from lightning_hooks.rules.fields import (
     ScheduleSpec,
     StatSpec,
     TypeSpec,
-    check_flags,
     check_one_target,
-    check_types,
     normalise,
     short_repr,
 )
@@ -64,16 +62,9 @@ class Watch:
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
         check_one_target(self)
-        check_flags(self)
-        normalise(self, "modules", "params", "types", "tensors", "stats")
-        check_types(self.types)
-        if self.tensors is not None:
-            if not self.tensors:
-                raise RuleError("tensors is empty; name at least one tensor or omit it")
-            for tensor in self.tensors:
-                check_tensor(tensor, self.modules is not None, "tensors")
-        if self.stats is not None and not self.stats:
-            raise RuleError("stats is empty; name at least one statistic or omit it")
+        normalise(self)
+        for tensor in self.tensors or ():
+            check_tensor(tensor, self.modules is not None, "tensors")
         if self.leaves and self.modules is None:
             raise RuleError("leaves=True goes with modules, not with params")
         if self.group_by is not None:
@@ -88,18 +79,13 @@ class Watch:
 
 def _check_groups(rule: Watch) -> None:
     groups = rule.group_by
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups < 1:
-            raise RuleError(
-                f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups}"
-            )
+    if type(groups) is int and groups >= 1:
         return
-    if isinstance(groups, str):
-        groups = (groups,)
     if isinstance(groups, Mapping):
         pairs = tuple((str(name), pattern) for name, pattern in groups.items())
     elif isinstance(groups, Sequence):
-        pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in groups)
+        items = (groups,) if isinstance(groups, str) else groups
+        pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in items)
     else:
         raise RuleError(f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups!r}")
     for name, pattern in pairs:

@@ -72,7 +72,7 @@ class Measurement:
         """Raw moments, float64 [9], on the tensor's device."""
         if self._moments is None:
             packed = self.packed()
-            self._moments = self._measure(_moments_of) if packed is None else _unpacked(packed)
+            self._moments = self._measure(_moments_of) if packed is None else kernels.unpacked(packed)
         return self._moments
 
     @property
@@ -80,7 +80,7 @@ class Measurement:
         """Signed log2 buckets, float64 [BUCKETS], on the tensor's device."""
         if self._histogram is None:
             packed = self.packed_histogram()
-            self._histogram = self._measure(_histogram_of) if packed is None else _unpacked(packed)
+            self._histogram = self._measure(_histogram_of) if packed is None else kernels.unpacked(packed)
         return self._histogram
 
     def _measure(self, function: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -181,7 +181,3 @@ def _histogram_of(dense: Tensor, zeros: int) -> Tensor:
     counts = histogram(dense)
     counts[BUCKETS // 2] += zeros
     return counts
-
-
-def _unpacked(numbers: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(numbers), dtype=torch.float64)

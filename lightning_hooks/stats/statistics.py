@@ -37,8 +37,8 @@ def compute(stat: str, moments: Array) -> Array:
         >>> compute("zero_fraction", row).tolist(), compute("std", row).tolist()
         ([0.5], [0.5])
     """
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return np.where(moments[:, COUNT] > 0, STATISTICS[stat](moments), np.nan)
+    values: Array = compute_all((stat,), moments)[0][0]
+    return values
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
@@ -62,7 +62,7 @@ def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
     return out, complete
 
 
-def ratio_of_norms(update: Array, param: Array) -> Array:
+def ratio(update: Array, param: Array) -> Array:
     """Norm of the update over norm of the parameter: 0 where both are 0.
 
     Args:
@@ -71,16 +71,6 @@ def ratio_of_norms(update: Array, param: Array) -> Array:
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where((update == 0) & (param == 0), 0.0, update / param)
-
-
-def ratio(update: Array, param: Array) -> Array:
-    """Norm of the update over norm of the parameter: 0 where both are 0.
-
-    Args:
-        update: moments of the updates [rows, 9].
-        param: moments of the parameters before the update [rows, 9].
-    """
-    return ratio_of_norms(compute("norm", update), compute("norm", param))
 
 
 def quantile_of(stat: str) -> float | None:

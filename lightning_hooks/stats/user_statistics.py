@@ -59,8 +59,7 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
 
 def whole(tensor: Tensor) -> Tensor:
     """The full tensor behind a sharded one, which is a collective: all ranks must call this together. Others are returned."""
-    gather = getattr(tensor, "full_tensor", None)
-    full: Tensor = tensor if gather is None else gather()
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 

@@ -22,7 +22,6 @@ class Context:
         seed: the seed of generators created from now on; equal on all ranks that must draw the same numbers.
         state: what the transform keeps from step to step, keyed by tensor name if it keeps something for each tensor. It is
             saved with the checkpoint, so it must be picklable.
-        process_group: the processes that hold shards of the same tensors; None on a single process.
 
     A transform that `keeps_direction` may set `factor` to the number by which it has multiplied all tensors: its report then
     follows from what the tensors were.
@@ -40,7 +39,6 @@ class Context:
     generators: dict[str, torch.Generator] = field(default_factory=dict)
     seed: int = 0
     state: dict[str, Any] = field(default_factory=dict)
-    process_group: Any = None
     skip_reason: str | None = field(default=None, init=False)
     factor: Tensor | float | None = field(default=None, init=False)
 

@@ -284,6 +284,22 @@ def test_validation_does_not_report(tmp_path: Path) -> None:
     assert not [tag for line in keeper.lines.values() for tag in line if tag.startswith("transform")]
 
 
+def test_a_validation_within_an_accumulated_step_changes_neither_its_reports_nor_its_random_numbers(tmp_path: Path) -> None:
+    def fit(**options: Any) -> tuple[list[Tensor], dict[int, dict[str, float]]]:
+        torch.manual_seed(0)
+        keeper, model = Keeper(), ValNet(dropout=0.0)
+        callback = changing([AddNoise(1.0), Scale(2.0)], "body.0", stages=["train", "validate"])
+        trainer = trainer_of(tmp_path, callback, logger=keeper, accumulate_grad_batches=3, **options)
+        trainer.fit(model, data(), data(2))
+        reports = {step: {tag: line[tag] for tag in line if tag.startswith("transform")} for step, line in keeper.lines.items()}
+        return [p.detach().clone() for p in model.parameters()], reports
+
+    plain, reports = fit(limit_val_batches=0)
+    weights, others = fit(val_check_interval=1)
+    assert all(torch.equal(one, other) for one, other in zip(weights, plain, strict=True))
+    assert reports == others and all(len(line) == 8 for line in reports.values())
+
+
 # -- what is refused -------------------------------------------------------------------------------------------------------
 
 

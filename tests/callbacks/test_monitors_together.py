@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_hooks import RuleError, StatsMonitor, Watch
 from tests.callbacks._tiny import Keeper, Line, loader, make
@@ -47,6 +48,57 @@ def test_tags_that_both_would_write(tmp_path: Path, first: Any, second: Any, tag
         fit(tmp_path, *monitors)
     with pytest.raises(RuleError, match=r"two StatsMonitors would write"):
         fit(tmp_path, *reversed(monitors))
+
+
+class Deep(Line):
+    """The gradients of `body.a` and `body.b` exist at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.layer(self.body["b"](self.body["a"](batch))).mean()
+
+
+def grads(params: str, **options: Any) -> Watch:
+    return Watch(params=params, tensors="grad", stats=["norm", "mean"], **options)
+
+
+def of(params: str, **options: Any) -> StatsMonitor:
+    return StatsMonitor([grads(params)], **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tag"),
+    [
+        (of("body.a.*", max_scalars=2), of("body.b.*", max_scalars=2), None),
+        (of("body.a.*", max_scalars=1), of("body.b.*", max_scalars=1), "grad_mean/all"),
+        (of("body.*.weight", max_scalars=2), of("body.*.bias", max_scalars=2), "grad_mean/body"),
+        (of("body.*.weight", max_scalars=2), of("body.*.bias", max_scalars=2, prefix="b/"), None),
+        (of("body.*.weight", max_scalars=2), of("body.*.bias"), None),
+        # The first one merges rows only where both of its schedules are due; the second has a group of that name.
+        (
+            StatsMonitor([grads("body.a.*"), grads("body.b.*", every_n_steps=2)], max_scalars=4),
+            StatsMonitor([grads("layer.*", group_by={"body.a": "*"})]),
+            "grad_mean/body.a",
+        ),
+    ],
+)
+def test_tags_of_merged_rows_that_both_would_write(
+    tmp_path: Path, first: StatsMonitor, second: StatsMonitor, tag: str | None
+) -> None:
+    def run() -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*are more than max_scalars")
+            make(tmp_path, first, second, logger=Keeper()).fit(Deep(), loader([3.0, 4.0]))
+
+    if tag is None:
+        run()
+    else:
+        expected = rf"^prefix: two StatsMonitors would write '{tag}' .*, the name of rows that are merged"
+        with pytest.raises(RuleError, match=expected):
+            run()
 
 
 def test_one_prefix_for_two_stages(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,18 +46,15 @@ class BoundTransform:
     where: str
     tensor: str = "grad"
     when: str = "step"
-    context: Context = field(default_factory=Context)
 
     def __post_init__(self) -> None:
-        """Make the state of the transform."""
         initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
         self.context = Context(seed=self.seed, state=initial)
         self.report = Report(keeps_direction(self.transform))
+        self.name = type(self.transform).__name__
+        self.label = f"{self.where} ({self.name})"
+        self.stages = self.rule.stages or ("train",)
         self._unreadable: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        return type(self.transform).__name__
 
     @property
     def acts_on(self) -> str:
@@ -81,7 +78,7 @@ class BoundTransform:
         """
         if self.when != "step":
             self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
-            self.context.generators.clear()
+            self.context.generators = {}
 
     def refuse_transformed(self, tensor: Tensor, name: str) -> None:
         """Refuse what is seen inside a transform of `torch.func`, or in a batched backward.
@@ -89,9 +86,6 @@ class BoundTransform:
         Args:
             tensor: the gradient or activation.
             name: of the target.
-
-        Raises:
-            UnsupportedError: it is one of those.
         """
         if inside_transform(tensor):
             raise UnsupportedError(
@@ -131,13 +125,13 @@ class BoundTransform:
         if context.skip_reason is not None and not self.may_skip:
             context.skip_reason = None
             raise TransformError(
-                f"{self.where} ({self.name}) called skip_step; only a transform with needs_step = True may, with when='step'"
+                f"{self.label} called skip_step; only a transform with needs_step = True may, with when='step'"
             )
         if not owned:
             for tensor, version, name in zip(tensors, versions, names, strict=True):
                 if version_of(tensor) != version:
                     raise InPlaceError(
-                        f"{self.where} ({self.name}) changed {self._what(name)} in place. Other branches of the graph "
+                        f"{self.label} changed {self._what(name)} in place. Other branches of the graph "
                         "share its memory and would silently see the change; return a new tensor instead"
                     )
         self._check(tensors, results, names)
@@ -164,16 +158,14 @@ class BoundTransform:
 
     def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
         if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
-            raise TransformError(
-                f"{self.where} ({self.name}) must return a list of {len(tensors)} tensors, got {type(results).__name__}"
-            )
+            raise TransformError(f"{self.label} must return a list of {len(tensors)} tensors, got {type(results).__name__}")
         for old, new, name in zip(tensors, results, names, strict=True):
             if not isinstance(new, Tensor):
-                raise TransformError(f"{self.where} ({self.name}) returned {type(new).__name__} for {name}; a tensor is needed")
+                raise TransformError(f"{self.label} returned {type(new).__name__} for {name}; a tensor is needed")
             for what in ("shape", "dtype", "device", "layout"):
                 if getattr(old, what) != getattr(new, what):
                     raise TransformError(
-                        f"{self.where} ({self.name}) returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
+                        f"{self.label} returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
                         f"{what} {getattr(old, what)}"
                     )
 
@@ -210,28 +202,22 @@ def match_saved(
     Returns:
         The transforms that did not change, each with its state, and a phrase for each change.
     """
-    gone, new = list(saved), list(transforms)
+    gone, new = dict(enumerate(saved)), dict(enumerate(transforms))
     pairs = []
-    for now in transforms:
-        same = next((old for old in gone if old["transform"] == repr(now.transform) and old["place"] == now.acts_on), None)
+    for i, now in enumerate(transforms):
+        what = repr(now.transform), now.acts_on
+        same = next((j for j, old in gone.items() if (old["transform"], old["place"]) == what), None)
         if same is not None:
-            pairs.append((same, now))
-            _drop(gone, same)
-            _drop(new, now)
+            pairs.append((gone.pop(same), new.pop(i)))
     changes = []
-    for old in list(gone):  # on the same targets another transform, or other numbers
-        other = next((now for now in new if now.acts_on == old["place"]), None)
+    for j, old in list(gone.items()):  # on the same targets another transform, or other numbers
+        other = next((i for i, now in new.items() if now.acts_on == old["place"]), None)
         if other is not None:
-            changes.append(f"{old['transform']} is now {other.transform!r}")
-            _drop(gone, old)
-            _drop(new, other)
-    changes += [f"{old['transform']} on {old['place']} is gone" for old in gone]
-    changes += [f"{now.transform!r} on {now.acts_on} is new" for now in new]
+            changes.append(f"{old['transform']} is now {new.pop(other).transform!r}")
+            del gone[j]
+    changes += [f"{old['transform']} on {old['place']} is gone" for old in gone.values()]
+    changes += [f"{now.transform!r} on {now.acts_on} is new" for now in new.values()]
     return pairs, changes
-
-
-def _drop(kept: list[Any], item: Any) -> None:
-    kept[:] = [other for other in kept if other is not item]
 
 
 def _without_graph(state: dict[str, Any]) -> dict[str, Any]:

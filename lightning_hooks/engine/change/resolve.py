@@ -11,7 +11,7 @@ from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
-from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.patterns import matched_by
 
 _SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime works
 
@@ -35,19 +35,11 @@ def resolve_applies(
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
     """
-    modules, parameters = named_modules(model), named_parameters(model)
     transforms: list[BoundTransform] = []
-    for position, rule in enumerate(rules):
-        here = f"apply[{position}]"
-        targets: list[Target[Any]]
-        if rule.modules is not None:
-            targets = list(select(modules, rule.modules, types=rule.types, strict=rule.strict, where=f"{here}.modules"))
-            if rule.acts_at(default) == "forward":
-                refuse_compiled(model, targets, f"{here}.modules", "a changed activation")
-        else:
-            assert rule.params is not None
-            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
+    for here, rule, targets in matched_by(model, rules, "apply"):
         tensor, when = rule.acts_on(default), rule.acts_at(default)
+        if when == "forward":
+            refuse_compiled(model, targets, f"{here}.modules", "a changed activation")
         for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
             _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)

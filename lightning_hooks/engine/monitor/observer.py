@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim import Optimizer
 
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
-from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
+from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
-from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
+from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -29,13 +32,14 @@ from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform
 
 
 class Observer(Participant):
-    """Watches the rows of a plan.
+    """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
 
     An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
     the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone.
 
     Args:
         plan: the rows.
+        stage: `train`, or another; then of a plan that the forward pass fills.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
         order: its position among the participants.
@@ -45,67 +49,66 @@ class Observer(Participant):
         schedules: those that are due in the step under way.
         scale: the loss scale of the last backward; None without a scaler.
         execution_order: rows of modules in the order in which they are measured; None after the first step.
-        calls_checked: whether modules that are never called were looked for.
     """
 
-    stage = "train"
-
     def __init__(
-        self, plan: Plan, *, on_error: str = "raise", device: torch.device | str = "cpu", order: tuple[int, ...] = (0,)
+        self,
+        plan: Plan,
+        stage: str = "train",
+        *,
+        on_error: str = "raise",
+        device: torch.device | str = "cpu",
+        order: tuple[int, ...] = (0,),
     ) -> None:
         self.plan = plan
+        self.stage = stage
         self.order = order
-        self.reports = True
+        self.reports = stage == "train"
         self.on_error = on_error
         self.failed = False
         self.stopped = False
         self.factor = 1
         self.overhead: Overhead | None = None
-        self.schedules: Due = frozenset()
         self.scale: Tensor | None = None
         self.execution_order: list[int] | None = []
-        self.calls_checked = False
         self.absent = AbsentParts()
-        pairs = plan.pair_rows
+        index = plan.index
         self.table = Table(
-            len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
+            len(plan.rows),
+            tuple(index.histogram_index),
+            plan.users,
+            plan.replicated_rows,
+            index.pair_rows,
+            device,
+            index.magnitudes,
         )
-        self.pairs = PairWatch(plan, self.table) if pairs else None
+        self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self._last_due: tuple[int, Due] = (-1, frozenset())
         self._all_due: Due = frozenset(plan.schedules)
+        self.ever = self.schedules = self._all_due
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
+        self._calls_checked = False
         self._unmeasurable: set[str] = set()
-
-    @property
-    def ever(self) -> Hashable:  # type: ignore[override]
-        return self._all_due
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
         if self.stopped or stage != self.stage:
             return None
-        return self._due_at(step) or None
-
-    def _due_at(self, step: int) -> Due:
-        if step != self._last_due[0]:
-            due: list[EveryN] = []
-            for schedule, widened in self._intervals:
-                if widened.due(step):
-                    due.append(schedule)
-            known = self._all_due
-            if len(due) < len(self._intervals):
-                known = self._known_due.setdefault(tuple(due), frozenset(due))
-            self._last_due = step, known
-        return self._last_due[1]
+        due = [schedule for schedule, widened in self._intervals if widened.due(step)]
+        if len(due) == len(self._intervals):
+            self.schedules = self._all_due
+        else:
+            self.schedules = self._known_due.setdefault(tuple(due), frozenset(due))
+        return self.schedules or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.schedules = self._due_at(step)
+        self.note_order()
+        if stage != "train":
+            return
         if self.overhead is not None:
             self.overhead.begin()
-        self.note_order()
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
@@ -130,7 +133,6 @@ class Observer(Participant):
             if self.overhead is not None:
                 self.overhead.restart()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
-            self._last_due = (-1, frozenset())
 
     def exchange(self) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
@@ -161,32 +163,39 @@ class Observer(Participant):
     def left(self) -> None:
         self._reader.forget()
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                yield ModulePart(row.target.value, row.kind, row.path, RowPart(self, row.index))
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        return () if self.pairs is None else self.pairs.param_parts(lambda row: row.due(key), self.warn_unmeasurable)
+                yield Part(
+                    row.target.value,
+                    row.kind,
+                    self.table.writer(row.index, self.fallback),
+                    row.path,
+                    look=partial(self.fallback.take, row.index),
+                    absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
+                )
+        for row in self.pairs.summed if self.pairs is not None else ():
+            if row.due(key):
+                yield Part(row.target.value, "grad", None, look=partial(self._add_micro_batch, row))
 
     @property
     def needs_updates(self) -> bool:
         return "after_update" in self._reader.phases
 
-    def before_step(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
         if self.pairs is not None:
             for part in self._reader.due("before_step", optimizer, self.schedules):
                 if part.tensor == "grad":
                     self.pairs.compare(part.parameters, part.rows, memo.scale)
 
-    def final(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)
 
-    def before_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._reader.copy_parameters(optimizer, self.schedules)
 
-    def after_update(self, optimizer: HasParameters, memo: PhaseMemo) -> None:
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if memo.skipped:
             return
         self._read("after_update", optimizer)
@@ -194,7 +203,14 @@ class Observer(Participant):
             parts = self._reader.due("after_update", optimizer, self.schedules)
             self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
 
-    def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
+    def _add_micro_batch(self, row: Row, look: Measurement) -> None:
+        assert self.pairs is not None
+        try:
+            self.pairs.add(row, look)
+        except UnmeasurableError as error:
+            self.warn_unmeasurable(row.index, error)
+
+    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
         if self.failed:
             return
@@ -213,12 +229,14 @@ class Observer(Participant):
             self.table.rescale(self.plan.loss_scaled, factor)
 
     def warn_uncalled(self, called: set[int]) -> None:
-        """Warn of watched modules that a step did not call; once is enough, which `calls_checked` tells.
+        """Warn of watched modules that the first watched step did not call; later steps are not looked at.
 
         Args:
             called: the ids of the modules that were called in the step that ends.
         """
-        self.calls_checked = True
+        if self._calls_checked:
+            return
+        self._calls_checked = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
         idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
         if idle:

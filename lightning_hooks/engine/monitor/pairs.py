@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import refuse_sharded
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import COUNT, M2, MEAN
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.tensor_kinds import is_plain, local_part
-
-Warn = Callable[[int, UnmeasurableError], None]
 
 
 class PairWatch:
@@ -25,6 +23,9 @@ class PairWatch:
     Args:
         plan: of the monitor.
         table: of the monitor.
+
+    Attributes:
+        summed: the rows of parameters whose micro-batches are seen.
     """
 
     def __init__(self, plan: Plan, table: Table) -> None:
@@ -33,7 +34,7 @@ class PairWatch:
         for group in plan.groups:
             for i in group.members:
                 asked[i] |= {*group.stats}
-        rows = [plan.rows[i] for i in plan.pair_rows]
+        rows = [plan.rows[i] for i in plan.index.pair_rows]
         self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
@@ -46,16 +47,18 @@ class PairWatch:
         self._before.update(self._now)
         self._now = {}
 
-    def param_parts(self, due: Callable[[Row], bool], warn: Warn) -> Iterable[tuple[nn.Parameter, _Part]]:
-        """A part for each parameter whose micro-batches are seen.
+    def add(self, row: Row, look: Measurement) -> None:
+        """Add the gradient of a micro-batch to a row; where the parameter has no gradient yet, a new sum begins.
 
-        Args:
-            due: whether a row is.
-            warn: called with the index of a row and why a micro-batch of it cannot be read.
+        Raises:
+            UnmeasurableError: it cannot be read.
         """
-        for row in self.summed:
-            if due(row):
-                yield row.target.value, _Part(self.table, row, warn)
+        sums = self.table.pair_sums(row.index)
+        new = look.moments.to(sums.device, non_blocking=True)
+        if row.target.value.grad is None:
+            sums[SMALL:] = 0.0
+        sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
+        sums[PARTS] += 1.0
 
     @torch.no_grad()
     def compare(self, parameters: Sequence[nn.Parameter], rows: Sequence[int], scale: Tensor | None) -> None:
@@ -81,28 +84,3 @@ class PairWatch:
             sums = self.table.pair_sums(row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
         self._now[row] = gradient.detach().clone()
-
-
-class _Part:
-    """Sees the gradient of each micro-batch, after all changes to it."""
-
-    changes = False
-    last = True
-
-    def __init__(self, table: Table, row: Row, warn: Warn) -> None:
-        self.table = table
-        self.row = row
-        self.warn = warn
-
-    def look(self, look: Measurement) -> None:
-        """Add one micro-batch; where the parameter has no gradient yet, a new sum begins."""
-        sums = self.table.pair_sums(self.row.index)
-        try:
-            new = look.moments.to(sums.device, non_blocking=True)
-        except UnmeasurableError as error:
-            self.warn(self.row.index, error)
-            return
-        if self.row.target.value.grad is None:
-            sums[SMALL:] = 0.0
-        sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
-        sums[PARTS] += 1.0

@@ -1,4 +1,4 @@
-"""Which rows belong to which parameters of an optimizer, and reading them: one call of the kernel for many tensors."""
+"""Which rows belong to which parameters of an optimizer, and reading them: one call of the kernel for each tensor of all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.optim import Optimizer
 
-from lightning_hooks.engine.participant import HasParameters
 from lightning_hooks.engine.phases import PARAM_TENSORS, ParamTensor
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
@@ -21,7 +21,7 @@ from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
-from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.table import RowOffsets, Table
 
 Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with what was measured for them."""
@@ -35,23 +35,14 @@ class TensorRows(NamedTuple):
         kind: where it comes from.
         parameters: one for each row.
         rows: their indices.
+        in_table: where they begin in the table.
     """
 
     tensor: str
     kind: ParamTensor
     parameters: list[nn.Parameter]
     rows: list[int]
-
-
-class ReadTogether:
-    """Rows of one or several tensors that are measured in one call."""
-
-    def __init__(self, parts: list[TensorRows], table: Table) -> None:
-        self.parts = parts
-        self.copied = parts[0].kind.copied
-        self.scaled = [part.kind.scaled for part in parts for _ in part.rows]
-        self.rows = [row for part in parts for row in part.rows]
-        self.in_table = table.offsets(self.rows)
+    in_table: RowOffsets
 
 
 class ParamReader:
@@ -73,9 +64,9 @@ class ParamReader:
         self.phases = {kind.phase for kind in self._kinds.values()}
         self._update_of = {param: update for update, param in plan.param_row_of.items()}
         # By phase, schedules and first parameter: all parameters of an optimizer, and what is read of them.
-        self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[ReadTogether]]] = {}
+        self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
         self._snapshots = Snapshots()
-        self._before: WeakKeyDictionary[HasParameters, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
+        self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
         self._said_missing: set[str] = set()
 
     def forget(self) -> None:
@@ -84,11 +75,22 @@ class ParamReader:
         self._snapshots = Snapshots()
         self._before.clear()
 
-    def due(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[TensorRows]:
+    def due(self, phase: str, optimizer: Optimizer, schedules: Due) -> list[TensorRows]:
         """The rows that are read in a phase when these schedules are due. Those of frozen parameters are skipped."""
-        return [part for call in self._calls(phase, optimizer, schedules) for part in call.parts]
+        if phase not in self.phases:
+            return []
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if not parameters:
+            return []
+        key = (phase, schedules, parameters[0])
+        known, due = self._known.get(key, ([], []))
+        if not _are_same(known, parameters):
+            found = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
+            due = [part for part in found if part.rows]
+            self._known[key] = parameters, due
+        return due
 
-    def copy_parameters(self, optimizer: HasParameters, schedules: Due) -> None:
+    def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
         parameters = [parameter for part in due if part.kind.copied for parameter in part.parameters]
@@ -97,7 +99,7 @@ class ParamReader:
         if parameters:
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
-    def read(self, phase: str, optimizer: HasParameters, schedules: Due, scale: Tensor | None = None) -> Unwritten:
+    def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:
         """Set the rows of a phase.
 
         Args:
@@ -113,40 +115,35 @@ class ParamReader:
             RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.
         """
         left: Unwritten = []
-        for call in self._calls(phase, optimizer, schedules):
-            left += self._read_changes(call, optimizer) if call.copied else self._read_values(call, optimizer, scale)
+        for part in self.due(phase, optimizer, schedules):
+            left += self._read_changes(part, optimizer) if part.kind.copied else self._read_values(part, optimizer, scale)
         return left
 
-    def _read_values(self, call: ReadTogether, optimizer: HasParameters, scale: Tensor | None) -> Unwritten:
-        values = [value for part in call.parts for value in self._values(part, optimizer)]
+    def _read_values(self, part: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
+        values = self._values(part, optimizer)
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
-        rows = call.rows if every else [row for row, value in zip(call.rows, values, strict=True) if value is not None]
-        if scale is not None and any(call.scaled):
-            looks = measure_all(tensors)
-            scaled = [scaled for scaled, value in zip(call.scaled, values, strict=True) if value is not None]
-            return self._put(
-                rows, [UnscaledMeasurement(look, scale) if s else look for look, s in zip(looks, scaled, strict=True)]
-            )
-        left = self._table.measure_all(call.in_table if every else rows, tensors)
+        rows = part.rows if every else [row for row, value in zip(part.rows, values, strict=True) if value is not None]
+        if scale is not None and part.kind.scaled:
+            return self._put(rows, [UnscaledMeasurement(look, scale) for look in measure_all(tensors)])
+        left = self._table.measure_all(part.in_table if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
-    def _read_changes(self, call: ReadTogether, optimizer: HasParameters) -> Unwritten:
+    def _read_changes(self, part: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
-        (part,) = call.parts
         parameters, copies = self._before.pop(optimizer, ([], []))
         rows, every = part.rows, _are_same(parameters, part.parameters)
         if not every:
             row_of = dict(zip(part.parameters, part.rows, strict=True))
             rows = [row_of[parameter] for parameter in parameters]
-        left = self._table.measure_all(call.in_table if every else rows, parameters, copies)
+        left = self._table.measure_all(part.in_table if every else rows, parameters, copies)
         if not left:
             return []
         with torch.no_grad():
             changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
 
-    def _values(self, part: TensorRows, optimizer: HasParameters) -> list[Tensor | None]:
+    def _values(self, part: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
         value, key = part.kind.value, part.tensor.partition(".")[2]
         values: list[Tensor | None] = []
         for parameter in part.parameters:
@@ -160,26 +157,11 @@ class ParamReader:
     def _put(self, rows: list[int], looks: list[Measurement]) -> Unwritten:
         return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
 
-    def _calls(self, phase: str, optimizer: HasParameters, schedules: Due) -> list[ReadTogether]:
-        if phase not in self.phases:
-            return []
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if not parameters:
-            return []
-        key = (phase, schedules, parameters[0])
-        known, calls = self._known.get(key, ([], []))
-        if not _are_same(known, parameters):
-            of_phase = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
-            parts = [self._find(parameters, schedules, tensor) for tensor in of_phase]
-            split = ([part for part in parts if part.rows and part.kind.copied == copied] for copied in (True, False))
-            calls = [ReadTogether(together, self._table) for together in split if together]
-            self._known[key] = parameters, calls
-        return calls
-
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
         found = [parameter for parameter in parameters if parameter in rows]
-        return TensorRows(tensor, self._kinds[tensor], found, [rows[parameter] for parameter in found])
+        indices = [rows[parameter] for parameter in found]
+        return TensorRows(tensor, self._kinds[tensor], found, indices, self._table.offsets(indices))
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         update = self._update_of.get(row.index)  # whose ratio to this parameter may be due

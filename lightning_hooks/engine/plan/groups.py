@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from lightning_hooks.engine.plan.plan import Matched
-from lightning_hooks.engine.plan.rows import Group, Row
+from lightning_hooks.engine.plan.plan import Matched, Plan
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.rules.patterns import select
@@ -21,17 +21,14 @@ def add_groups(
     users: Mapping[str, UserStatistic],
     where: str,
 ) -> list[Row]:
-    """Sort the rows of one tensor into groups.
+    """Sort the rows of one tensor into groups of a rule; returns those that are in none.
 
     Args:
         found: takes the groups in.
-        rows: of one tensor of a rule.
+        rows: of one tensor.
         request: the statistics and their schedule.
         users: the user's own statistics among them.
         where: the rule, for messages.
-
-    Returns:
-        The rows that are in no group.
 
     Raises:
         RuleError: a pattern that matches none of the rows, or a metric, which does not merge.
@@ -42,9 +39,35 @@ def add_groups(
     members, alone = _sorted(found, rows, where)
     for name, kept in members.items():
         indices = tuple(row.index for row in kept)
-        group = Group(-1, kept[0].tensor, (request,), dict(users), called=name, members=indices)
-        found.groups.append(group)
+        found.groups.append(Row(-1, kept[0].tensor, (request,), dict(users), group=name, members=indices))
     return alone
+
+
+def index_groups(plan: Plan) -> None:
+    """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them.
+
+    Raises:
+        RuleError: two groups, or a group and a row, would have one tag.
+    """
+    if not any(found.groups for found in plan.rules):
+        return
+    names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
+    for position, found in enumerate(plan.rules):
+        for group in found.groups:
+            for stat in group.stats:
+                taken = names.setdefault((group.tensor, stat, group.name), f"a group of rule {position}")
+                if taken != f"a group of rule {position}":
+                    raise RuleError(
+                        f"watch[{position}].group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
+                        f"{taken} too; give the group another name with a mapping of names to patterns"
+                    )
+            group.index = len(plan.rows) + len(plan.groups)
+            plan.groups.append(group)
+            if "ratio" in group.stats:
+                members = tuple(plan.param_row_of[i] for i in group.members)
+                below = Row(group.index + 1, "param", group=group.name, members=members)
+                plan.groups.append(below)
+                plan.param_row_of[group.index] = below.index
 
 
 def _sorted(found: Matched, rows: Sequence[Row], where: str) -> tuple[dict[str, list[Row]], list[Row]]:

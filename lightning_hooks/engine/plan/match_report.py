@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Group, Row
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
 
@@ -77,31 +77,17 @@ class Match:
 
     def markdown(self) -> str:
         """A Markdown table."""
-        head = "| rule | name | type | shape | tensors | statistics | tags | note |\n|---|---|---|---|---|---|---|---|"
-        rows = [
-            f"| {n.rule} | {n.name} | {n.type} | {n.shape} | {n.tensors} | {n.statistics} | {n.tags} | {n.note} |"
-            for n in self.lines
-        ]
-        return "\n".join([head, *rows])
+        heads = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "note")
+        rows = (heads, *([str(getattr(line, head)) for head in heads] for line in self.lines))
+        head, *below = (f"| {' | '.join(row)} |" for row in rows)
+        return "\n".join([head, f"|{'---|' * len(heads)}", *below])
 
     def __str__(self) -> str:
         """A table for a terminal, with the totals below."""
-        head = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
-        cells = [head] + [
-            (
-                n.rule,
-                n.name,
-                n.type,
-                n.shape,
-                n.tensors,
-                n.statistics,
-                str(n.tags),
-                f"{n.bytes_per_1000_steps:,}",
-                n.note,
-            )
-            for n in self.lines
-        ]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        heads = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
+        lines = [(*astuple(line)[:-2], f"{line.bytes_per_1000_steps:,}", line.note) for line in self.lines]
+        cells = [heads, *(tuple(map(str, line)) for line in lines)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         table = "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
         return (
             f"{table}\n{len(self.lines)} matches, {self.tags} tags, about {self.bytes_per_1000_steps / 1e6:.1f} MB "
@@ -110,86 +96,48 @@ class Match:
 
 
 def plan_report(plan: Plan) -> list[MatchLine]:
-    """One line for each target of each watch rule.
-
-    Args:
-        plan: from `resolve`.
-    """
+    """One line for each target of each watch rule, and one for each group."""
     lines = []
     for position, found in enumerate(plan.rules):
         rule = f"watch[{position}]"
-        in_group = {i: group.name for group in found.groups for i in group.members}
+        group_of = {i: group.name for group in found.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
         for row in map(plan.rows.__getitem__, found.members):
             by_target.setdefault(id(row.target.value), []).append(row)
-        for kept in by_target.values():
-            target = kept[0].target
-            alone = [row for row in kept if row.index not in in_group]
-            groups = dict.fromkeys(in_group[row.index] for row in kept if row.index in in_group)
-            notes = [_note(target, kept), *(f"merged into {name}" for name in groups)]
-            line = _line(rule, target.name, _type_of(target), _shape_of(target), alone, target)
-            shown = replace(line, tensors=", ".join(row.tensor for row in kept), note="; ".join(filter(None, notes)))
-            lines.append(shown if alone else replace(shown, statistics=""))
+        for rows in by_target.values():
+            target = rows[0].target
+            alone = [row for row in rows if row.index not in group_of]
+            groups = dict.fromkeys(group_of[row.index] for row in rows if row.index in group_of)
+            note = "; ".join(filter(None, [_note(target, rows), *(f"merged into {name}" for name in groups)]))
+            line = _target_line(rule, target, ", ".join(row.tensor for row in rows), "")
+            lines.append(replace(line, note=note, **_written(alone, target)))
         for group in found.groups:
-            name = f"group of {len(group.members)}"
-            lines.append(_line(rule, group.name, name, "", [group], None))
+            line = MatchLine(rule, group.name, f"group of {len(group.members)}", "", group.tensor, "", 0, 0)
+            lines.append(replace(line, **_written([group], None)))
     return lines
 
 
-def _line(rule: str, name: str, kind: str, shape: str, written: Sequence[Row | Group], target: Target[Any] | None) -> MatchLine:
-    """The line of something that is written."""
-    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in written for stat in row.stats]
-    size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
-    statistics = ", ".join(dict.fromkeys(stat for stat, _ in tags))
-    tensors = ", ".join(row.tensor for row in written)
-    return MatchLine(rule, name, kind, shape, tensors, statistics, len(tags), 1000 * size)
-
-
 def transforms_report(transforms: Sequence[BoundTransform]) -> list[MatchLine]:
-    """One line for each target of each transform.
-
-    Args:
-        transforms: from `resolve_applies`.
-    """
+    """One line for each target of each transform; the tags of its report are counted at the first."""
     lines = []
     for bound in transforms:
+        rule, tensors = bound.where.removesuffix(".transform"), f"{bound.tensor} ({bound.when})"
+        kept = [_target_line(rule, target, tensors, repr(bound.transform)) for target in bound.targets]
         tags = [f"transform_{what}/{bound.index}_{bound.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
-        for position, target in enumerate(bound.targets):
-            first = position == 0  # the report is one for the whole transform
-            lines.append(
-                MatchLine(
-                    rule=bound.where.removesuffix(".transform"),
-                    name=target.name,
-                    type=_type_of(target),
-                    shape=_shape_of(target),
-                    tensors=f"{bound.tensor} ({bound.when})",
-                    statistics=repr(bound.transform),
-                    tags=len(tags) if first else 0,
-                    bytes_per_1000_steps=1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags) if first else 0,
-                    note=_note(target, ()),
-                )
-            )
+        size = 1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags)
+        lines += [replace(line, tags=len(tags), bytes_per_1000_steps=size) for line in kept[:1]] + kept[1:]
     return lines
 
 
 def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
-    """One line for each target of each hook; one for the hook of an optimizer.
-
-    Args:
-        hooks: from `resolve_hooks`.
-    """
+    """One line for each target of each hook; one for the hook of an optimizer."""
     lines = []
     for hook in hooks:
-        call = hook.rule.call
+        call, kind = hook.rule.call, hook.rule.kind
         shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
-        for target in hook.targets:
-            lines.append(
-                MatchLine(
-                    hook.where, target.name, _type_of(target), _shape_of(target), hook.rule.kind, shown, 0, 0, _note(target, ())
-                )
-            )
-        if not hook.targets and hook.rule.kind in OPTIMIZER_KINDS:
-            lines.append(MatchLine(hook.where, "(every optimizer)", "Optimizer", "", hook.rule.kind, shown, 0, 0))
+        lines += [_target_line(hook.where, target, kind, shown) for target in hook.targets]
+        if kind in OPTIMIZER_KINDS:
+            lines.append(MatchLine(hook.where, "(every optimizer)", "Optimizer", "", kind, shown, 0, 0))
     return lines
 
 
@@ -201,7 +149,26 @@ def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str)
         tensor: what is captured of them.
         kept: what is kept of it.
     """
-    return [MatchLine("capture", t.name, _type_of(t), "", tensor, kept, 0, 0, _note(t, ())) for t in targets]
+    return [_target_line("capture", target, tensor, kept) for target in targets]
+
+
+def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) -> MatchLine:
+    """The line of a target of which nothing is written."""
+    value = target.value
+    shape = ""
+    if isinstance(value, UninitializedParameter):
+        shape = "not yet known"
+    elif isinstance(value, nn.Parameter):
+        shape = "×".join(map(str, value.shape)) or "scalar"
+    return MatchLine(rule, target.name, type(value).__name__, shape, tensors, statistics, 0, 0, _note(target, ()))
+
+
+def _written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
+    """The fields of a line that tell what is written of it; `target` is None for a group."""
+    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in rows for stat in row.stats]
+    size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
+    statistics = ", ".join(dict.fromkeys(stat for stat, _ in tags))
+    return {"statistics": statistics, "tags": len(tags), "bytes_per_1000_steps": 1000 * size}
 
 
 def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
@@ -214,17 +181,6 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     # The least of n ordinary magnitudes is about 1/n of the greatest: log2(n) buckets for each sign. A few elements
     # fill a bucket each, and have an empty one before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
-
-
-def _type_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
-    return type(target.value).__name__
-
-
-def _shape_of(target: Target[nn.Module] | Target[nn.Parameter]) -> str:
-    value = target.value
-    if isinstance(value, nn.Module):
-        return ""
-    return "not yet known" if isinstance(value, UninitializedParameter) else "×".join(map(str, value.shape)) or "scalar"
 
 
 def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lightning_hooks.engine.plan.rows import Group, Requested, Rows
+from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.records.row_index import RowIndex
-from lightning_hooks.rules import PARAM_TENSORS, Watch
+from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 from lightning_hooks.stats.user_statistics import UserStatistic
 
 LOSS_SCALED = ("input_grad", "output_grad")
@@ -32,7 +29,7 @@ class Matched:
 
     rule: Watch
     members: array[int] = field(default_factory=lambda: array("i"))
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Plan:
     rows: Rows
     rules: list[Matched]
     schedules: tuple[EveryN, ...]
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -63,21 +60,13 @@ class Plan:
         """The tensors of its rows, each once."""
         return tuple(dict.fromkeys(first.tensor for first, _ in self.rows.alike()))
 
-    def name(self, index: int) -> str:
-        """The name of a row or of a group.
-
-        Args:
-            index: rows first, then groups.
-        """
-        return self.rows.name(index) if index < len(self.rows) else self.groups[index - len(self.rows)].name
-
     @cached_property
     def loss_scaled(self) -> list[int]:
         """The indices of the rows that a loss scale multiplies."""
         return sorted(i for first, rows in self.rows.alike() if first.kind in LOSS_SCALED for i in rows.tolist())
 
     @property
-    def asked(self) -> list[Requested]:
+    def asked(self) -> list[Row]:
         """The first of all rows with equal requests, and the groups."""
         return [*(first for first, _ in self.rows.alike()), *self.groups]
 
@@ -86,20 +75,21 @@ class Plan:
         """Tensor and statistic of every chart, each once."""
         return list(dict.fromkeys((each.tensor, stat) for each in self.asked for stat in each.stats if stat != "histogram"))
 
-    @property
-    def histogram_rows(self) -> tuple[int, ...]:
-        """Rows with a histogram or a quantile, or in a group with one."""
-        return self._rows_with(needs_histogram)
-
-    @property
-    def pair_rows(self) -> tuple[int, ...]:
-        """Rows with a pair statistic, or in a group with one."""
-        return self._rows_with(lambda stat: stat in PAIR_STATS)
-
-    @property
-    def needs_magnitudes(self) -> bool:
-        """Whether any statistic needs the sums of magnitudes or the counts of underflows."""
-        return bool(self._rows_with(lambda stat: stat in MAGNITUDE_STATS))
+    def forward(self) -> Plan:
+        """A plan of the rows that the forward pass fills, each at every batch: what is watched outside training."""
+        kept = [row for row in self.rows if row.kind in FORWARD_TENSORS and row.requests]
+        new_index = {row.index: i for i, row in enumerate(kept)}
+        rows = [replace(row, index=i, requests=((EveryN(), row.stats),)) for i, row in enumerate(kept)]
+        groups = [
+            replace(
+                group,
+                index=len(rows) + i,
+                requests=((EveryN(), group.stats),),
+                members=tuple(new_index[member] for member in group.members),
+            )
+            for i, group in enumerate(group for group in self.groups if group.kind in FORWARD_TENSORS)
+        ]
+        return Plan(Rows(rows), [], (EveryN(),), groups)
 
     @property
     def replicated_rows(self) -> tuple[int, ...]:
@@ -112,10 +102,3 @@ class Plan:
         own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
         of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
         return [(row, user) for (row, _), user in {**own, **of_groups}.items()]
-
-    def _rows_with(self, wanted: Callable[[str], bool]) -> tuple[int, ...]:
-        found = {i for first, rows in self.rows.alike() if any(map(wanted, first.stats)) for i in rows.tolist()}
-        for group in self.groups:
-            if any(map(wanted, group.stats)):
-                found.update(group.members)
-        return tuple(sorted(found))

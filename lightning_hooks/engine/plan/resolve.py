@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from torch import nn
 
-from lightning_hooks.engine.plan.groups import add_groups
+from lightning_hooks.engine.plan.groups import add_groups, index_groups
 from lightning_hooks.engine.plan.plan import Matched, Plan
 from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.records.row_index import Requests
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
-from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.patterns import Target, matched_by
 from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, quantile_of
@@ -43,97 +43,40 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN) -
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
     """
-    if rules is None:
-        rules = DEFAULT_WATCH
-    rows = _RowsByTarget()
+    rows: dict[tuple[int, str], Row] = {}  # one for each target and tensor, however many rules name it
+
+    def row_of(target: Target[Any], tensor: str) -> Row:
+        return rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
+
     known: dict[Requests, Requests] = {}  # one object for equal requests
-    modules, parameters = named_modules(model), named_parameters(model)
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
     own: dict[str, UserStatistic] = {}
-    for position, rule in enumerate(rules):
-        here = f"watch[{position}]"
+    for here, rule, targets in matched_by(model, DEFAULT_WATCH if rules is None else rules, "watch"):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
-        targets, tensors = _targets(modules, parameters, rule, here)
+        tensors = rule.tensors or (("output", "output_grad") if rule.modules is not None else ("param", "grad", "update"))
         names, users = _statistics(rule, tensors, here, own)
         found = Matched(rule)
         for tensor in tensors:
             stats = _stats_of(names, tensor, default=rule.stats is None)
-            fresh = [rows.of(target, tensor) for target in targets]
+            fresh = [row_of(target, tensor) for target in targets]
             found.members.extend(row.index for row in fresh)
             alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
-            kept = set(map(id, alone))
-            written, measured = (due, stats), (due, ())
+            written = {row.index for row in alone}
             for row in fresh:
-                requests = (*row.requests, written if id(row) in kept else measured)
+                requests = (*row.requests, (due, stats if row.index in written else ()))
                 row.requests = known.setdefault(requests, requests)
-                if users and id(row) in kept:
+                if users and row.index in written:
                     row.users = {**row.users, **users}
         matched.append(found)
-    below = _add_param_rows(rows, matched)
-    plan = Plan(Rows(rows.all), matched, tuple(schedules), param_row_of=below)
-    _index_groups(plan)
-    return plan
-
-
-def _targets(modules: Any, parameters: Any, rule: Watch, here: str) -> tuple[list[Target[Any]], Sequence[str]]:
-    if rule.modules is not None:
-        how: dict[str, Any] = {"types": rule.types, "leaves": rule.leaves, "strict": rule.strict}
-        targets = list(select(modules, rule.modules, **how, where=f"{here}.modules"))
-        return targets, rule.tensors or ("output", "output_grad")
-    assert rule.params is not None
-    found = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-    return found, rule.tensors or ("param", "grad", "update")
-
-
-class _RowsByTarget:
-    """The rows under construction: one for each target and tensor, however many rules name it."""
-
-    def __init__(self) -> None:
-        self.all: list[Row] = []
-        self._known: dict[str, dict[int, Row]] = {}
-
-    def of(self, target: Target[Any], tensor: str) -> Row:
-        known = self._known.setdefault(tensor, {})
-        row = known.get(id(target.value))
-        if row is None:
-            row = known[id(target.value)] = Row(len(self.all), tensor, target=target)
-            self.all.append(row)
-        return row
-
-
-def _add_param_rows(rows: _RowsByTarget, matched: Sequence[Matched]) -> dict[int, int]:
-    """Add the `param` rows that ratios need; they are measured, but written only where a rule asks for them."""
     in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
-    return {
-        row.index: rows.of(row.target, "param").index
-        for row in rows.all[:]  # which grows
-        if "ratio" in row.stats or row.index in in_groups
-    }
-
-
-def _index_groups(plan: Plan) -> None:
-    """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them."""
-    if not any(found.groups for found in plan.rules):
-        return
-    names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
-    for position, found in enumerate(plan.rules):
-        for group in found.groups:
-            for stat in group.stats:
-                taken = names.setdefault((group.tensor, stat, group.name), f"a group of rule {position}")
-                if taken != f"a group of rule {position}":
-                    raise RuleError(
-                        f"watch[{position}].group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
-                        f"{taken} too; give the group another name with a mapping of names to patterns"
-                    )
-            group.index = len(plan.rows) + len(plan.groups)
-            plan.groups.append(group)
-            if "ratio" in group.stats:
-                below = tuple(plan.param_row_of[i] for i in group.members)
-                index = len(plan.rows) + len(plan.groups)
-                plan.groups.append(type(group)(index, "param", called=group.called, members=below))
-                plan.param_row_of[group.index] = index
+    with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
+    # Parameters that ratios need are measured, but written only where a rule asks for them.
+    param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
+    plan = Plan(Rows(rows.values()), matched, tuple(schedules), param_row_of=param_row_of)
+    index_groups(plan)
+    return plan
 
 
 def _statistics(

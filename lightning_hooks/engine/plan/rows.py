@@ -1,4 +1,4 @@
-"""Rows and groups of a plan: a target, one of its tensors, and the statistics that rules request of it."""
+"""Rows of a plan: a target, one of its tensors, and the statistics that rules request of it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,32 @@ _NO_USERS: Mapping[str, UserStatistic] = {}
 
 
 @dataclass(slots=True)
-class Requested:
-    """A row or a group, and what rules request of it.
+class Row:
+    """A target and one of its tensors, or a group: rows that a rule merges into one.
 
     Args:
-        index: in the table: rows first, then groups.
+        index: in the table; those of groups follow those of rows.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule; none if another row only needs it.
+        requests: the statistics that rules ask for, each with its schedule. None if another row needs it; a row that is only
+            measured for a group has a request without statistics.
         users: the user's own statistics among them, by name.
+        target: the module or parameter; None for a group.
+        group: the name of a group; empty for a row.
+        members: of a group, the indices of its rows.
     """
 
     index: int
     tensor: str
     requests: Requests = ()
     users: Mapping[str, UserStatistic] = field(default_factory=lambda: _NO_USERS)
+    target: Target[Any] = None  # type: ignore[assignment]
+    group: str = ""
+    members: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """Its name in tags."""
-        raise NotImplementedError
+        return self.group or self.target.name
 
     @property
     def kind(self) -> str:
@@ -62,37 +69,6 @@ class Requested:
     def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
         """The statistics that are written when these schedules are due."""
         return requested(self.requests, schedules)
-
-
-@dataclass(slots=True)
-class Row(Requested):
-    """A target and one of its tensors.
-
-    A row that a rule only measures for a group has a request without statistics.
-    """
-
-    target: Target[Any] = None  # type: ignore[assignment]
-
-    @property
-    def name(self) -> str:
-        return self.target.name
-
-
-@dataclass(slots=True)
-class Group(Requested):
-    """Rows that a rule merges into one.
-
-    Args:
-        called: its name in tags.
-        members: the indices of its rows.
-    """
-
-    called: str = ""
-    members: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.called
 
 
 class Rows(Sequence[Row]):
@@ -130,9 +106,6 @@ class Rows(Sequence[Row]):
         which = np.array(self._which, dtype=np.intp)  # numbered by their first rows
         found = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         return [(self[int(indices[0])], indices) for indices in found if len(indices)]
-
-    def name(self, index: int) -> str:
-        return self._targets[index].name
 
     def __len__(self) -> int:
         return len(self._targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import finalize, ref
@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.engine.participant import ModulePart, Participant
+from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.hooks import CallAction, Gate, Handles
@@ -25,7 +25,7 @@ from lightning_hooks.hooks.user_kinds import (
     register_saved,
 )
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Hook
-from lightning_hooks.rules.patterns import Target, named_modules, named_parameters, select
+from lightning_hooks.rules.patterns import Target, matched_by
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 
@@ -36,20 +36,18 @@ class BoundHook:
     Args:
         rule: where it comes from.
         where: how a message names it: `hooks[0]`.
-        targets: the modules or parameters; none for an optimizer's.
         schedule: at which steps it runs.
+        runners: one for each target; the hook of an optimizer has one without a target.
     """
 
     rule: Hook
     where: str
-    targets: list[Target[Any]]
     schedule: EveryN
-    runners: list[HookRunner] = field(default_factory=list)
+    runners: list[HookRunner]
 
-    def __post_init__(self) -> None:
-        """One runner for each target; an optimizer's hook has one, named after the rule."""
-        names = [self.where] if self.rule.kind in OPTIMIZER_KINDS else [target.name for target in self.targets]
-        self.runners = [HookRunner(self.rule, self.where, name) for name in names]
+    @property
+    def targets(self) -> list[Target[Any]]:
+        return [runner.target for runner in self.runners if runner.target is not None]
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
@@ -62,22 +60,16 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
     Raises:
         RuleError: a rule that matches nothing.
     """
-    modules, parameters = named_modules(model), named_parameters(model)
     bound = []
-    for position, rule in enumerate(rules):
-        here = f"hooks[{position}]"
-        targets: list[Target[Any]] = []
+    for here, rule, targets in matched_by(model, rules, "hooks"):
         if rule.modules is not None:
-            at = f"{here}.modules"
-            targets = list(select(modules, rule.modules, types=rule.types, leaves=rule.leaves, strict=rule.strict, where=at))
-            refuse_compiled(model, targets, at, "a hook of your own")
-        elif rule.params is not None:
-            targets = list(select(parameters, rule.params, types=rule.types, strict=rule.strict, where=f"{here}.params"))
-            if rule.kind == "param_grad":
-                instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
-                refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
+            refuse_compiled(model, targets, f"{here}.modules", "a hook of your own")
+        elif rule.kind == "param_grad":
+            instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
+            refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
         schedule = every_n(1 if rule.every_n_steps is None else rule.every_n_steps, f"{here}.every_n_steps")
-        bound.append(BoundHook(rule, here, targets, schedule))
+        runners = [HookRunner(rule, here, target) for target in (targets if rule.kind not in OPTIMIZER_KINDS else [None])]
+        bound.append(BoundHook(rule, here, schedule, runners))
     return bound
 
 
@@ -145,45 +137,40 @@ class UserHooksParticipant(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
-    def module_parts(self, key: Any) -> Iterable[ModulePart]:
+    def parts(self, key: Any) -> Iterable[Part]:
         """The hooks that run in the order of all participants: those that share a registration with others of this package."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
-                for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    part = _PARTS[kind](runner, self._gate)
-                    yield ModulePart(target.value, _AT.get(kind, kind), "", part, hook.rule.prepend)
-
-    def param_parts(self, key: Any) -> Iterable[tuple[nn.Parameter, Any]]:
-        for hook in (self.hooks[i] for i in key):
-            if hook.rule.kind == "param_grad":
-                for target, runner in zip(hook.targets, hook.runners, strict=True):
-                    yield target.value, _OnGradient(runner)
+                changes = kind in ("input_grad", "output_grad", "param_grad")
+                for runner in hook.runners:
+                    visit = _PARTS[kind](runner, self._gate)
+                    yield Part(runner.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
         self._frozen = []
         for hook in (self.hooks[i] for i in key):
-            kind, prepend = hook.rule.kind, hook.rule.prepend
-            if kind in OPTIMIZER_KINDS and not self._stays:
-                for optimizer in self._optimizers():
-                    register_optimizer(optimizer, hook.runners[0], gate, handles, before=kind == "optimizer_step_pre")
-            for target, runner in zip(hook.targets, hook.runners, strict=False):  # an optimizer's hook has no target
-                if kind in ("full_backward", "full_backward_pre"):
-                    before = kind == "full_backward_pre"
-                    register_backward(target.value, runner, gate, handles, before=before, prepend=prepend)
-                elif kind == "post_accumulate_grad":
-                    register = partial(register_post_accumulate, target.value, runner, gate, handles)
-                    if target.value.requires_grad:
-                        register()
-                    else:
-                        self._frozen.append((target.value, register))
-                elif kind == "saved_tensors":
-                    pair = (runner.of(0), runner.of(1))
-                    register_saved(target.value, pair, gate, handles, wanted=runner.starts)
-                elif _before_others(hook.rule):
-                    visit = _PARTS[kind](runner, gate).visit
-                    register_first(target.value, visit, gate, handles, before=kind == "forward_pre")
+            for runner in hook.runners:
+                self._register(runner, gate, handles)
+
+    def _register(self, runner: HookRunner, gate: Gate, handles: Handles) -> None:
+        kind, prepend, value = runner.rule.kind, runner.rule.prepend, runner.value
+        if kind in OPTIMIZER_KINDS:
+            for optimizer in () if self._stays else self._optimizers():
+                register_optimizer(optimizer, runner, gate, handles, before=kind == "optimizer_step_pre")
+        elif kind in ("full_backward", "full_backward_pre"):
+            register_backward(value, runner, gate, handles, before=kind == "full_backward_pre", prepend=prepend)
+        elif kind == "post_accumulate_grad":
+            register = partial(register_post_accumulate, value, runner, gate, handles)
+            if value.requires_grad:
+                register()
+            else:
+                self._frozen.append((value, register))
+        elif kind == "saved_tensors":
+            register_saved(value, (runner.of(0), runner.of(1)), gate, handles, wanted=runner.starts)
+        elif _before_others(runner.rule):
+            register_first(value, _PARTS[kind](runner, gate).visit, gate, handles, before=kind == "forward_pre")
 
 
 def _before_others(rule: Hook) -> bool:
@@ -191,18 +178,9 @@ def _before_others(rule: Hook) -> bool:
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
-class _OnGradient:
+def _on_gradient(runner: HookRunner, gate: Gate) -> Callable[[Tensor], Tensor | None]:
     """A tensor hook: `(grad) -> grad or None`."""
-
-    changes = True
-
-    def __init__(self, runner: HookRunner, gate: Gate | None = None) -> None:
-        self.runner = runner
-
-    def change(self, tensor: Tensor) -> Tensor | None:
-        """The new gradient, or None if it does not change."""
-        result: Tensor | None = self.runner(tensor, like=tensor)
-        return result
+    return lambda grad: runner(grad, like=grad)
 
 
 def _before(runner: HookRunner, gate: Gate) -> CallAction:
@@ -241,14 +219,15 @@ def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
     return visit
 
 
-_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node"}
+_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node", "param_grad": "grad"}
 _PARTS: dict[str, Callable[[HookRunner, Any], Any]] = {
     "forward_pre": _before,
     "forward": _after,
-    "input_grad": _OnGradient,
-    "output_grad": _OnGradient,
+    "input_grad": _on_gradient,
+    "output_grad": _on_gradient,
+    "param_grad": _on_gradient,
     "node_pre": _at_node,
     "node": _at_node,
 }
-assert {*_PARTS, "full_backward", "full_backward_pre", "saved_tensors"} == set(MODULE_KINDS)
-assert set(PARAM_KINDS) == {"param_grad", "post_accumulate_grad"}
+_REGISTERED = {"full_backward", "full_backward_pre", "saved_tensors", "post_accumulate_grad"}
+assert _PARTS.keys() | _REGISTERED == {*MODULE_KINDS, *PARAM_KINDS}

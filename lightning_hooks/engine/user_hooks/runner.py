@@ -12,6 +12,7 @@ from lightning_hooks.engine.change.bound import version_of
 from lightning_hooks.errors import HookError
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.rules import Hook
+from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, is_transformed
 
 _SAME: Final = ("shape", "dtype", "device", "layout")
@@ -25,13 +26,14 @@ class HookRunner:
     Args:
         rule: what is called, and how.
         where: how a message names the rule: `hooks[0]`.
-        name: the dotted name of the module or parameter.
+        target: the module or parameter; None for a hook of optimizers, which is named after the rule.
     """
 
-    def __init__(self, rule: Hook, where: str, name: str) -> None:
+    def __init__(self, rule: Hook, where: str, target: Target[Any] | None) -> None:
         self.rule = rule
         self.where = where
-        self.name = name
+        self.target = target
+        self.name = where if target is None else target.name
         self._ran = False
         self._calls = [_for_kind(call, rule.kind) for call in rule.calls]
         self._named = [rule.named or bool(getattr(call, "named", False)) for call in rule.calls]
@@ -68,6 +70,11 @@ class HookRunner:
                 )
             self._check(result, like)
         return result
+
+    @property
+    def value(self) -> Any:
+        """The module or parameter, which a fit may replace."""
+        return None if self.target is None else self.target.value
 
     def starts(self) -> bool:
         """Whether the hook runs now: with `once` only the first time."""

@@ -32,6 +32,7 @@ __all__ = [
     "measure",
     "measure_many",
     "on_device",
+    "unpacked",
 ]
 
 NO_HISTOGRAM: Final = -1  # the offset of the histogram of a row that keeps none
@@ -57,7 +58,7 @@ def measure(tensor: Tensor, kernel: ModuleType = host) -> Tensor:
     """
     # A compiler traces the reference, whose operations it knows.
     packed = None if torch.compiler.is_compiling() else kernel.read(tensor)
-    moments: Tensor = _other(tensor).measure(tensor) if packed is None else _unpacked(packed)
+    moments: Tensor = _other(tensor).measure(tensor) if packed is None else unpacked(packed)
     return moments
 
 
@@ -66,7 +67,7 @@ def measure_many(several: Sequence[Tensor], kernel: ModuleType = host) -> Tensor
     found = [None] * len(several) if torch.compiler.is_compiling() else kernel.read_many(several)
     rows = [packed for packed in found if packed is not None]
     if len(rows) == len(several):
-        return _unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64)
+        return unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64)
     if not rows:
         moments: Tensor = _other(several[0]).measure_many(several)
         return moments
@@ -117,5 +118,6 @@ def _load_triton() -> tuple[ModuleType, str]:
     return cuda, cuda.describe()
 
 
-def _unpacked(numbers: bytes) -> Tensor:
+def unpacked(numbers: bytes) -> Tensor:
+    """Packed float64 numbers as a tensor, in memory of its own."""
     return torch.frombuffer(bytearray(numbers), dtype=torch.float64)

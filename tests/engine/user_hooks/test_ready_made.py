@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import Hook, breakpoint_if_nonfinite, instrument, print_shapes, print_stats, save_to
+from lightning_hooks.rules import MODULE_KINDS
+from tests.engine.user_hooks.modules import Squares
 
 
 class Model(nn.Module):
@@ -34,7 +36,6 @@ class Twice(nn.Module):
 
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-OF_MODULE = ("forward_pre", "forward", "full_backward_pre", "full_backward", "output_grad", "input_grad", "node_pre", "node")
 
 
 def run(call: Any, kind: str, x: Tensor = X, **where: Any) -> None:
@@ -48,7 +49,7 @@ def run(call: Any, kind: str, x: Tensor = X, **where: Any) -> None:
 def place(kind: str) -> dict[str, str]:
     if kind.startswith("optimizer"):
         return {}
-    return {"modules": "layer"} if kind in OF_MODULE else {"params": "layer.weight"}
+    return {"modules": "layer"} if kind in MODULE_KINDS else {"params": "layer.weight"}
 
 
 SHAPES = {
@@ -83,20 +84,7 @@ def test_print_shapes_of_a_nest_and_of_keyword_arguments(capsys: pytest.CaptureF
 
 
 def test_print_shapes_where_an_argument_has_no_gradient(capsys: pytest.CaptureFixture[str]) -> None:
-    class Power(nn.Module):
-        def forward(self, x: Tensor, n: int) -> Tensor:
-            return x**n
-
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.power = Power()
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.power(x, 2)
-            return y
-
-    with instrument(model := Outer(), hooks=[Hook(print_shapes, kind="full_backward", modules="power")]):
+    with instrument(model := Squares(), hooks=[Hook(print_shapes, kind="full_backward", modules="power")]):
         model(torch.ones(4, requires_grad=True)).sum().backward()
     assert capsys.readouterr().out == "power full_backward: grad_input [(4,), None], grad_output [(4,)]\n"
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_hooks import Hook, HookError, HookPoint, RuleError, assert_no_hooks, instrument
 from tests.engine.user_hooks import tutorial_calls
+from tests.engine.user_hooks.modules import Squares
 
 
 @pytest.fixture(autouse=True)
@@ -160,21 +161,6 @@ def test_unchecked_another_nest_goes_through() -> None:
     rule = Hook(lambda module, args, output: {"seen": output, "twice": output * 2}, kind="forward", modules="0", checked=False)
     with instrument(model, hooks=[rule]):
         assert model(torch.ones(1)) == {"seen": 1, "twice": 2}
-
-
-class Power(nn.Module):
-    def forward(self, x: Tensor, exponent: int) -> Tensor:
-        return x**exponent
-
-
-class Squares(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.power = Power()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.power(x, 2)
-        return y
 
 
 def test_a_gradient_that_there_is_not_is_not_checked() -> None:

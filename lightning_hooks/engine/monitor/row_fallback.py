@@ -1,9 +1,8 @@
-"""How tensors of modules get into the table of a monitor: by the compiled writer, or by the fallback in Python."""
+"""The fallback for tensors of modules that the compiled writer does not write into the table of a monitor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from torch import Tensor
@@ -13,34 +12,6 @@ from lightning_hooks.stats.measurement import Measurement
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.monitor.observer import Observer
-
-
-class RowPart:
-    """What a monitor does with one tensor of a module: merge it into a row.
-
-    A hook that serves this part alone keeps the function `see`, and not this object: there may be thousands of rows.
-    """
-
-    __slots__ = ("observer", "row")
-    changes = False
-
-    def __init__(self, observer: Observer, row: int) -> None:
-        self.observer = observer
-        self.row = row
-
-    @property
-    def see(self) -> Callable[[Tensor], None]:
-        """A new function that merges a tensor into the row: the compiled writer itself where there is one."""
-        return self.observer.table.writer(self.row, self.observer.fallback)
-
-    def absent(self, found: bool, tree: Any) -> None:
-        """Note whether a call of the module has the tensor."""
-        row = self.observer.plan.rows[self.row]
-        self.observer.absent.note(f"watch: {row.tensor!r}", row.name, found, tree)
-
-    def look(self, look: Measurement) -> None:
-        """Merge a measurement that several participants share."""
-        self.observer.fallback.take(self.row, look)
 
 
 class RowFallback(FallbackWriter):

@@ -1,0 +1,276 @@
+"""The participant that runs transforms: on activations, on gradients as backward makes them, and at the optimizer's step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from lightning_hooks.engine.change.bound import BoundTransform, match_saved
+from lightning_hooks.engine.change.forward import ForwardChange
+from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
+from lightning_hooks.engine.scaling import unscales_itself
+from lightning_hooks.engine.shards import is_sharded, params_for, parts_of, put_back, refuse_sharded, takes_parts, wholes_of
+from lightning_hooks.engine.sites import AbsentParts
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules.patterns import Target
+
+
+class Changer(Participant):
+    """Runs transforms, in the order of their rules.
+
+    Args:
+        transforms: from `resolve_applies`.
+        scale: gives the loss scale as a tensor, or None where there is no scaler.
+        order: its position among the participants.
+        rank: of this process.
+
+    Attributes:
+        step: the number of the step of training under way, which transforms are given in the other stages too.
+        batches: how many batches have begun.
+        skipped_steps: how many optimizer steps transforms have skipped.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[BoundTransform],
+        *,
+        scale: Callable[[], Tensor | None] = lambda: None,
+        order: tuple[int, ...] = (0,),
+        rank: int = 0,
+    ) -> None:
+        self.transforms = list(transforms)
+        self.scale = scale
+        self.order = order
+        self.rank = rank
+        self.step = 0
+        self.batches = 0
+        self.skipped_steps = 0
+        self.absent = AbsentParts()
+        # Activations of compiled modules are refused.
+        self.ever = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
+        self._reporting = False
+        self._aside: list[tuple[int, dict[str, torch.Generator]]] = []  # seeds and generators of training, in another stage
+        self._at_step = [bound for bound in self.transforms if bound.when == "step"]
+        self._may_skip = any(bound.may_skip for bound in self._at_step)
+
+    @property
+    def acts_at_step(self) -> bool:
+        """Whether it changes the gradient of the optimizer's step."""
+        return bool(self._at_step)
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        """The transforms whose rule names the stage."""
+        return tuple(i for i, bound in enumerate(self.transforms) if stage in bound.stages) or None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        if stage == "train":
+            self.step = step
+            self._reporting = reporting
+            for bound in self.transforms:
+                bound.report.begin()
+        elif not self._aside:  # a validation may come within an accumulated step, which then goes on as it was
+            self._aside = [(bound.context.seed, bound.context.generators) for bound in self.transforms]
+        for bound in self.transforms:
+            bound.reseed(step, self.rank)
+
+    def begin_batch(self) -> None:
+        self.batches += 1
+
+    def end_step(self) -> None:
+        for bound, kept in zip(self.transforms, self._aside, strict=False):
+            bound.context.seed, bound.context.generators = kept
+        self._aside = []
+        self.absent.warn()
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        return (target for bound in self.transforms for target in bound.targets)
+
+    def parts(self, key: Any) -> Iterable[Part]:
+        for bound in (self.transforms[i] for i in key):
+            at, path = parse_tensor(bound.tensor)
+            for target in bound.targets if bound.when != "step" else ():
+                if bound.when == "forward":
+                    visit = ForwardChange(self, bound, target).change
+                    absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
+                    yield Part(target.value, at, visit, path, changes=True, absent=absent)
+                else:
+                    yield Part(target.value, at, partial(self._change_gradient, bound, target), path, changes=True)
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        """Run the transforms that act at the step on the gradients of one optimizer."""
+        if not self._at_step:
+            return
+        parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+        with torch.no_grad():
+            for bound in self._at_step:
+                targets = [t for t in bound.targets if t.value in parameters]
+                if targets:
+                    self._change(bound, targets)
+            if self._may_skip and self._skip_requested():
+                self.skipped_steps += 1
+                memo.skipped = True
+                for parameter in parameters:
+                    parameter.grad = None
+        for bound in self._at_step:
+            bound.context.skip_reason = None
+
+    def run(
+        self,
+        bound: BoundTransform,
+        tensors: Sequence[Tensor],
+        names: list[str],
+        params: list[Tensor | None],
+        *,
+        owned: bool = False,
+        report: bool = True,
+        apart: bool = False,
+    ) -> list[Tensor]:
+        """Run a transform, and measure what it did where the step is reported.
+
+        Args:
+            bound: the transform.
+            tensors: gradients or activations.
+            names: of their targets.
+            params: the parameters behind them.
+            owned: whether it may overwrite the tensors.
+            report: whether this call counts; a repeated one does not.
+            apart: whether every rank has other elements of them.
+        """
+        before = None
+        if report and self._reporting and not self._aside:
+            with self._measuring(bound, tensors, names):
+                before = bound.report.before(tensors, owned=owned)
+        results = bound.run([*tensors], names, params, self.step, owned=owned)
+        if before is not None:
+            with self._measuring(bound, tensors, names):
+                bound.report.after(before, results, factor=bound.context.factor, apart=apart)
+        return results
+
+    def take_reports(self) -> dict[str, float]:
+        out = {}
+        for bound in self.transforms:
+            for what, value in bound.report.finish().items():
+                out[f"transform_{what}/{bound.index}_{bound.name}"] = value
+        if self._may_skip:
+            out["hooks/skipped_steps"] = float(self.skipped_steps)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """State, generators and counts of every transform."""
+        return {"links": [bound.state_dict() for bound in self.transforms], "skipped_steps": self.skipped_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them."""
+        self.skipped_steps = state.get("skipped_steps", 0)
+        pairs, changed = match_saved(state["links"], self.transforms)
+        if changed:
+            warnings.warn(
+                f"the transforms changed since the checkpoint; what changed restarts: {'; '.join(changed)}", stacklevel=2
+            )
+        for saved, bound in pairs:
+            bound.load_state_dict(saved)
+
+    def refuse_unsupported(self, optimizers: Sequence[Optimizer], *, scaled: bool) -> None:
+        """Refuse what has no correct result on these parameters, with these optimizers, or under a loss scaler.
+
+        Args:
+            optimizers: whose steps are changed.
+            scaled: whether there is a loss scaler.
+
+        Raises:
+            UnsupportedError: with the first such transform.
+        """
+        for bound in self.transforms:
+            if bound.when == "backward":
+                if bound.rule.params is not None:
+                    effect = "the rule would do nothing. Use when='step', or a rule on modules"
+                    refuse_sharded(bound.targets, bound.where, effect)
+                if scaled and getattr(bound.transform, "repairs_nonfinite", False):
+                    raise UnsupportedError(
+                        f"{bound.where}: {bound.name} in backward would hide the overflow from the loss scaler, whose scale "
+                        "then grows without end; use when='step' on params, or bf16-mixed"
+                    )
+            elif bound.when == "step":
+                _refuse_optimizers(bound, optimizers, scaled)
+
+    def _skip_requested(self) -> bool:
+        """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
+        requested = any(bound.context.skip_reason is not None for bound in self._at_step)
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return requested
+        device = next((target.value.device for bound in self._at_step for target in bound.targets), None)
+        anywhere = torch.tensor(float(requested), device=device)
+        torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
+        return bool(anywhere)
+
+    def _change_gradient(self, bound: BoundTransform, target: Target[Any], grad: Tensor) -> Tensor | None:
+        """The new gradient of a parameter, or of a module's input or output; None if it does not change.
+
+        Under a loss scaler the transform sees float32 values divided by the scale; elements that are not finite stay so, since
+        the scaler must see the overflow.
+        """
+        scale = self.scale()
+        bound.refuse_transformed(grad, target.name)
+        seen = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
+        param = target.value if isinstance(target.value, nn.Parameter) else None
+        (result,) = self.run(bound, [seen], [target.name], [param])
+        if result is seen:
+            return None
+        if scale is None:
+            return result
+        back = (result * scale).to(grad.dtype)
+        return torch.where(torch.isfinite(grad), back, grad) if grad.layout is torch.strided else back
+
+    def _change(self, bound: BoundTransform, targets: list[Target[Any]]) -> None:
+        """Change the gradients of parameters in place: the reducer of DDP may hold views of them."""
+        grads = [target.value.grad for target in targets]
+        names = [target.name for target in targets]
+        params: list[Tensor | None] = [target.value for target in targets]
+        seen, gathered = grads, False
+        if any(map(is_sharded, grads)):
+            gathered = not takes_parts(bound.transform)
+            seen = wholes_of(grads) if gathered else parts_of(grads)
+            params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
+            results = self.run(bound, seen, names, params, owned=True, apart=not gathered)
+        else:
+            results = self.run(bound, seen, names, params, owned=True)
+        for grad, tensor, result in zip(grads, seen, results, strict=True):
+            if gathered and is_sharded(grad):
+                put_back(grad, result)
+            elif result is not tensor:
+                tensor.copy_(result)
+
+    @contextmanager
+    def _measuring(self, bound: BoundTransform, tensors: Sequence[Tensor], names: Sequence[str]) -> Iterator[None]:
+        """Around a report: it counts as overhead, which the transform itself does not."""
+        with self.account.meter.common, torch.no_grad():
+            try:
+                yield
+            except Exception as error:
+                bound.cannot_report(tensors, names, error)
+
+
+def _refuse_optimizers(bound: BoundTransform, optimizers: Sequence[Optimizer], scaled: bool) -> None:
+    """Refuse optimizers that a transform at the step does not go with."""
+    for optimizer in optimizers:
+        name = type(optimizer).__name__
+        known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
+        if bound.may_skip and not (known or getattr(optimizer, "skips_missing_gradients", False)):
+            raise UnsupportedError(
+                f"{bound.where}: {bound.name} skips a step by taking the gradients away, and {name} is not known to keep "
+                "parameters without a gradient, and their state, unchanged. If it does, set skips_missing_gradients = True "
+                "on it"
+            )
+        if scaled and unscales_itself(optimizer):
+            raise UnsupportedError(
+                f"{bound.where}: {name}(fused=True) unscales inside its own step, so gradients are still scaled when the rule "
+                "would act; use fused=False or when='backward'"
+            )
