@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +84,12 @@ class UserRows:
 
     Args:
         users: the rows with their statistics.
-        replicated: the rows that are the same on every rank.
+        replicated: the rows whose whole tensor every rank sees.
         device: of the metrics.
     """
 
     def __init__(
-        self, users: Sequence[tuple[int, UserStatistic]], replicated: Sequence[int], device: torch.device | str
+        self, users: Sequence[tuple[int, UserStatistic]], replicated: Iterable[int], device: torch.device | str
     ) -> None:
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
         self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}

@@ -68,7 +68,7 @@ class Observer(Participant):
         self.absent = AbsentParts()
         pairs = plan.pair_rows
         self.table = Table(
-            len(plan.rows), plan.histogram_rows, plan.users, plan.replicated_rows, pairs, device, plan.needs_magnitudes
+            len(plan.rows), plan.histogram_rows, plan.users, plan.copied_rows, pairs, device, plan.needs_magnitudes
         )
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.fallback = RowFallback(self)
