@@ -71,7 +71,7 @@ def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
         RuleError: the function did not return a scalar.
     """
     call: Callable[..., Any] = statistic.call
-    value = torch.as_tensor(call(whole(tensor)), device=tensor.device)
+    value = torch.as_tensor(call(tensor), device=tensor.device)
     if value.numel() != 1:
         raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
     value = value.detach().reshape(()).double()
@@ -123,7 +123,7 @@ class UserRows:
         return [index for index, _ in self._functions.get(row, ())]
 
     def fill(self, row: int, sums: Tensor, tensor: Tensor, *, merging: bool) -> None:
-        """Update the statistics of a row.
+        """Update the statistics of a row. For a sharded tensor all ranks must call this: it is gathered once, before any of them.
 
         Args:
             row: which.
@@ -135,11 +135,12 @@ class UserRows:
             RuleError: a function did not return a scalar.
         """
         self._filled.add(row)
+        tensor = whole(tensor)
         for index, user in self._functions.get(row, ()):
             pair = weighted(user, tensor).to(sums.device)
             sums[index] = sums[index] + pair if merging else pair
         for _, metric in self._metrics.get(row, ()):
-            metric.update(whole(tensor))
+            metric.update(tensor)
 
     def reset(self, row: int | None = None) -> None:
         """Reset the metrics of a row, or all of them."""

@@ -15,6 +15,7 @@ from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.engine.shards import is_sharded
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -32,7 +33,8 @@ class Observer(Participant):
     """Watches the rows of a plan.
 
     An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
-    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone.
+    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it goes on
+    reading sharded tensors, whose parts may have to be gathered or added up.
 
     Args:
         plan: the rows.
@@ -78,6 +80,7 @@ class Observer(Participant):
         self._all_due: Due = frozenset(plan.schedules)
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
         self._unmeasurable: set[str] = set()
+        self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     @property
     def ever(self) -> Hashable:  # type: ignore[override]
@@ -196,7 +199,7 @@ class Observer(Participant):
 
     def _read(self, phase: str, optimizer: HasParameters, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
-        if self.failed:
+        if self.failed and not self._sharded:
             return
         try:
             left = self._reader.read(phase, optimizer, self.schedules, scale)
@@ -254,7 +257,7 @@ class Observer(Participant):
             look: the measurement.
             last: whether it replaces what was measured before in this step, instead of being merged with it.
         """
-        if self.failed:
+        if self.failed and not is_sharded(look.tensor):
             return
         try:
             if last:
