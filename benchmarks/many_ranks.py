@@ -168,7 +168,7 @@ def _merge(way: str, world: int, rows: int, state: Tensor | None = None) -> int:
     state = state_of(0, rows) if state is None else state
     sections, owned = Sections(rows), owned_by(0, rows)
     if way == "gathered":
-        tables = torch.cat([state, owned.first]).repeat(world, 1)
+        tables = torch.cat([state, owned.first, owned.weight]).repeat(world, 1)
         ranks.merge_gathered(tables, sections, owned)
         return tables.nbytes
     steps = ranks.merge_reduced(state, sections, owned, world)

@@ -45,6 +45,10 @@ class Copies(NamedTuple):
         histogram_rows: the row of each histogram, int64.
         function_rows: the row of each weighted sum.
         pair_rows: the row of each sum over pairs.
+        other_rows: the rows of which tensor-parallel ranks hold either shares or copies, int64; which of the two, their numbers
+            tell. Empty without tensor parallelism.
+        weight: by which the digests of these are multiplied: they add up to 0 over a tensor-parallel group, float64 [1].
+        parallel: the size of a tensor-parallel group.
     """
 
     rows: Tensor
@@ -52,6 +56,9 @@ class Copies(NamedTuple):
     histogram_rows: Tensor
     function_rows: Tensor
     pair_rows: Tensor
+    other_rows: Tensor
+    weight: Tensor
+    parallel: int
 
     def bids(self, counts: Tensor, first: Tensor, ranks: int) -> Tensor:
         """How early the copy of a rank comes: the greatest bid for a row is that of the copy that counts.
@@ -86,12 +93,43 @@ class Copies(NamedTuple):
         return moments, histograms, sums, pairs
 
 
+    def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
+        """What adds up to 0 over all ranks where those of each tensor-parallel group hold the same moments, [..., other rows].
+
+        Args:
+            moments: of all rows, [..., rows, 9].
+            weight: as of this object, [..., 1].
+        """
+        factors = torch.arange(1, 2 * moments.shape[-1], 2, device=moments.device) * 0x9E3779B97F4A7C15 % 2**63
+        # 31 bits as float64 numbers, whose sums are exact in any order.
+        return ((_keys(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
+
+    def once(self, moments: Tensor, histograms: Tensor, digests: Tensor) -> None:
+        """Divide what a tensor-parallel group has counted several times, in place.
+
+        Args:
+            moments: merged, of all rows.
+            histograms: merged.
+            digests: added up over all ranks, [other rows].
+        """
+        if self.parallel == 1:
+            return
+        times = torch.ones(len(moments), dtype=torch.float64, device=moments.device)
+        times[self.other_rows] += (digests == 0.0) * (self.parallel - 1.0)
+        for column, moment in enumerate(schema.MOMENTS):
+            if moment.merge in ("sum", "m2"):
+                moments[:, column] /= times
+        histograms /= times[self.histogram_rows, None]
+
+
 def copies(
     held: Mapping[int, int | None],
     histogram_rows: Sequence[int],
     function_rows: Sequence[int],
     pair_rows: Sequence[int],
     device: torch.device | str = "cpu",
+    other_rows: Sequence[int] = (),
+    place: tuple[int, int] = (0, 1),
 ) -> Copies:
     """The copies that this rank holds.
 
@@ -101,13 +139,17 @@ def copies(
         function_rows: the row of each weighted sum.
         pair_rows: the row of each sum over pairs.
         device: of the table.
+        other_rows: those of which tensor-parallel ranks hold shares or copies.
+        place: of this rank in its tensor-parallel group, and the size of the group.
     """
     first = torch.tensor([-1 if rank is None else rank for rank in held.values()], dtype=torch.float64, device=device)
     indices = (
-        torch.tensor(list(rows), dtype=torch.int64, device=device) for rows in (held, histogram_rows, function_rows, pair_rows)
+        torch.tensor(list(rows), dtype=torch.int64, device=device)
+        for rows in (held, histogram_rows, function_rows, pair_rows, other_rows if place[1] > 1 else ())
     )
-    rows, *others = indices
-    return Copies(rows, first, *others)
+    rows, histograms, functions, pairs, others = indices
+    weight = torch.tensor([1.0 if place[0] < place[1] - 1 else 1.0 - place[1]], dtype=torch.float64, device=device)
+    return Copies(rows, first, histograms, functions, pairs, others, weight, place[1])
 
 
 def merge_ranks(state: Tensor, sections: Sections, owned: Copies, group: Any = None) -> Tensor:
@@ -125,7 +167,7 @@ def merge_ranks(state: Tensor, sections: Sections, owned: Copies, group: Any = N
     ranks, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
     owned = owned._replace(first=torch.where(owned.first < 0, rank, owned.first))
     if ranks * state.nbytes <= GATHERED:
-        return merge_gathered(_gather(torch.cat([state, owned.first]), group), sections, owned)
+        return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight]), group), sections, owned)
     steps = merge_reduced(state, sections, owned, ranks)
     operations = {"max": torch.distributed.ReduceOp.MAX, "sum": torch.distributed.ReduceOp.SUM}
     operation, tensor = next(steps)
@@ -142,18 +184,19 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Copies) -> Tensor:
     """The merged state from the states of all ranks.
 
     Args:
-        tables: the state of each rank and the `first` of its copies, [ranks, elements].
+        tables: the state of each rank with the `first` and the `weight` of its copies, [ranks, elements].
         sections: of a state.
         owned: the copies of any rank.
     """
-    states, first = tables[:, : sections.size], tables[:, sections.size :]
+    states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
     moments, histograms, sums, pairs = (
         torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)
     )
     bids = owned.bids(moments[..., COUNT], first, len(tables))
     parts = owned.counting((moments, histograms, sums, pairs), bids == bids.amax(0))
-    merged = (merge_groups(parts[0]), *(part.sum(0) for part in parts[1:]), states[:, -REQUESTS:].amax(0))
-    return torch.cat([part.flatten() for part in merged])
+    merged = (merge_groups(parts[0]), *(part.sum(0) for part in parts[1:]))
+    owned.once(merged[0], merged[1], owned.digests(moments, weights).sum(0))
+    return torch.cat([*(part.flatten() for part in merged), states[:, -REQUESTS:].amax(0)])
 
 
 def merge_reduced(state: Tensor, sections: Sections, owned: Copies, ranks: int) -> Generator[Collective, Tensor, Tensor]:
@@ -180,16 +223,19 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Copies, ranks: int) 
     unit = torch.maximum(lowest.abs(), highest.abs())
     unit = torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
     columns = [count * (mean / unit) if column == MEAN else moments[:, column] for column in _SUMMED]
-    total = yield "sum", torch.cat([*columns, *(part.flatten() for part in others)])
+    summed = [*columns, *(part.flatten() for part in others), owned.digests(moments, owned.weight)]
+    total = (yield "sum", torch.cat(summed)).split([len(part) for part in summed])
 
     merged = neutral(rows, state.device)
-    for index, column in enumerate(_SUMMED):
-        merged[:, column] = total[index * rows : (index + 1) * rows]
+    for column, added in zip(_SUMMED, total, strict=False):
+        merged[:, column] = added
     merged[:, MEAN] *= unit / merged[:, COUNT].clip(1)
     between = torch.where(count == 0, 0.0, count * (mean - merged[:, MEAN]) ** 2)  # not inf or NaN, whatever the mean is
     merged[:, M2] = yield "sum", moments[:, M2] + between
     merged[:, MIN], merged[:, MAX] = -lowest, highest
-    return torch.cat([merged.flatten(), total[len(_SUMMED) * rows :], requests])
+    *_, histograms, sums, pairs, digests = total
+    owned.once(merged, histograms.view(others[0].shape), digests)
+    return torch.cat([merged.flatten(), histograms, sums, pairs, requests])
 
 
 def _keys(numbers: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ class Table:
         device: of the state.
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
             NaN for the sums.
+        place: of this rank in its tensor-parallel group, and the size of the group.
 
     Example:
         >>> table = Table(2)
@@ -70,6 +71,7 @@ class Table:
         pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
         magnitudes: bool = True,
+        place: tuple[int, int] = (0, 1),
     ) -> None:
         self.rows = rows
         self.magnitudes = magnitudes
@@ -84,7 +86,8 @@ class Table:
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
         self.state = self.sections.blank().to(device)
         self._array = self.state.numpy() if self.state.is_cpu else None  # the same memory: NumPy takes a tenth of torch's time
-        self._copies = copies(copied, histogram_rows, functions, pair_rows, device)
+        others = [row for row in range(rows) if row not in copied]
+        self._copies = copies(copied, histogram_rows, functions, pair_rows, device, others, place)
 
     @property
     def moments(self) -> Tensor:

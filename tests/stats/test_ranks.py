@@ -60,7 +60,7 @@ def reduced(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies
 
 
 def gathered(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies]) -> Tensor:
-    tables = torch.stack([torch.cat([state, own.first]) for state, own in zip(states, owned, strict=True)])
+    tables = torch.stack([torch.cat([state, own.first, own.weight]) for state, own in zip(states, owned, strict=True)])
     return merge_gathered(tables, sections, owned[0])
 
 
@@ -103,6 +103,7 @@ def truth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]
 
 def assert_moments(got: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
     """The moments are those of the elements, to 1e-12."""
+    values = values.astype(np.float64)
     expected = truth(values)
     for column in (COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW):
         assert got[column] == pytest.approx(expected[column], rel=0, abs=0, nan_ok=True), column
@@ -231,9 +232,32 @@ def test_the_shares_of_one_copy_count_together_and_other_copies_do_not() -> None
     whole = torch.arange(9.0).numpy()
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), whole)
-    states[0] = state_of([torch.empty(0)])  # an empty share of the first copy
+    states[0] = states[2] = state_of([torch.empty(0)])  # uneven shares
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), shares[1].numpy())
+
+
+@pytest.mark.parametrize("parallel", [2, 3])
+def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    copied, shares = torch.randn(2, 5, generator=generator), torch.randn(2 * parallel, 4, generator=generator)
+    copied[1, 0] = float("nan")
+    sections, states, owned = Sections(3, histograms=2), [], []
+    for rank in range(2 * parallel):
+        table = Table(3, histogram_rows=(0, 1))
+        table.put(0, Measurement(copied[rank // parallel]))
+        table.put(1, Measurement(shares[rank]))
+        states.append(table.state)  # nobody measured the last row
+        owned.append(copies({}, (0, 1), (), (), other_rows=(0, 1, 2), place=(rank % parallel, parallel)))
+    for state in both(states, sections, owned):
+        moments, histograms, *_ = sections.split(state)
+        assert moments[:, COUNT].tolist() == [10.0, 8.0 * parallel, 0.0] and moments[0, NONFINITE] == 1.0
+        assert histograms.sum(1).tolist() == [9.0, 8.0 * parallel]
+        assert_moments(moments[1].numpy(), shares.double().flatten().numpy())
+    states = [state_of([copied[0]]) for _ in range(2 * parallel)]
+    owned = [copies({}, (), (), (), other_rows=(0,), place=(rank % parallel, parallel)) for rank in range(2 * parallel)]
+    for state in both(states, Sections(1), owned):
+        assert_moments(Sections(1).moments_of(state)[0].numpy(), copied[0].double().repeat(2).numpy())
 
 
 def test_the_bytes_of_a_rank_and_its_collectives_do_not_depend_on_the_number_of_ranks() -> None:
@@ -256,7 +280,7 @@ def test_the_host_does_not_wait_for_a_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         got = reduced_alone(state, sections, owned)
-        tables = torch.cat([state, owned.first])[None]
+        tables = torch.cat([state, owned.first, owned.weight])[None]
         also = merge_gathered(tables, sections, owned)
     finally:
         torch.cuda.set_sync_debug_mode("default")

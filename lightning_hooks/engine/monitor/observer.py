@@ -15,7 +15,7 @@ from lightning_hooks.engine.monitor.row_writer import RowFallback, RowPart
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import HasParameters, ModulePart, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
-from lightning_hooks.engine.shards import is_sharded
+from lightning_hooks.engine.shards import is_sharded, tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -69,8 +69,9 @@ class Observer(Participant):
         self.calls_checked = False
         self.absent = AbsentParts()
         pairs = plan.pair_rows
+        place = tensor_parallel_place(self.all_targets()) if world_size() > 1 else (0, 1)
         self.table = Table(
-            len(plan.rows), plan.histogram_rows, plan.users, plan.copied_rows, pairs, device, plan.needs_magnitudes
+            len(plan.rows), plan.histogram_rows, plan.users, plan.copied_rows, pairs, device, plan.needs_magnitudes, place
         )
         self.pairs = PairWatch(plan, self.table) if pairs else None
         self.fallback = RowFallback(self)
