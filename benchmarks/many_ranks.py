@@ -256,7 +256,9 @@ def measure(simulated: Sequence[int], real: Sequence[int], rows: int) -> tuple[l
         gathered = result(child("--alone", "gathered", str(world), str(rows)))
         row |= {f"gathered_{key}": value for key, value in gathered.items()}
         found.append(row)
-        print(f"{world} ranks: {row['bytes'] / 1e6:.2f} MB, {row['seconds'] * 1e3:.2f} ms, error {row['error']:.1e}", flush=True)
+        print(
+            f"{world} ranks: {row['bytes'] / 1e6:.2f} MB, {row['seconds'] * 1e3:.2f} ms, error {row['error']:.1e}", flush=True
+        )
     return found, [row for world in real for row in processes(world)]
 
 

@@ -92,7 +92,6 @@ class Copies(NamedTuple):
         pairs = torch.where(counts[..., self.pair_rows, None] | of_parts, pairs, 0.0)
         return moments, histograms, sums, pairs
 
-
     def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
         """What adds up to 0 over all ranks where those of each tensor-parallel group hold the same moments, [..., other rows].
 
