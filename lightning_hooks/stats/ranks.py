@@ -19,8 +19,8 @@ from lightning_hooks.stats.pairs import SMALL, SUMS
 from lightning_hooks.stats.sections import REQUESTS, Sections
 
 GATHERED: Final = 4_000_000
-"""The bytes of the tables of all ranks up to which they are gathered. About there both ways take a rank the same time (with gloo,
-`benchmarks/many_ranks.py`); below, one collective is faster than three."""
+"""The bytes of all ranks' tables up to which they are gathered: below, one collective is faster than three; about there a rank
+computes as long either way (with gloo, `benchmarks/many_ranks.py`)."""
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
 Collective = tuple[Literal["max", "sum"], Tensor]

@@ -40,14 +40,15 @@ class RowOffsets(NamedTuple):
 class Table:
     """Raw moments of every row of a step, log2 histograms and users' statistics of the rows that request them.
 
-    The `state` is one flat tensor; its last elements are the requests of this rank. `sections` is its layout. On a CUDA device nothing here waits for the device, except where a docstring says so.
+    The `state` is one flat tensor, whose last elements are the requests of this rank; `sections` is its layout. On a CUDA
+    device nothing here waits for the device, except where a docstring says so.
 
     Args:
         rows: number of rows.
         histogram_rows: the rows that also keep a histogram.
         users: the rows that also keep a user's statistic, with it.
-        copied: the rows of which several ranks hold copies, as of parameters and their averaged gradients, with the first of the
-            ranks that together hold the copy of this rank; None where this rank holds it alone.
+        copied: the rows of which several ranks hold copies, as of parameters and their averaged gradients, with the first of
+            the ranks that together hold the copy of this rank; None where this rank holds it alone.
         pair_rows: the rows that also keep sums over pairs of gradients.
         device: of the state.
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes

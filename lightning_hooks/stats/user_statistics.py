@@ -123,7 +123,7 @@ class UserRows:
         return [index for index, _ in self._functions.get(row, ())]
 
     def fill(self, row: int, sums: Tensor, tensor: Tensor, *, merging: bool) -> None:
-        """Update the statistics of a row. For a sharded tensor all ranks must call this: it is gathered once, before any of them.
+        """Update the statistics of a row. All ranks must call this for a sharded tensor, which is gathered before any of them.
 
         Args:
             row: which.

@@ -1,4 +1,4 @@
-"""What runs on each of four ranks of the products of parallelism and training options; `test_products.py` says what must come of it."""
+"""What runs on each of four ranks: products of parallelism and options. `test_products.py` says what must come of it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ RUNS = [
     *("a statistic|0|reduced", "the clock|1|reduced", "a statistic|1|late|reduced", "a validation|1|reduced"),
     "a metric of a module that one rank calls|1|reduced",
 ]
-"""The case, the rank that fails or is slow, whether copies of tables come late, and whether tables are reduced instead of gathered."""
+"""The case, the rank that fails or is slow, whether copies of tables come late, whether tables are reduced, not gathered."""
 
 
 def free_port() -> int:
