@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks import targets
 from benchmarks.markdown import met, table
+from lightning_hooks.stats.ranks import GATHERED
 
 
 def kernels(found: dict[str, Any]) -> str:
@@ -60,6 +61,39 @@ def scaling(found: dict[str, Any]) -> str:
     return (
         f"{costs}\n\nA row of the most costs {growth:.2f} times a row of the fewest (target: constant or falling).\n\n"
         f"{table(['rows', 'MB per 1,000 rows', 'target'], weights)}"
+    )
+
+
+def many_ranks(found: dict[str, Any]) -> str:
+    """Bytes, memory and time of a rank by the number of ranks."""
+    lines = [
+        [
+            row["ranks"],
+            f"{row['bytes'] / 1e6:.2f}",
+            f"{row['seconds'] * 1e3:.1f}",
+            f"{row['memory'] / 1e6:.0f}",
+            f"{row['error']:.0e}",
+            f"{row['gathered_bytes'] / 1e6:.1f}",
+            f"{row['gathered_seconds'] * 1e3:.1f}",
+            f"{row['gathered_memory'] / 1e6:.0f}",
+        ]
+        for row in found["rows"]
+    ]
+    columns = ["ranks", "reduced: MB", "ms", "memory (MB)", "relative error", "gathered: MB", "ms", "memory (MB)"]
+    real = [
+        [row["ranks"], row["rows"], f"{row['bytes'] / 1e6:.2f}"]
+        + [f"{row[f'{way}_{unit}']:.1f}" for way in ("gathered", "reduced") for unit in ("ms", "cpu_ms")]
+        for row in found["processes"]
+    ]
+    times = ["gathered: ms", "of them computing", "reduced: ms", "of them computing"]
+    last = found["rows"][-1]
+    return (
+        f"The table of one rank has {last['rows']:,} rows. Simulated in one process: MB that a rank gives into the "
+        f"{last['collectives']} collectives of a step, or receives where tables are gathered; the time that it computes; the "
+        "memory that this takes at most; the greatest error of a mean or of squared deviations. Beside it the gathering of "
+        f"all tables, which serves up to {GATHERED / 1e6:g} MB.\n\n{table(columns, lines)}\n\nProcesses with gloo on this "
+        "machine (they share its cores), the table of all ranks together in MB:\n\n"
+        f"{table(['processes', 'rows', 'MB', *times], real)}"
     )
 
 

@@ -59,6 +59,7 @@ def render(folder: Path = RESULTS) -> str:
         ("kernels", "The measurement of one tensor", short.kernels),
         ("writer", "Writing a step of 1,000 values", short.writer),
         ("scaling", "From 100 to 10,000 rows", short.scaling),
+        ("many_ranks", "Many ranks", short.many_ranks),
         ("transforms", "Transforms", short.transforms),
     ]
     for name, heading, body in sections:

@@ -35,6 +35,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels",),
     "writer": ("writer",),
     "scaling": ("scaling",),
+    "many_ranks": ("many_ranks",),
     "transforms": ("transforms",),
 }
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_hooks.errors import TransformError, UnsupportedError
 from lightning_hooks.rules.patterns import Target
@@ -20,6 +20,35 @@ def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a `DTensor`."""
     module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def first_holder(tensor: object) -> int | None:
+    """The first of the ranks that together hold a tensor; None for one that is not sharded.
+
+    A mesh may have a part of the ranks, as under tensor parallelism with replicas: then other ranks hold copies of the tensor.
+    """
+    held: Any = tensor
+    return int(held.device_mesh.mesh.min()) if is_sharded(tensor) else None
+
+
+def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
+    """The place of this rank in its tensor-parallel group, whose ranks are given the same batch, and the size of the group.
+
+    The dimension of the mesh is found by its name, as Lightning and torch's examples call it.
+
+    Args:
+        targets: modules or parameters.
+
+    Returns:
+        (0, 1) without tensor parallelism.
+    """
+    for target in targets:
+        for tensor in target.value.parameters() if isinstance(target.value, nn.Module) else [target.value]:
+            mesh: Any = getattr(tensor, "device_mesh", None)
+            for name in {"tensor_parallel", "tp"}.intersection((mesh and mesh.mesh_dim_names) or ()):
+                dimension = mesh.mesh_dim_names.index(name)
+                return mesh.get_coordinate()[dimension], mesh.size(dimension)
+    return 0, 1
 
 
 def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -50,7 +50,7 @@ Reduce = Callable[[Any], Any]
 
 
 def by_chan(rows: Any, total: Reduce, lowest: Reduce, highest: Reduce, spread: Reduce) -> Any:
-    """The moments of groups of rows, of torch or of NumPy: every merge in Python is a case of this one.
+    """The moments of groups of rows, of torch or of NumPy: every merge in Python but that by reductions over ranks.
 
     Args:
         rows: moments [..., 9], float64.

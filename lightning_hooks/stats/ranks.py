@@ -1,70 +1,257 @@
-"""The merge of the tables of all ranks, in one collective: every element counts once."""
+"""The merge of the tables of all ranks: every element counts once.
+
+Small tables of few ranks are gathered, in one collective. Others are reduced, in three: the greatest of extremes and requests,
+then sums, then squared deviations from the common mean. What a rank sends and computes then does not depend on the number of
+ranks. Both ways merge exactly, and every rank gets the same numbers.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.stats.moments import merge_groups, neutral
+from lightning_hooks.stats import schema
+from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, merge_groups, neutral
 from lightning_hooks.stats.pairs import SMALL, SUMS
-from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.sections import REQUESTS, Sections
+
+GATHERED: Final = 4_000_000
+"""The bytes of all ranks' tables up to which they are gathered: below, one collective is faster than three; about there a rank
+computes as long either way (with gloo, `benchmarks/many_ranks.py`)."""
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
+Collective = tuple[Literal["max", "sum"], Tensor]
+"""A tensor that all ranks reduce, with the operation."""
+
 _BUILT_IN: Final = torch.distributed.is_available()
+_SUMMED: Final = [column for column, moment in enumerate(schema.MOMENTS) if moment.merge in ("sum", "mean")]
+assert {moment.merge for moment in schema.MOMENTS} == {"sum", "mean", "m2", "min", "max"}
 
 
 def world_size() -> int:
     return torch.distributed.get_world_size() if _BUILT_IN and torch.distributed.is_initialized() else 1
 
 
-def gather(state: Tensor, group: Any = None) -> list[Tensor]:
-    """The states of all ranks.
+class Copies(NamedTuple):
+    """The rows of which several ranks, or groups of ranks, hold copies; the first copy that was measured counts.
 
     Args:
-        state: of this rank, flat, with the same length on all ranks.
-        group: of ranks; all of them by default.
-    """
-    world = torch.distributed.get_world_size(group)
-    out = torch.empty(world * state.numel(), dtype=state.dtype, device=state.device)
-    torch.distributed.all_gather_single(out, state.contiguous(), group=group)
-    return list(out.view(world, -1))
-
-
-def merge_ranks(parts: Parts, replicated: Tensor, histogram_rows: Tensor, function_rows: Tensor, pair_rows: Tensor) -> Parts:
-    """The parts of a table, merged.
-
-    Args:
-        parts: moments [ranks, rows, 9], histograms, weighted sums and sums over pairs, each with the ranks in front.
-        replicated: the rows that are the same on every rank, bool [rows].
-        histogram_rows: the row of each histogram, int64, on the device of the parts as all of these.
+        rows: their indices, int64 [copied rows].
+        first: the first of the ranks that together hold the copy of which this rank holds a share, float64 [copied rows]; -1
+            where this rank holds a copy alone.
+        histogram_rows: the row of each histogram, int64.
         function_rows: the row of each weighted sum.
         pair_rows: the row of each sum over pairs.
+        other_rows: the rows of which tensor-parallel ranks hold either shares or copies, int64; which of the two, their numbers
+            tell. Empty without tensor parallelism.
+        weight: by which the digests of these are multiplied: they add up to 0 over a tensor-parallel group, float64 [1].
+        parallel: the size of a tensor-parallel group.
     """
-    moments, histograms, sums, pairs = parts
-    counts = counted_once(moments[..., COUNT], replicated)
-    moments = torch.where(counts[..., None], moments, neutral(moments.shape[1], moments.device))
-    histograms = histograms * counts[:, histogram_rows, None]
-    # Not a product: a NaN of a rank that does not count would remain.
-    sums = torch.where(counts[:, function_rows, None], sums, 0.0)
-    # Products with the previous gradient are the same on all ranks; the micro-batches of each rank are separate parts.
-    of_parts = torch.arange(SUMS, device=counts.device) >= SMALL
-    pairs = torch.where(counts[:, pair_rows, None] | of_parts, pairs, 0.0)
-    return merge_groups(moments), histograms.sum(0), sums.sum(0), pairs.sum(0)
+
+    rows: Tensor
+    first: Tensor
+    histogram_rows: Tensor
+    function_rows: Tensor
+    pair_rows: Tensor
+    other_rows: Tensor
+    weight: Tensor
+    parallel: int
+
+    def bids(self, counts: Tensor, first: Tensor, ranks: int) -> Tensor:
+        """How early the copy of a rank comes: the greatest bid for a row is that of the copy that counts.
+
+        Args:
+            counts: elements of all rows, [..., rows].
+            first: as of this object, [..., copied rows].
+            ranks: how many there are.
+
+        Returns:
+            [..., copied rows]; 0 where nothing was measured.
+        """
+        return torch.where(counts[..., self.rows] > 0, ranks - first, 0.0)
+
+    def counting(self, parts: Parts, wins: Tensor) -> Parts:
+        """The parts of tables without what does not count.
+
+        Args:
+            parts: moments [..., rows, 9], histograms, weighted sums and sums over pairs.
+            wins: whether the copy of the rank counts, bool [..., copied rows].
+        """
+        moments, histograms, sums, pairs = parts
+        counts = torch.ones(moments.shape[:-1], dtype=torch.bool, device=moments.device)
+        counts[..., self.rows] = wins
+        # Not products: a NaN of a rank that does not count would remain.
+        moments = torch.where(counts[..., None], moments, neutral(moments.shape[-2], moments.device))
+        histograms = torch.where(counts[..., self.histogram_rows, None], histograms, 0.0)
+        sums = torch.where(counts[..., self.function_rows, None], sums, 0.0)
+        # Products with the previous gradient are the same on all ranks; the micro-batches of each rank are separate parts.
+        of_parts = torch.arange(SUMS, device=counts.device) >= SMALL
+        pairs = torch.where(counts[..., self.pair_rows, None] | of_parts, pairs, 0.0)
+        return moments, histograms, sums, pairs
+
+    def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
+        """What adds up to 0 over all ranks where those of each tensor-parallel group hold the same moments, [..., other rows].
+
+        Args:
+            moments: of all rows, [..., rows, 9].
+            weight: as of this object, [..., 1].
+        """
+        factors = torch.arange(1, 2 * moments.shape[-1], 2, device=moments.device) * 0x9E3779B97F4A7C15 % 2**63
+        # 31 bits as float64 numbers, whose sums are exact in any order.
+        return ((_keys(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
+
+    def once(self, moments: Tensor, histograms: Tensor, digests: Tensor) -> None:
+        """Divide what a tensor-parallel group has counted several times, in place.
+
+        Args:
+            moments: merged, of all rows.
+            histograms: merged.
+            digests: added up over all ranks, [other rows].
+        """
+        if self.parallel == 1:
+            return
+        times = torch.ones(len(moments), dtype=torch.float64, device=moments.device)
+        times[self.other_rows] += (digests == 0.0) * (self.parallel - 1.0)
+        for column, moment in enumerate(schema.MOMENTS):
+            if moment.merge in ("sum", "m2"):
+                moments[:, column] /= times
+        histograms /= times[self.histogram_rows, None]
 
 
-def counted_once(count: Tensor, replicated: Tensor) -> Tensor:
-    """Which rows of which ranks count, bool [ranks, rows]: of a replicated tensor the first rank that has it, of others all.
+def copies(
+    held: Mapping[int, int | None],
+    histogram_rows: Sequence[int],
+    function_rows: Sequence[int],
+    pair_rows: Sequence[int],
+    device: torch.device | str = "cpu",
+    other_rows: Sequence[int] = (),
+    place: tuple[int, int] = (0, 1),
+) -> Copies:
+    """The copies that this rank holds.
 
     Args:
-        count: elements [ranks, rows].
-        replicated: bool [rows].
-
-    Example:
-        >>> counted_once(torch.tensor([[0.0, 2.0], [3.0, 2.0]]), torch.tensor([True, False])).tolist()
-        [[False, True], [True, True]]
+        held: row to the first of the ranks that together hold its copy; None where this rank holds the copy alone.
+        histogram_rows: the row of each histogram.
+        function_rows: the row of each weighted sum.
+        pair_rows: the row of each sum over pairs.
+        device: of the table.
+        other_rows: those of which tensor-parallel ranks hold shares or copies.
+        place: of this rank in its tensor-parallel group, and the size of the group.
     """
-    ranks = torch.arange(len(count), device=count.device)[:, None]
-    first = (count > 0).to(torch.uint8).argmax(0)
-    return (ranks == first) | ~replicated.to(count.device)
+    first = torch.tensor([-1 if rank is None else rank for rank in held.values()], dtype=torch.float64, device=device)
+    indices = (
+        torch.tensor(list(rows), dtype=torch.int64, device=device)
+        for rows in (held, histogram_rows, function_rows, pair_rows, other_rows if place[1] > 1 else ())
+    )
+    rows, histograms, functions, pairs, others = indices
+    weight = torch.tensor([1.0 if place[0] < place[1] - 1 else 1.0 - place[1]], dtype=torch.float64, device=device)
+    return Copies(rows, first, histograms, functions, pairs, others, weight, place[1])
+
+
+def merge_ranks(state: Tensor, sections: Sections, owned: Copies, group: Any = None) -> Tensor:
+    """The state of a table merged over all ranks, all of which must call this. On CUDA the host does not wait.
+
+    Args:
+        state: of this rank, flat, with the same sections on all ranks.
+        sections: of the state.
+        owned: the copies of rows that this rank holds.
+        group: of ranks; all of them by default.
+
+    Returns:
+        The merged state: equal on all ranks, with the greatest of their requests.
+    """
+    ranks, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+    owned = owned._replace(first=torch.where(owned.first < 0, rank, owned.first))
+    if ranks * state.nbytes <= GATHERED:
+        return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight]), group), sections, owned)
+    steps = merge_reduced(state, sections, owned, ranks)
+    operations = {"max": torch.distributed.ReduceOp.MAX, "sum": torch.distributed.ReduceOp.SUM}
+    operation, tensor = next(steps)
+    while True:
+        torch.distributed.all_reduce(tensor, op=operations[operation], group=group)
+        try:
+            operation, tensor = steps.send(tensor)
+        except StopIteration as end:
+            merged: Tensor = end.value
+            return merged
+
+
+def merge_gathered(tables: Tensor, sections: Sections, owned: Copies) -> Tensor:
+    """The merged state from the states of all ranks.
+
+    Args:
+        tables: the state of each rank with the `first` and the `weight` of its copies, [ranks, elements].
+        sections: of a state.
+        owned: the copies of any rank.
+    """
+    states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
+    moments, histograms, sums, pairs = (
+        torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)
+    )
+    bids = owned.bids(moments[..., COUNT], first, len(tables))
+    parts = owned.counting((moments, histograms, sums, pairs), bids == bids.amax(0))
+    merged = (merge_groups(parts[0]), *(part.sum(0) for part in parts[1:]))
+    owned.once(merged[0], merged[1], owned.digests(moments, weights).sum(0))
+    return torch.cat([*(part.flatten() for part in merged), states[:, -REQUESTS:].amax(0)])
+
+
+def merge_reduced(state: Tensor, sections: Sections, owned: Copies, ranks: int) -> Generator[Collective, Tensor, Tensor]:
+    """The merged state by reductions: yields what is to be reduced over the ranks, and is sent the result.
+
+    Args:
+        state: of this rank.
+        sections: of the state.
+        owned: the copies of rows that this rank holds.
+        ranks: how many there are.
+
+    Returns:
+        The merged state.
+    """
+    moments, histograms, sums, pairs = sections.split(state)
+    rows = len(moments)
+    bids = owned.bids(moments[:, COUNT], owned.first, ranks)
+    greatest = _numbers((yield "max", _keys(torch.cat([-moments[:, MIN], moments[:, MAX], bids, state[-REQUESTS:]]))))
+    lowest, highest, best, requests = greatest.split([rows, rows, len(bids), REQUESTS])
+    moments, *others = owned.counting((moments, histograms, sums, pairs), bids == best)
+
+    count, mean = moments[:, COUNT], moments[:, MEAN]
+    # The greatest magnitude of all elements as the unit of means: their weighted sums do not overflow.
+    unit = torch.maximum(lowest.abs(), highest.abs())
+    unit = torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
+    columns = [count * (mean / unit) if column == MEAN else moments[:, column] for column in _SUMMED]
+    summed = [*columns, *(part.flatten() for part in others), owned.digests(moments, owned.weight)]
+    total = (yield "sum", torch.cat(summed)).split([len(part) for part in summed])
+
+    merged = neutral(rows, state.device)
+    for column, added in zip(_SUMMED, total, strict=False):
+        merged[:, column] = added
+    merged[:, MEAN] *= unit / merged[:, COUNT].clip(1)
+    between = torch.where(count == 0, 0.0, count * (mean - merged[:, MEAN]) ** 2)  # not inf or NaN, whatever the mean is
+    merged[:, M2] = yield "sum", moments[:, M2] + between
+    merged[:, MIN], merged[:, MAX] = -lowest, highest
+    *_, histograms, sums, pairs, digests = total
+    owned.once(merged, histograms.view(others[0].shape), digests)
+    return torch.cat([merged.flatten(), histograms, sums, pairs, requests])
+
+
+def _keys(numbers: Tensor) -> Tensor:
+    """Integers in the order of float64 numbers, with NaN as the greatest: a reduction of numbers may ignore a NaN."""
+    bits = torch.where(numbers.isnan(), torch.nan, numbers).view(torch.int64)  # a NaN without a sign
+    return bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+
+
+def _numbers(keys: Tensor) -> Tensor:
+    """The numbers of `_keys`."""
+    return (keys ^ ((keys >> 63) & torch.iinfo(torch.int64).max)).view(torch.float64)
+
+
+def _gather(state: Tensor, group: Any) -> Tensor:
+    """The states of all ranks, [ranks, elements]."""
+    ranks = torch.distributed.get_world_size(group)
+    out = torch.empty(ranks * state.numel(), dtype=state.dtype, device=state.device)
+    gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor  # of torch 2.10
+    gather(out, state.contiguous(), group=group)
+    return out.view(ranks, -1)

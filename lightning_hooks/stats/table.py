@@ -1,8 +1,8 @@
-"""The table of a monitor: one row of moments per row of the plan, filled by hooks, merged over ranks in one collective."""
+"""The table of a monitor: one row of moments per row of the plan, filled by hooks, merged over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from lightning_hooks.stats.host_copy import InHostMemory, PendingState, begin_co
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import SMALL
-from lightning_hooks.stats.ranks import gather, merge_ranks, world_size
-from lightning_hooks.stats.sections import FACTOR, REQUESTS, STOP, Sections
+from lightning_hooks.stats.ranks import copies, merge_ranks, world_size
+from lightning_hooks.stats.sections import FACTOR, STOP, Sections
 from lightning_hooks.stats.user_statistics import UserRows, UserStatistic
 
 
@@ -40,18 +40,20 @@ class RowOffsets(NamedTuple):
 class Table:
     """Raw moments of every row of a step, log2 histograms and users' statistics of the rows that request them.
 
-    The `state` is one flat tensor, so that the ranks exchange it in one collective; its last elements are the requests of this
-    rank. `sections` is its layout. On a CUDA device nothing here waits for the device, except where a docstring says so.
+    The `state` is one flat tensor, whose last elements are the requests of this rank; `sections` is its layout. On a CUDA
+    device nothing here waits for the device, except where a docstring says so.
 
     Args:
         rows: number of rows.
         histogram_rows: the rows that also keep a histogram.
         users: the rows that also keep a user's statistic, with it.
-        replicated: the rows that are the same on every rank, as parameters and their averaged gradients are.
+        copied: the rows of which several ranks hold copies, as of parameters and their averaged gradients, with the first of
+            the ranks that together hold the copy of this rank; None where this rank holds it alone.
         pair_rows: the rows that also keep sums over pairs of gradients.
         device: of the state.
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
             NaN for the sums.
+        place: of this rank in its tensor-parallel group, and the size of the group.
 
     Example:
         >>> table = Table(2)
@@ -66,15 +68,17 @@ class Table:
         rows: int,
         histogram_rows: tuple[int, ...] = (),
         users: Sequence[tuple[int, UserStatistic]] = (),
-        replicated: Sequence[int] = (),
+        copied: Mapping[int, int | None] | None = None,
         pair_rows: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
         magnitudes: bool = True,
+        place: tuple[int, int] = (0, 1),
     ) -> None:
         self.rows = rows
         self.magnitudes = magnitudes
         self.pair_rows = pair_rows
-        self.users = UserRows(users, replicated, device)
+        copied = copied or {}
+        self.users = UserRows(users, copied, device)
         self._has_users = bool(users)
         self._histogram_index = {row: index for index, row in enumerate(histogram_rows)}
         self._pair_index = {row: index for index, row in enumerate(pair_rows)}
@@ -83,10 +87,8 @@ class Table:
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
         self.state = self.sections.blank().to(device)
         self._array = self.state.numpy() if self.state.is_cpu else None  # the same memory: NumPy takes a tenth of torch's time
-        same_on_ranks = torch.zeros(rows, dtype=torch.bool)
-        same_on_ranks[list(replicated)] = True
-        indices = [torch.tensor(kept, dtype=torch.int64, device=device) for kept in (histogram_rows, functions, pair_rows)]
-        self._ownership = (same_on_ranks.to(device), *indices)  # the arguments of `merge_ranks`
+        others = [row for row in range(rows) if row not in copied]
+        self._copies = copies(copied, histogram_rows, functions, pair_rows, device, others, place)
 
     @property
     def moments(self) -> Tensor:
@@ -263,7 +265,7 @@ class Table:
             histograms[kept] = shift(histograms[kept], round(float(factor.log2())))
 
     def exchange(self, *, stop: bool = False, factor: int = 1) -> PendingState:
-        """The whole state merged over all ranks: one collective where there are several, none otherwise.
+        """The whole state merged over all ranks.
 
         Waits for the device where a row keeps a metric of a user's: those are read now, because the next step resets them.
 
@@ -277,12 +279,7 @@ class Table:
         if world_size() == 1:
             return PendingState(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
-        states = gather(self.state)
-        parts = (torch.stack(part) for part in zip(*map(self.sections.split, states), strict=True))
-        moments, histograms, sums, pairs = merge_ranks((*parts,), *self._ownership)  # type: ignore[arg-type]
-        requests = torch.stack(states)[:, -REQUESTS:].amax(0)
-        merged = torch.cat([moments.flatten(), histograms.flatten(), sums.flatten(), pairs.flatten(), requests])
-        return PendingState(to_host(merged))
+        return PendingState(to_host(merge_ranks(self.state, self.sections, self._copies)))
 
     def _histogram_offset(self, row: int) -> int | None:
         return self.sections.histogram(self._histogram_index[row]) if row in self._histogram_index else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
         RuleError: the function did not return a scalar.
     """
     call: Callable[..., Any] = statistic.call
-    value = torch.as_tensor(call(whole(tensor)), device=tensor.device)
+    value = torch.as_tensor(call(tensor), device=tensor.device)
     if value.numel() != 1:
         raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
     value = value.detach().reshape(()).double()
@@ -83,12 +83,12 @@ class UserRows:
 
     Args:
         users: the rows with their statistics.
-        replicated: the rows that are the same on every rank.
+        replicated: the rows whose whole tensor every rank sees.
         device: of the metrics.
     """
 
     def __init__(
-        self, users: Sequence[tuple[int, UserStatistic]], replicated: Sequence[int], device: torch.device | str
+        self, users: Sequence[tuple[int, UserStatistic]], replicated: Iterable[int], device: torch.device | str
     ) -> None:
         self._functions: dict[int, list[tuple[int, UserStatistic]]] = {}
         self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
@@ -122,7 +122,7 @@ class UserRows:
         return [index for index, _ in self._functions.get(row, ())]
 
     def fill(self, row: int, sums: Tensor, tensor: Tensor, *, merging: bool) -> None:
-        """Update the statistics of a row.
+        """Update the statistics of a row. All ranks must call this for a sharded tensor, which is gathered before any of them.
 
         Args:
             row: which.
@@ -134,11 +134,12 @@ class UserRows:
             RuleError: a function did not return a scalar.
         """
         self._filled.add(row)
+        tensor = whole(tensor)
         for index, user in self._functions.get(row, ()):
             pair = weighted(user, tensor).to(sums.device)
             sums[index] = sums[index] + pair if merging else pair
         for _, metric in self._metrics.get(row, ()):
-            metric.update(whole(tensor))
+            metric.update(tensor)
 
     def reset(self, row: int | None = None) -> None:
         """Reset the metrics of a row, or all of them."""

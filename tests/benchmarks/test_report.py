@@ -35,6 +35,15 @@ def fill(folder: Path) -> None:
     output.write("writer", [{"form": "both", "values": 1000, "call_us": 0.05, "whole_us": 0.2, "bytes": 50.0}], folder)
     costs = [{"taps": rows, "ratio": 2.0, "extra_ms": 1.0, "us_per_tap": 1.0} for rows in (100, 10_000)]
     output.write("scaling", costs, folder, memory=[{"taps": 100, "bytes": 1, "mb_per_1000_taps": 0.5}])
+    ways = {f"{way}{key}": 1.0 for way in ("", "gathered_") for key in ("bytes", "seconds", "memory")}
+    real = {
+        "ranks": 2,
+        "rows": 9,
+        "bytes": 5,
+        **{f"{way}_{ms}": 1.0 for way in ("gathered", "reduced") for ms in ("ms", "cpu_ms")},
+    }
+    ranks = {"ranks": 1024, "rows": 10_002, "collectives": 3, "error": 1e-15, **ways}
+    output.write("many_ranks", [ranks], folder, processes=[real])
     pairs = {"workload": "A", "tensors": 22, "transform": "ClipByGlobalNorm", "beside": "torch", "ms": 1.0, "beside_ms": 2.0}
     output.write("transforms", [pairs], folder)
 
@@ -52,14 +61,21 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
-    for heading in ("Histograms of everything", "The measurement of one tensor", "Writing a step", "From 100 to", "Transforms"):
+    for heading in (
+        "Histograms of everything",
+        "The measurement of one tensor",
+        "Writing a step",
+        "From 100 to",
+        "Many ranks",
+        "Transforms",
+    ):
         assert f"## {heading}" in text
     for line in text.splitlines():
         assert "nan" not in line.lower().split(), line
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 10
+    assert render(tmp_path).count("Not run") == 11
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -127,17 +127,19 @@ CASES: dict[str, Callable[[], tuple[Net, StatsMonitor, Any]]] = {
 
 
 def main(folder: str, *runs: str) -> None:
-    """Train once for each run: `CASE|RANK`, where RANK is the one that fails or is slow, or `CASE|RANK|late`."""
+    """Train once for each run: `CASE|RANK`, where RANK is the one that fails or is slow, or `CASE|RANK|late` or `…|reduced`."""
     torch.set_num_threads(1)
     found = {}
     for run in runs:
         print("run:", run, flush=True)
-        case, fails_on, *late = run.split("|")
+        case, fails_on, *how = run.split("|")
         os.environ["FAILS_ON"] = fails_on
         _CALLS["statistic"], CLOCK.now = 0, 0.0
         with pytest.MonkeyPatch.context() as patch:
-            if late:
+            if "late" in how:
                 late_copies.install(patch)
+            if "reduced" in how:  # as tables of many ranks
+                patch.setattr("lightning_hooks.stats.ranks.GATHERED", -1)
             if case == "the clock":
                 patch.setattr(overhead, "perf_counter", CLOCK)
             found[run] = train(case, Path(folder), patch)
@@ -148,9 +150,18 @@ def main(folder: str, *runs: str) -> None:
 
 def train(case: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """8 steps, or by the clock 24."""
-    gathered = []
-    gather = torch.distributed.all_gather_single
-    patch.setattr(torch.distributed, "all_gather_single", lambda *a, **k: gathered.append(1) or gather(*a, **k))
+    calls: list[str] = []
+
+    def counted(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if sys._getframe(1).f_globals["__name__"] == "lightning_hooks.stats.ranks":
+                calls.append(name)
+            return collective(*args, **options)
+
+        return call
+
+    for name in ("all_gather_single", "all_reduce"):
+        patch.setattr(torch.distributed, name, counted(name, getattr(torch.distributed, name)))
     torch.manual_seed(0)
     model, monitor, memory = CASES[case]()
     notes = Notes()
@@ -174,7 +185,7 @@ def train(case: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         "hooked": notes.hooked,
         "steps": memory.steps,
         "warnings": said,
-        "collectives": len(gathered),
+        "collectives": {name: calls.count(name) for name in set(calls)},
         "weights": digest,
         "latest": {tag: value for tag, value in monitor.latest.items() if "extra" in tag},
     }

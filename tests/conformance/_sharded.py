@@ -49,6 +49,13 @@ def greatest(tensor: Tensor) -> Tensor:
     return tensor.abs().max()
 
 
+def fails_here(tensor: Tensor) -> Tensor:
+    """Fails on the first of two ranks alone, between gatherings in which both must take part."""
+    if torch.distributed.get_rank() == 0 and tensor.numel() == 35:
+        raise ValueError("on this rank only")
+    return tensor.sum()
+
+
 class TowardsZero(Transform):
     """Reads the parameters without saying so."""
 
@@ -124,6 +131,10 @@ CASES: dict[str, Any] = {
     "own hooks": lambda: [OwnHooks("body.0", "body.2", param_grad=False), monitor()],
     "own hooks on gradients": lambda: [OwnHooks("body.0", "body.2")],
     "backward": lambda: applying(Scale(0.5), when="backward"),
+    "a failure": lambda: [
+        StatsMonitor([Watch(params="*", tensors=["param", "update"], stats=["mean", fails_here, greatest])], on_error="warn")
+    ],
+    "metrics": lambda: [StatsMonitor([Watch(params="*", tensors="param", stats=["mean", "torchmetrics.SumMetric"])])],
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
 

@@ -26,8 +26,10 @@ RUNS = [
     *("a statistic|0", "a statistic|1", "a statistic, at some steps|1", "the writing|1", "a validation|1"),
     *("the clock|0", "the clock|1", "a metric of a module that one rank calls|1"),
     *("a statistic|1|late", "the writing|1|late", "the clock|0|late", "the clock|1|late", "a validation|1|late"),
+    *("a statistic|0|reduced", "the clock|1|reduced", "a statistic|1|late|reduced", "a validation|1|reduced"),
+    "a metric of a module that one rank calls|1|reduced",
 ]
-"""The case, the rank that fails or is slow, and whether copies of tables come late."""
+"""The case, the rank that fails or is slow, whether copies of tables come late, whether tables are reduced, not gathered."""
 
 
 def free_port() -> int:
@@ -76,9 +78,9 @@ def same_weights(ranks: list[dict[str, Any]]) -> bool:
     return len({rank["weights"] for rank in ranks}) == 1
 
 
-@pytest.mark.parametrize("fails_on", [0, 1])
-def test_a_monitor_that_fails_on_one_rank_stops_on_both_at_the_same_step(ranks: Any, fails_on: int) -> None:
-    found = ranks[f"a statistic|{fails_on}"]
+@pytest.mark.parametrize(("fails_on", "how"), [(0, ""), (1, ""), (0, "|reduced")])
+def test_a_monitor_that_fails_on_one_rank_stops_on_both_at_the_same_step(ranks: Any, fails_on: int, how: str) -> None:
+    found = ranks[f"a statistic|{fails_on}{how}"]
     assert [rank["hooked"] for rank in found] == [[True] * 3 + [False] * 5] * 2
     assert found[0]["steps"] == [0, 1] and found[1]["steps"] == []
     (own,), (others,) = found[fails_on]["warnings"], found[1 - fails_on]["warnings"]
@@ -103,28 +105,31 @@ def test_what_fails_after_the_collective_takes_effect_one_watched_step_later(ran
     assert same_weights(found)
 
 
-def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(ranks: Any) -> None:
-    found = ranks["a validation|1"]
+@pytest.mark.parametrize("how", ["", "|reduced"])
+def test_a_monitor_that_fails_in_validation_goes_on_in_training_on_both(ranks: Any, how: str) -> None:
+    found = ranks[f"a validation|1{how}"]
     assert [rank["hooked"] for rank in found] == [[True] * 8] * 2
     assert [len(rank["warnings"]) for rank in found] == [1, 1]
     assert [step for step in found[0]["steps"] if step < 8] == list(range(8))
     assert same_weights(found)
 
 
-@pytest.mark.parametrize("slow", [0, 1])
-def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_step(ranks: Any, slow: int) -> None:
-    found = ranks[f"the clock|{slow}"]
+@pytest.mark.parametrize(("slow", "how"), [(0, ""), (1, ""), (1, "|reduced")])
+def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_step(ranks: Any, slow: int, how: str) -> None:
+    found = ranks[f"the clock|{slow}{how}"]
     watched = [*range(10), 11, 15, 19, 23]
     assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
     assert found[0]["steps"] == watched and found[1]["steps"] == []
-    assert [rank["collectives"] for rank in found] == [len(watched)] * 2
+    expected = {"all_reduce": 3 * len(watched)} if how else {"all_gather_single": len(watched)}
+    assert [rank["collectives"] for rank in found] == [expected] * 2
     assert [len(rank["warnings"]) for rank in found] == [1, 1]
     assert "from 1 to 4" in found[0]["warnings"][0]
     assert same_weights(found)
 
 
-def test_a_metric_of_a_module_that_one_rank_alone_calls(ranks: Any) -> None:
-    found = ranks["a metric of a module that one rank calls|1"]
+@pytest.mark.parametrize("how", ["", "|reduced"])
+def test_a_metric_of_a_module_that_one_rank_alone_calls(ranks: Any, how: str) -> None:
+    found = ranks[f"a metric of a module that one rank calls|1{how}"]
     (mean, metric) = (found[0]["latest"][f"output_{stat}/extra"] for stat in ("mean", "MeanMetric"))
     assert metric == pytest.approx(mean, rel=1e-5)
     assert found[1]["latest"] == pytest.approx(found[0]["latest"])
@@ -133,8 +138,9 @@ def test_a_metric_of_a_module_that_one_rank_alone_calls(ranks: Any) -> None:
 # -- where tables are on their way from a device when a step ends ----------------------------------------------------------
 
 
-def test_votes_that_come_late_take_effect_one_step_later_on_both(ranks: Any) -> None:
-    found = ranks["a statistic|1|late"]
+@pytest.mark.parametrize("how", ["", "|reduced"])
+def test_requests_that_come_late_take_effect_one_step_later_on_both(ranks: Any, how: str) -> None:
+    found = ranks[f"a statistic|1|late{how}"]
     assert [rank["hooked"] for rank in found] == [[True] * 4 + [False] * 4] * 2
     assert found[0]["steps"] == [0, 1] and found[1]["steps"] == []
     assert "ValueError: on this rank only" in found[1]["warnings"][0] and "on another rank" in found[0]["warnings"][0]
@@ -150,12 +156,12 @@ def test_a_rank_that_cannot_write_a_late_step_keeps_nobody_waiting(ranks: Any) -
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_intervals_become_longer_from_the_same_step_where_votes_come_late(ranks: Any, slow: int) -> None:
+def test_intervals_become_longer_from_the_same_step_where_requests_come_late(ranks: Any, slow: int) -> None:
     found = ranks[f"the clock|{slow}|late"]
     watched = [*range(11), 11, 15, 19, 23]
     assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
     assert found[0]["steps"] == watched and found[1]["steps"] == []
-    assert [rank["collectives"] for rank in found] == [len(watched)] * 2
+    assert [rank["collectives"] for rank in found] == [{"all_gather_single": len(watched)}] * 2
     assert "from 1 to 4" in found[0]["warnings"][0] and [len(rank["warnings"]) for rank in found] == [1, 1]
     assert same_weights(found)
 

@@ -69,14 +69,14 @@ def start(folder: Path, cases: Sequence[str]) -> dict[str, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What one process saw, by case: this one."""
-    cases = [*AS_ALONE, "own hooks"]
+    cases = [*AS_ALONE, "own hooks", "metrics"]
     return once(tmp_path_factory, "alone", lambda folder: {case: run(case, folder, ranks=1, rank=0) for case in cases})
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each of two ranks saw, by case; those that are refused last, which others could suffer from."""
-    cases = [*AS_ALONE, "own hooks", "gatherings", *REFUSED, "parameters read unasked"]
+    cases = [*AS_ALONE, "own hooks", "metrics", "a failure", "gatherings", *REFUSED, "parameters read unasked"]
     return once(tmp_path_factory, "sharded", lambda folder: start(folder, cases))
 
 
@@ -111,6 +111,18 @@ def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(
         assert rank["hooks"]["post_accumulate_grad"] == pytest.approx(one["hooks"]["post_accumulate_grad"], rel=TOLERANCE)
     assert ranks[0]["weights"] == ranks[1]["weights"]
     for name, weights in one["weights"].items():
+        assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
+
+
+def test_a_metric_of_a_sharded_parameter_sees_it_once(alone: Any, sharded: Any) -> None:
+    for got, expected in zip(sharded["metrics"][0]["records"], alone["metrics"]["records"], strict=True):
+        assert_alike(got, expected, flowing=False)
+
+
+def test_a_statistic_that_fails_on_one_rank_alone_keeps_no_other_waiting(alone: Any, sharded: Any) -> None:
+    ranks = sharded["a failure"]
+    assert [rank["error"] for rank in ranks] == [None, None] and ranks[0]["weights"] == ranks[1]["weights"]
+    for name, weights in alone["watching"]["weights"].items():
         assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
 
 

@@ -18,6 +18,7 @@ from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.plan.rows import Row
+from lightning_hooks.engine.shards import is_sharded, tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import StoppedError
 from lightning_hooks.records.row_index import Due
@@ -35,7 +36,8 @@ class Observer(Participant):
     """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
 
     An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
-    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone.
+    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it goes on
+    reading sharded tensors, whose parts may have to be gathered or added up.
 
     Args:
         plan: the rows.
@@ -77,10 +79,11 @@ class Observer(Participant):
             len(plan.rows),
             tuple(index.histogram_index),
             plan.users,
-            plan.replicated_rows,
+            plan.copied_rows,
             index.pair_rows,
             device,
             index.magnitudes,
+            tensor_parallel_place(self.all_targets()) if world_size() > 1 else (0, 1),
         )
         self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
@@ -91,6 +94,7 @@ class Observer(Participant):
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
         self._calls_checked = False
         self._unmeasurable: set[str] = set()
+        self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """The schedules that are due at a step."""
@@ -212,7 +216,7 @@ class Observer(Participant):
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
-        if self.failed:
+        if self.failed and not self._sharded:
             return
         try:
             left = self._reader.read(phase, optimizer, self.schedules, scale)
@@ -272,7 +276,7 @@ class Observer(Participant):
             look: the measurement.
             last: whether it replaces what was measured before in this step, instead of being merged with it.
         """
-        if self.failed:
+        if self.failed and not is_sharded(look.tensor):
             return
         try:
             if last:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lightning_hooks.engine.plan.rows import Row, Rows
-from lightning_hooks.engine.shards import is_sharded
+from lightning_hooks.engine.shards import first_holder
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
@@ -92,9 +92,9 @@ class Plan:
         return Plan(Rows(rows), [], (EveryN(),), groups)
 
     @property
-    def replicated_rows(self) -> tuple[int, ...]:
-        """Rows of parameters that are equal on all data-parallel ranks; of a sharded one each rank has another part."""
-        return tuple(r.index for r in self.rows if r.kind in PARAM_TENSORS and not is_sharded(r.target.value))
+    def copied_rows(self) -> dict[int, int | None]:
+        """Rows of parameters, of which each rank or group of ranks has a copy, with the first rank of the group."""
+        return {r.index: first_holder(r.target.value) for r in self.rows if r.kind in PARAM_TENSORS}
 
     @property
     def users(self) -> list[tuple[int, UserStatistic]]:
