@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-from lightning.pytorch import Trainer
+from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.engine.change.gradients import GradientChanger
 from lightning_hooks.engine.participant import Participant
@@ -13,6 +11,9 @@ from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import parse_tensor
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
 _SHARDING: Final = {

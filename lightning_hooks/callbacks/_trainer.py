@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import ref
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.scaling import ScalerWatch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +40,7 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 
 def is_running(trainer: Trainer | None) -> bool:
     """Whether a run of a trainer is active; a failed one is not."""
-    return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
+    return trainer is not None and trainer.state.status == "running"
 
 
 def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
@@ -83,7 +84,7 @@ def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
 
 def in_fit(trainer: Trainer) -> bool:
     """Whether the run is a fit; a validation may be part of one, or stand alone."""
-    return trainer.state.fn == TrainerFn.FITTING
+    return trainer.state.fn == "fit"
 
 
 def batch_number(trainer: Trainer, stage: str) -> int:
