@@ -18,6 +18,7 @@ from lightning_hooks.callbacks._trainer import (
     all_callbacks,
     batch_number,
     current_step,
+    ends_window,
     has_scaler,
     in_fit,
     is_log_step,
@@ -206,7 +207,7 @@ class HooksCallback(Callback):
         if hook_manager.idle and not self._pending:
             return
         step = hook_manager.step
-        if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
+        if step is None or not ends_window(trainer):
             return
         self._end_step(trainer, step)
         if hook_manager.participants and hook_manager.participants[-1] in self._participants:

@@ -78,8 +78,20 @@ def _info(arguments: list[str]) -> None:
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
     facts |= {"hooks": str(backends.hooks()), "tensor hooks": str(backends.tensor_hooks())}
     facts |= {"event files": str(backends.events())}
+    facts["private names"] = _private_names()
     for name, value in facts.items():
         print(f"{name:<18}{value}")
+
+
+def _private_names() -> str:
+    from lightning_hooks import private
+    from lightning_hooks.hooks import Gate
+
+    Gate()  # tries those of autograd
+    if private.are_off():
+        return f"off ({private.VARIABLE}=off)"
+    lost = "; ".join(f"{name}: {what}" for name, what in private.LOST.items())
+    return f"public fallbacks for {lost}" if lost else "in use"
 
 
 def _version(distribution: str) -> str:
