@@ -167,7 +167,7 @@ def try_out(combination: Combination, wheel: Path, work: Path, workers: int, tes
         copy_of_tests(folder, combination.lightning)
         report = folder / "report.xml"
         skipped = [f"--ignore={name}" for name in SKIPPED]
-        command = [str(python), "-m", "pytest", "-q", "-m", "not slow", "-n", str(workers), f"--junitxml={report}"]
+        command = [str(python), "-m", "pytest", "-v", "-m", "not slow", "-n", str(workers), f"--junitxml={report}"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **combination.environment}
         environment.pop("PYTHONPATH", None)
         with (work / f"{combination.name}.log").open("w") as log:
@@ -250,7 +250,7 @@ def rendered(results: dict[str, Any]) -> str:
         for each in COMBINATIONS
         if each not in known
     ]
-    if not set(each.name for each in PRODUCT) <= set(results):
+    if not {each.name for each in PRODUCT} <= set(results):
         others.append("the full product of Python, torch and Lightning (`python -m tests.environments.matrix --product`)")
     others.append("Lightning 2.7, which is not on PyPI yet, and torch above 2.15")
     what = f"those in {ran} that are not marked as slow, without `{SKIPPED[0]}`"

@@ -7,8 +7,9 @@ from typing import Any
 
 _HEAD = """# Versions that were run
 
-Written by `make matrix` (`tests/environments/matrix.py`); do not edit it. Each row is an environment of its own, in which the package was
-installed as a wheel with `pip`'s resolver and the tests below ran. `make test` runs all tests with the versions in `constraints.txt`.
+Written by `make matrix` (`tests/environments/matrix.py`) from the results that it keeps. Each row is an environment of its
+own, in which the wheel of the package was installed beside these versions and the tests below ran. Another run is `make test`:
+all tests, with the versions in `constraints.txt`.
 """
 _NAMES = {"torch": "torch", "torchmetrics": "torchmetrics", "tensorboard": "TensorBoard", "numpy": "NumPy"}
 
