@@ -30,6 +30,19 @@ def are_off() -> bool:
     return os.environ.get(VARIABLE, "") == "off"
 
 
+def tried(name: str, find: Callable[[], T], lost: str) -> T:
+    """As `private`, for a caller with a fallback of its own: raises what `find` raised."""
+    try:
+        if are_off():
+            raise AttributeError(f"{VARIABLE}=off")
+        return find()
+    except Exception as error:
+        if name not in _lost:
+            _lost[name] = lost
+            _logger.info("lightning_hooks does without %s (%s: %s): %s", name, type(error).__name__, error, lost)
+        raise
+
+
 def private(name: str, find: Callable[[], T], public: T, lost: str) -> T:
     """What a private name stands for, if it does what it is used for; else the public fallback, and one info line.
 
@@ -40,13 +53,8 @@ def private(name: str, find: Callable[[], T], public: T, lost: str) -> T:
         lost: with the fallback, in words.
     """
     try:
-        if are_off():
-            raise AttributeError(f"{VARIABLE}=off")
-        return find()
-    except Exception as error:
-        if name not in _lost:
-            _lost[name] = lost
-            _logger.info("lightning_hooks does without %s (%s: %s): %s", name, type(error).__name__, error, lost)
+        return tried(name, find, lost)
+    except Exception:
         return public
 
 

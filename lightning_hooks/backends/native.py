@@ -31,7 +31,7 @@ from lightning_hooks.backends._native import (
 from lightning_hooks.backends._native import measure as read
 from lightning_hooks.backends._native import measure_histogram as read_histogram
 from lightning_hooks.backends._native import measure_many as read_many
-from lightning_hooks.private import private
+from lightning_hooks.private import tried
 
 __all__ = [
     "MOMENTS",
@@ -53,14 +53,14 @@ __all__ = [
 def _exchange() -> object:
     """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
     lost = "NumPy measures tensors in host memory, at several times the cost"
-    table = private("Tensor.__dlpack_c_exchange_api__", _find_exchange, None, lost)
-    if table is None:
-        raise ImportError(f"torch {torch.__version__} has no DLPack exchange table that can be used")
-    return table
+    return tried("Tensor.__dlpack_c_exchange_api__", _find_exchange, lost)
 
 
 def _find_exchange() -> object:
-    return Tensor.__dlpack_c_exchange_api__
+    table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if table is None:
+        raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
+    return table
 
 
 def _openmp() -> str | None:

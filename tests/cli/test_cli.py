@@ -372,8 +372,6 @@ def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[st
     assert main(["info"]) == 0
     facts = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
     libraries = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton"]
-    facts = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
-    libraries = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton"]
     parts = ["CPU kernel", "CUDA kernel", "hooks", "tensor hooks", "event files", "private names"]
     assert list(facts) == ["lightning_hooks", "python", *libraries, *parts]
     assert facts["torch"] == importlib.metadata.version("torch")
