@@ -1,8 +1,10 @@
-# Each target sets up a virtual environment first; it needs only Python 3.11 with venv.
+# Each target sets up a virtual environment first; it needs only Python 3.11 with venv. With another Python the versions are not
+# pinned: what satisfies pyproject.toml and is newest is installed.
 #
 #   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
+#   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -13,14 +15,16 @@ PIP_TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TORCH := $(shell grep '^torch==' constraints.txt)
+# constraints.txt is for Python 3.11.
+PINNED := $(if $(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')),-c constraints.txt)
+TORCH := $(if $(PINNED),$(shell grep '^torch==' constraints.txt),torch)
 # These tests run a second time with what serves where nothing is compiled: measurements, hooks and event files in NumPy and
 # Python. Those in tests/stats/kernels try every kernel in one run.
 FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks tests/tensorboard tests/engine/change \
 	tests/engine/monitor $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench matrix clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -41,13 +45,16 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
+matrix: $(READY)
+	$(BIN)/python -m tests.environments.matrix $(ONLY)
+
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
-		"lightning_hooks needs Python 3.11, found %d.%d: run make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"lightning_hooks needs Python 3.11 or newer, found %d.%d: run make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_TORCH) $(TORCH)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cli,dev]'
+	$(BIN)/python -m pip install --quiet $(PINNED) $(PIP_TORCH) $(TORCH)
+	$(BIN)/python -m pip install --quiet $(PINNED) -e '.[cli,dev]'
 	touch $@
 
 clean:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments.matrix import REPORTED, floors, read_results, rendered
+
 ROOT = Path(__file__).parent.parent
 STATED = {"torch": "torch", "Lightning": "lightning", "torchmetrics": "torchmetrics", "TensorBoard": "tensorboard"}
 
@@ -59,22 +61,38 @@ def test_the_number_of_architectures_is_that_of_the_zoo() -> None:
         assert f"{count} architectures" in read(page), page
 
 
+def known(package: str) -> set[str]:
+    """The versions that may be stated: those of constraints.txt, lower bounds, and those that the matrix has run."""
+    ran = {result["versions"][package] for result in read_results().values() if package in result.get("versions", {})}
+    return {constraints()[package], *ran, *(version for name, version in floors().items() if name == package)}
+
+
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/support.md"])
 def test_stated_versions_are_those_that_were_run(page: str) -> None:
-    text, pinned = read(page), constraints()
-    found = {name: re.findall(rf"\b{name} (\d+\.\d+(?:\.\d+)?)", text) for name in STATED}
+    text = read(page)
     for name, package in STATED.items():
-        assert set(found[name]) == {pinned[package]}, (page, name)
-    assert set(re.findall(r"\bPython (\d+\.\d+)", text)) == {python()}
+        found = re.findall(rf"\b{name} (\d+\.\d+(?:\.\d+)?)", text)
+        assert constraints()[package] in found, (page, name)
+        for stated in found:
+            assert any(version == stated or version.startswith(f"{stated}.") for version in known(package)), (
+                page,
+                name,
+                stated,
+            )
+    pythons = {result["python"].rpartition(".")[0] for result in read_results().values()}
+    assert {python()} <= set(re.findall(r"\bPython (\d+\.\d+)", text)) <= pythons | {python()}
 
 
-def test_requirement_ranges_claim_one_minor_version_which_was_run() -> None:
+def test_lower_bounds_were_run_all_of_them_together() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
-    major, minor = python().split(".")
-    assert project["requires-python"] == f">={major}.{minor},<{major}.{int(minor) + 1}"
-    pinned = constraints()
-    assert set(STATED.values()) <= {re.split(r"\W", line)[0] for line in project["dependencies"]}
-    for line in project["dependencies"]:
-        name, low, high = re.fullmatch(r"(\w+)>=([\d.]+),<([\d.]+)", line).groups()  # type: ignore[union-attr]
-        major, minor = pinned[name].split(".")[:2]
-        assert (low, high) == (f"{major}.{minor}", f"{major}.{int(minor) + 1}"), line
+    assert project["requires-python"] == f">={python()}"
+    result = read_results()["floors"]
+    assert result["python"].startswith(f"{python()}.") and not result["failed"]
+    for name, version in floors().items():
+        if name in REPORTED:
+            found = result["versions"][name].partition("+")[0]
+            assert found == version or re.fullmatch(rf"{re.escape(version)}(\.0)*", found), name
+
+
+def test_the_page_of_versions_is_that_of_the_results() -> None:
+    assert read("docs/versions.md") == rendered(read_results()), "python -m tests.environments.matrix --render"

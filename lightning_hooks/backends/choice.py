@@ -23,6 +23,7 @@ from types import MappingProxyType, ModuleType
 from typing import Final, NamedTuple
 
 from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.private import tried
 
 VARIABLE: Final = "LIGHTNING_HOOKS_KERNEL"
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -115,7 +116,8 @@ def tensor_hooks() -> Decision:
 
         if hooks().module is None:
             raise ImportError("the hooks are not compiled")
-        hook_dictionary()
+        lost = "Tensor.register_hook hooks the gradients of results: 3 to 5 microseconds more for each"
+        tried("Node._register_hook_dict", hook_dictionary, lost)
         return None, "a backward pass has called one"
 
     return _decide("tensor_hooks", load)

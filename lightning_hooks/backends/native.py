@@ -9,6 +9,7 @@ Importing this module raises where the compiled extension is absent or does not 
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ from lightning_hooks.backends._native import (
 from lightning_hooks.backends._native import measure as read
 from lightning_hooks.backends._native import measure_histogram as read_histogram
 from lightning_hooks.backends._native import measure_many as read_many
+from lightning_hooks.private import tried
 
 __all__ = [
     "MOMENTS",
@@ -50,6 +52,11 @@ __all__ = [
 
 def _exchange() -> object:
     """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
+    lost = "NumPy measures tensors in host memory, at several times the cost"
+    return tried("Tensor.__dlpack_c_exchange_api__", _find_exchange, lost)
+
+
+def _find_exchange() -> object:
     table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
@@ -63,3 +70,5 @@ def _openmp() -> str | None:
 
 
 _native.setup_kernel(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())
+if (read(torch.tensor([1.0, 2.0, 6.0], device="cpu")) or b"")[:16] != struct.pack("2d", 3.0, 3.0):  # count and mean
+    raise ImportError(f"it measures wrong numbers with torch {torch.__version__}")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._lightning import Callback, refuse_old_trainer
 from lightning_hooks.callbacks._run import WrappedHook, begin_run, hook_manager_of, owner_of
 from lightning_hooks.callbacks._trainer import (
     SkippedSteps,
     all_callbacks,
     batch_number,
     current_step,
+    ends_window,
     has_scaler,
     in_fit,
     is_log_step,
@@ -28,6 +29,9 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.errors import RuleError, UnsupportedError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
 
 
 class HooksCallback(Callback):
@@ -102,6 +106,7 @@ class HooksCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
+        refuse_old_trainer(trainer)
         if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
@@ -202,7 +207,7 @@ class HooksCallback(Callback):
         if hook_manager.idle and not self._pending:
             return
         step = hook_manager.step
-        if step is None or trainer.fit_loop.epoch_loop._should_accumulate():
+        if step is None or not ends_window(trainer):
             return
         self._end_step(trainer, step)
         if hook_manager.participants and hook_manager.participants[-1] in self._participants:

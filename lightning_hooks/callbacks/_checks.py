@@ -7,8 +7,6 @@ from contextlib import suppress
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from lightning.pytorch import Trainer
-
 from lightning_hooks.callbacks._loggers import pinned_names
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
@@ -19,6 +17,8 @@ from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import parse_tensor
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
     from lightning_hooks.callbacks.monitor import StatsMonitor
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,17 @@ def _read(file: Path, where: str) -> Any:
         raise RuleError(f"{where} is not valid YAML ({reason})") from error
 
 
+def config_files(arguments: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The config files among command-line arguments, `--config FILE` or `-c FILE`: the path and the content of each."""
+    for position, argument in enumerate(arguments):
+        flag, _, value = argument.partition("=")
+        if flag in ("--config", "-c"):
+            path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
+            content = _read(Path(path), path) if os.path.isfile(path) else None  # it may also be YAML itself
+            if isinstance(content, Mapping):
+                yield path, content
+
+
 def check_config(arguments: list[str]) -> None:
     """Check the rules of the config files among command-line arguments.
 
@@ -102,13 +113,8 @@ def check_config(arguments: list[str]) -> None:
     Raises:
         RuleError: an invalid callback of this package, with the key of the invalid value.
     """
-    for position, argument in enumerate(arguments):
-        flag, _, value = argument.partition("=")
-        if flag not in ("--config", "-c"):
-            continue
-        path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
-        content = _read(Path(path), path) if os.path.isfile(path) else None  # it may also be YAML itself
-        trainer = content.get("trainer") if isinstance(content, Mapping) else None
+    for path, content in config_files(arguments):
+        trainer = content.get("trainer")
         for key in ("callbacks", "callbacks+"):
             listed = trainer.get(key) if isinstance(trainer, Mapping) else None
             for i, item in enumerate(listed if isinstance(listed, list) else []):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_hooks.engine.plan.plan import Plan
@@ -18,6 +17,9 @@ from lightning_hooks.records.row_index import Due, RowIndex
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.patterns import select
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 
 def pinned_names(plan: Plan, patterns: Sequence[str]) -> set[str]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
 from lightning_hooks.hooks import for_each
 
-OursOf = Callable[[Trainer], Sequence[Callback]]
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+OursOf = Callable[["Trainer"], Sequence[Callback]]
 _OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
 
 

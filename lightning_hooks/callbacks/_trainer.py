@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import ref
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.scaling import ScalerWatch
+from lightning_hooks.private import are_off, attribute, private
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +42,7 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 
 def is_running(trainer: Trainer | None) -> bool:
     """Whether a run of a trainer is active; a failed one is not."""
-    return trainer is not None and trainer.state.status == TrainerStatus.RUNNING
+    return trainer is not None and trainer.state.status == "running"
 
 
 def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
@@ -49,7 +52,18 @@ def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
 
 def current_step(trainer: Trainer) -> int:
     """The x-axis of `self.log`: the same for all batches of an accumulation window."""
-    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+    lost = "steps are those of the optimizers: other numbers with several of them, and in a validation within an epoch"
+    step = attribute(trainer.fit_loop.epoch_loop, "epoch_loop._batches_that_stepped", int, lost)
+    return trainer.global_step if step is None else step
+
+
+def ends_window(trainer: Trainer) -> bool:
+    """Whether the batch under way is the last one of its accumulation window: the optimizer steps in it."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    if progress.current.ready % trainer.accumulate_grad_batches == 0:
+        return True
+    is_last = progress.is_last_batch or progress.current.ready >= trainer.num_training_batches
+    return is_last and not trainer.strategy.handles_gradient_accumulation
 
 
 def is_log_step(trainer: Trainer, step: int) -> bool:
@@ -66,7 +80,13 @@ def has_scaler(trainer: Trainer) -> bool:
 def loss_scale(trainer: Trainer) -> Tensor | None:
     """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return None if scaler is None else getattr(scaler, "_scale", None)
+    if scaler is None:
+        return None
+    if not hasattr(scaler, "_scale") or are_off():
+        private("GradScaler._scale", partial(getattr, scaler, "_scale"), None, "reading the loss scale waits for the device")
+        return torch.tensor(scaler.get_scale())
+    scale: Tensor | None = scaler._scale
+    return scale
 
 
 def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
@@ -75,7 +95,10 @@ def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
     None where it has not looked: it looks when it divides by the scale, which for a fused optimizer is inside its step.
     """
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    seen = getattr(scaler, "_per_optimizer_states", {})
+    if scaler is None:
+        return None
+    lost = "steps that the loss scaler skips are not recognised"
+    seen: Mapping[int, Any] = attribute(scaler, "GradScaler._per_optimizer_states", dict, lost) or {}
     by_device = seen[id(optimizer)].get("found_inf_per_device", {}) if id(optimizer) in seen else {}
     found = [each.to(trainer.strategy.root_device) for each in by_device.values()]
     return torch.stack(found).sum() if found else None
@@ -83,7 +106,7 @@ def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
 
 def in_fit(trainer: Trainer) -> bool:
     """Whether the run is a fit; a validation may be part of one, or stand alone."""
-    return trainer.state.fn == TrainerFn.FITTING
+    return trainer.state.fn == "fit"
 
 
 def batch_number(trainer: Trainer, stage: str) -> int:
@@ -99,11 +122,11 @@ def batch_number(trainer: Trainer, stage: str) -> int:
 
 def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> Sequence[int] | None:
     """Which samples of the data set a batch holds; known when predicting from a `DataLoader` with a batch sampler."""
-    combined = trainer.predict_loop._combined_loader if stage == "predict" else None
-    if combined is None:
-        return None
+    loaders = trainer.predict_dataloaders if stage == "predict" else None
+    if isinstance(loaders, Sequence):
+        loaders = loaders[dataloader_idx] if dataloader_idx < len(loaders) else None
     # Lightning notes what the sampler of a prediction gave.
-    sampler = getattr(combined.flattened[dataloader_idx], "batch_sampler", None)
+    sampler = getattr(loaders, "batch_sampler", None)
     seen: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
     return seen[batch_idx] if batch_idx < len(seen) else None
 

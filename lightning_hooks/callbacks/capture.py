@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -26,6 +25,9 @@ from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag
 from lightning_hooks.rules.patterns import Target, named_modules, select
 from lightning_hooks.rules.schedule import every_n
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
 
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 

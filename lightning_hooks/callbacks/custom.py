@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
@@ -18,6 +17,9 @@ from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook
 from lightning_hooks.rules.reading import as_rules
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
 
 
 class CustomHooks(HooksCallback):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from time import time
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
@@ -26,6 +25,9 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.reading import as_rules
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
 
 
 class AppliesRules(HooksCallback):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.errors import HooksError, UnsupportedError
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningCLI
+    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
     from lightning_hooks.callbacks import StatsMonitor
     from lightning_hooks.engine.plan.plan import Plan
@@ -26,6 +27,8 @@ commands:
 
 `lightning-hooks fit --help` lists the options of both.
 """
+
+_NAMED = ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,12 +71,27 @@ def _info(arguments: list[str]) -> None:
     if arguments:
         raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
-    facts |= {name: _version(name) for name in ("torch", "lightning", "tensorboard", "triton")}
+    facts |= {
+        name: _version(name)
+        for name in ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
+    }
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
     facts |= {"hooks": str(backends.hooks()), "tensor hooks": str(backends.tensor_hooks())}
     facts |= {"event files": str(backends.events())}
+    facts["private names"] = _private_names()
     for name, value in facts.items():
-        print(f"{name:<16}{value}")
+        print(f"{name:<18}{value}")
+
+
+def _private_names() -> str:
+    from lightning_hooks import private
+    from lightning_hooks.hooks import Gate
+
+    Gate()  # tries those of autograd
+    if private.are_off():
+        return f"off ({private.VARIABLE}=off)"
+    lost = "; ".join(f"{name}: {what}" for name, what in private.LOST.items())
+    return f"public fallbacks for {lost}" if lost else "in use"
 
 
 def _version(distribution: str) -> str:
@@ -123,18 +141,17 @@ def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:
-    try:
-        from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-    except ImportError as error:
-        raise HooksError(f"the command line needs jsonargparse: pip install 'lightning-hooks[cli]' ({error})") from error
+    if importlib.util.find_spec("jsonargparse") is None:
+        raise HooksError("the command line needs jsonargparse: pip install 'lightning-hooks[cli]'")
     from lightning_hooks import callbacks, transforms
     from lightning_hooks.callbacks._config import check_config
 
     for package in (callbacks, transforms):
         for name in package.__all__:
             getattr(package, name)  # importing a class registers its short name
+    base: Any = _cli_of(arguments)
 
-    class CLI(LightningCLI):
+    class CLI(base):  # type: ignore[misc]
         """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""
 
         def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -143,6 +160,27 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
     argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]  # LightningCLI warns about arguments from elsewhere
     try:
-        return CLI(run=False, save_config_kwargs={"overwrite": True})
+        cli: LightningCLI = CLI(run=False, save_config_kwargs={"overwrite": True})
     finally:
         sys.argv = argv
+    return cli
+
+
+def _cli_of(arguments: list[str]) -> Any:
+    """The LightningCLI of the package whose LightningModule the model of the config is; of the first one if none says."""
+    from lightning_hooks.callbacks._config import config_files
+    from lightning_hooks.callbacks._lightning import installed
+    from lightning_hooks.rules.importing import import_object
+
+    try:
+        packages = installed(".cli")
+    except ImportError as error:
+        raise HooksError(str(error)) from error
+    for _, content in config_files(arguments) if len(packages) > 1 else ():
+        model = content.get("model")
+        path = model.get("class_path") if isinstance(model, Mapping) else model
+        kind = import_object(path, "model") if isinstance(path, str) and "." in path else None
+        for module in packages.values():
+            if isinstance(kind, type) and issubclass(kind, module.LightningModule):
+                return module.LightningCLI
+    return next(iter(packages.values())).LightningCLI

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.sites import build_sites
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.private import private
 from lightning_hooks.rules.patterns import Target
 
 if TYPE_CHECKING:
@@ -126,7 +128,8 @@ def forget_graphs(modules: Sequence[nn.Module]) -> None:
     Args:
         modules: all modules inside compiled ones, themselves included.
     """
-    if not _forget(modules):
+    lost = "all graphs of the process are dropped (torch.compiler.reset())"
+    if not private("torch._dynamo.convert_frame.input_codes", lambda: _forget(modules), False, lost):
         torch.compiler.reset()
 
 
@@ -136,25 +139,22 @@ def _forget(modules: Sequence[nn.Module]) -> bool:
     Torch keeps graphs with the code that was traced, and modules of one class share them. What follows a graph break has code
     of its own; its graphs are known by the backend, of which each call of `torch.compile` makes one.
     """
-    try:
-        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
-        from torch._dynamo.convert_frame import input_codes
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+    from torch._dynamo.convert_frame import input_codes
 
-        traced = [(code, _debug_get_cache_entry_list(code)) for code in (seen() for seen in input_codes.seen) if code]
-        wrappers = {id(code) for module in modules if _is_wrapper(module) for code in _codes_of(module)}
-        forwards = {id(code): code for module in modules if not _is_wrapper(module) for code in _codes_of(module)}
-        backends = {id(graph.backend) for code in forwards.values() for graph in _debug_get_cache_entry_list(code)}
-        stale = [
-            code
-            for code, graphs in traced
-            if id(code) in wrappers or id(code) in forwards or any(id(graph.backend) in backends for graph in graphs)
-        ]
-        for code in stale:
-            if _debug_get_cache_entry_list(code):  # without, the code may be marked as one to skip, and stays so
-                reset_code(code)
-        return not any(map(_debug_get_cache_entry_list, [*forwards.values(), *stale]))
-    except (ImportError, AttributeError, TypeError):
-        return False
+    traced = [(code, _debug_get_cache_entry_list(code)) for code in (seen() for seen in input_codes.seen) if code]
+    wrappers = {id(code) for module in modules if _is_wrapper(module) for code in _codes_of(module)}
+    forwards = {id(code): code for module in modules if not _is_wrapper(module) for code in _codes_of(module)}
+    backends = {id(graph.backend) for code in forwards.values() for graph in _debug_get_cache_entry_list(code)}
+    stale = [
+        code
+        for code, graphs in traced
+        if id(code) in wrappers or id(code) in forwards or any(id(graph.backend) in backends for graph in graphs)
+    ]
+    for code in stale:
+        if _debug_get_cache_entry_list(code):  # without, the code may be marked as one to skip, and stays so
+            reset_code(code)
+    return not any(map(_debug_get_cache_entry_list, [*forwards.values(), *stale]))
 
 
 def _codes_of(module: nn.Module) -> Iterator[CodeType]:
@@ -189,14 +189,38 @@ def _all_modules(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return (
-        _is_wrapper(module)
-        or getattr(module, "_compiled_call_impl", None) is not None
-        or module.__dict__.get("_compiler_ctx") is not None  # what Lightning keeps of a compiled LightningModule
-    )
+    return _is_wrapper(module) or any(module.__dict__.get(mark) is not None for mark in _MARKS)
 
 
 def _is_wrapper(module: nn.Module) -> bool:
     """Whether this is what `torch.compile` returned for a module."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
-    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return dynamo is not None and _wrapping(dynamo)(module)
+
+
+@cache
+def _wrapping(dynamo: Any) -> Callable[[nn.Module], bool]:
+    def find() -> Callable[[nn.Module], bool]:
+        kind: type[nn.Module] = dynamo.OptimizedModule
+        return lambda module: isinstance(module, kind)
+
+    def by_child(module: nn.Module) -> bool:
+        return isinstance(getattr(module, "_orig_mod", None), nn.Module)
+
+    public: Callable[[nn.Module], bool] = by_child
+    return private("torch._dynamo.eval_frame.OptimizedModule", find, public, "nothing: the name of the module inside says so")
+
+
+def _find_marks() -> tuple[str, ...]:
+    if nn.Module._compiled_call_impl is not None:
+        raise AttributeError("it is not None for a module that is not compiled")
+    return "_compiled_call_impl", "_compiler_ctx"  # of Module.compile, and what Lightning keeps of a compiled LightningModule
+
+
+_NO_MARKS: tuple[str, ...] = ()
+_MARKS: Final = private(
+    "Module._compiled_call_impl",
+    _find_marks,
+    _NO_MARKS,
+    "modules compiled in place are treated as eager ones: graph breaks, or no rows",
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,8 @@ from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_r
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
+from lightning_hooks.hooks import OurHook
+from lightning_hooks.private import private
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
@@ -74,9 +77,27 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 def _carries(holder: Any) -> bool:
     """Whether anything of this package is among the hooks of a module or a tensor, or stands in for a method."""
-    found = [hook for name in _DICTS for hook in (getattr(holder, name, None) or {}).values()]
+    found = [hook for name in _dictionaries() for hook in (getattr(holder, name, None) or {}).values()]
     found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
     return any(map(_is_ours, found))
+
+
+class _Hook(OurHook):
+    def __call__(self, *args: Any) -> None: ...
+
+
+@cache
+def _dictionaries() -> tuple[str, ...]:
+    def find() -> tuple[str, ...]:
+        layer, hook = nn.Linear(1, 1), _Hook()
+        layer.register_forward_hook(hook)
+        layer.weight.register_hook(hook)
+        for holder in (layer, layer.weight):
+            if not any(hook is each for name in _DICTS for each in (getattr(holder, name, None) or {}).values()):
+                raise AttributeError(f"a hook on a {type(holder).__name__} is in none of them")
+        return _DICTS
+
+    return private("Module._forward_hooks, Tensor._backward_hooks", find, (), "assert_no_hooks cannot see hooks")
 
 
 def _is_ours(thing: Any) -> bool:

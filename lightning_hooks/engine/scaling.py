@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participant import Participant, PhaseMemo
+from lightning_hooks.private import private
 
 
 def unscales_itself(optimizer: Any) -> bool:
     """Whether an optimizer divides by the loss scale inside its own step, as fused ones do."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    return _says_so()(optimizer)
+
+
+@cache
+def _says_so() -> Callable[[Any], bool]:
+    def marked(optimizer: Any) -> bool:
+        return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+    def find() -> Callable[[Any], bool]:
+        if not marked(torch.optim.SGD([torch.zeros(1, requires_grad=True, device="cpu")], fused=True)):
+            raise AttributeError("a fused SGD has no such mark")
+        return marked
+
+    def fused(optimizer: Any) -> bool:
+        return any(group.get("fused") for group in getattr(optimizer, "param_groups", ()))
+
+    public: Callable[[Any], bool] = fused
+    lost = "an optimizer without the option fused= that unscales inside its step is not recognised"
+    return private("Optimizer._step_supports_amp_scaling", find, public, lost)
 
 
 class ScalerWatch(Participant):

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.backends.subclasses import without_subclass
+from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.gradients import (
     Contribution,
     GradHook,
@@ -19,7 +21,6 @@ from lightning_hooks.hooks.gradients import (
     Visitor,
     connect,
     contributions,
-    sequence_number,
 )
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
@@ -50,7 +51,7 @@ class EagerHooks:
     def begin(self, pending: list[Contribution]) -> None:
         if self not in self.step_handles:
             self.step_handles.keep(self, key=self)
-        self.begun.append((sequence_number(), pending))
+        self.begun.append((names.numbers[0](), pending))
 
     def remove(self) -> None:
         """Forget calls that never returned, as recomputations that stop early: they keep a graph and its tensors alive."""
@@ -81,7 +82,7 @@ class PreHook(OurHook):
             pending: list[Contribution] = []
             for action in site.input_grad:
                 tensors = list(measured_in(_part(action, arguments)))
-                with torch._C.DisableTorchFunctionSubclass():
+                with without_subclass():
                     pending += contributions(tensors, action.visit, hooks.gate)
             hooks.begin(pending)
         for item in site.before:
@@ -113,7 +114,7 @@ class ForwardHook(OurHook):
                 output = output if changed is None else changed
             else:
                 output = _act(item, output)
-        with torch._C.DisableTorchFunctionSubclass():  # a subclass has no say in its hooks
+        with without_subclass():  # a subclass has no say in its hooks
             if hooks.begun:
                 start, pending = hooks.begun.pop()
                 _connect_each(pending, list(tensors_in(output)), start)
@@ -137,7 +138,7 @@ class ForwardHook(OurHook):
 
 def is_recomputation() -> bool:
     """Whether a forward runs inside a backward: only activation checkpointing does so, and it was seen the first time."""
-    return torch._C._current_graph_task_id() != -1
+    return names.graph_task_id() != -1
 
 
 def measured_in(tree: Any) -> Iterator[Tensor]:

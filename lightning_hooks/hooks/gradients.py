@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.tree import tensors_in
 
@@ -68,7 +68,7 @@ class Contribution:
             return
         if self._missing == self._expected and self._expected > 1:
             # Branches that this backward does not reach never arrive: at its end the sum is complete.
-            Variable._execution_engine.queue_callback(self._finish)
+            names.at_end(self._finish)
         for position in positions:
             grad = grads[position] if position < len(grads) else None
             if grad is not None:
@@ -92,11 +92,6 @@ class _NodeHook(OurHook):
         self.contribution.arrive(grad_inputs, self.positions)
 
 
-def sequence_number() -> int:
-    """The number that the next node of the autograd graph will get: nodes with lower numbers were there before."""
-    return int(torch._C._autograd._get_sequence_nr())
-
-
 def contributions(tensors: Sequence[Tensor], visit: Visitor, gate: Gate) -> list[Contribution]:
     """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
     if not torch.is_grad_enabled():
@@ -111,14 +106,14 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
     Args:
         pending: from `contributions`.
         outputs: the tensors that the module returned.
-        start: `sequence_number()` before the call: older nodes are not the module's and are not searched.
+        start: the number of the next node before the call: older nodes are not the module's and are not searched.
     """
     by_edge: dict[tuple[Any, int], Contribution] = {(c.edge.node, c.edge.output_nr): c for c in pending}
     todo = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-    seen = set()
+    seen, number_of = set(), names.numbers[1]
     while todo:
         node = todo.pop()
-        if node in seen or node._sequence_nr() < start:
+        if node in seen or number_of(node) < start:
             continue
         seen.add(node)
         found: dict[Contribution, list[int]] = {}

@@ -16,6 +16,15 @@ else:
 T = TypeVar("T")
 
 
+_AT_FIRST_GATE: list[Callable[[], None]] = []
+
+
+def at_first_gate(function: Callable[[], None]) -> Callable[[], None]:
+    """Call a function when the next gate is made: what a process needs only once it hooks something."""
+    _AT_FIRST_GATE.append(function)
+    return function
+
+
 class Gate(Flag):
     """Flags that every hook of one model shares.
 
@@ -28,6 +37,8 @@ class Gate(Flag):
     def __init__(self) -> None:
         self.open = False
         self.traced = False
+        while _AT_FIRST_GATE:
+            _AT_FIRST_GATE.pop(0)()
 
     def __reduce__(self) -> tuple[type[Gate], tuple[()]]:
         """A copy is closed, and not shared."""

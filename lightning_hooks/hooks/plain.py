@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import backends
+from lightning_hooks.backends.subclasses import without_subclass
+from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, Visitor, has_gradient
-from lightning_hooks.hooks.handles import Gate, OurHook
+from lightning_hooks.hooks.handles import Gate, OurHook, at_first_gate
 
 is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
 
@@ -96,7 +98,7 @@ class Fallback:
             for tensor in tensors:
                 hook.see(tensor)
         if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
-            with torch._C.DisableTorchFunctionSubclass():  # a subclass has no say in its hooks
+            with without_subclass():  # a subclass has no say in its hooks
                 for tensor in {id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values():
                     self._gradients.hook(tensor, hook.grad, hook.grad, args)
 
@@ -128,6 +130,8 @@ else:
             return self.run(module, args, output)
 
     _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
-    _compiled.setup_hooks(
-        Tensor, torch._C._current_graph_task_id, (torch.float32, *_FLOATING), torch.is_grad_enabled, has_gradient
-    )
+
+    @at_first_gate
+    def _setup() -> None:
+        kinds = (torch.float32, *_FLOATING)
+        _compiled.setup_hooks(Tensor, names.graph_task_id, kinds, torch.is_grad_enabled, has_gradient)

@@ -29,6 +29,7 @@ from lightning_hooks.hooks.gradients import OutputGradients, Visitor
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.site import HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
+from lightning_hooks.private import private
 
 _LISTS = ("before", "after", "input_grad", "output_grad")
 
@@ -210,8 +211,12 @@ class _TracedForwardHook(_TracedHook):
 
 
 # They are traced as part of a graph. Alone, as the hooks of a compiled module itself may run, they get no graph.
-for _hook in (_TracedPreHook, _TracedForwardHook):
-    torch._dynamo.eval_frame.skip_code(_hook.__call__.__code__)
+def _skip_codes() -> None:
+    for hook in (_TracedPreHook, _TracedForwardHook):
+        torch._dynamo.eval_frame.skip_code(hook.__call__.__code__)
+
+
+private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a compiled module itself get small graphs")
 
 
 def _look(part: Any, mark: Tensor) -> None:

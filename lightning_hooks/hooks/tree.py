@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from lightning_hooks.backends.subclasses import without_subclass
+from lightning_hooks.private import private
 
 _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()
@@ -27,7 +29,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
         return
-    for leaf in pytree.tree_leaves(tree):
+    for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             yield leaf
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
@@ -53,7 +55,42 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
             return type(leaf)({key: map_tensors(change, value) for key, value in leaf.items()})  # type: ignore[call-arg]
         return leaf
 
-    return pytree.tree_map(one, tree)
+    return tree_map(one, tree)
+
+
+def _leaves_of_builtins(tree: Any) -> Iterator[Any]:
+    if type(tree) in (tuple, list, dict) or isinstance(tree, tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves_of_builtins(item)
+    else:
+        yield tree
+
+
+def _mapped_builtins(change: Callable[[Any], Any], tree: Any) -> Any:
+    if type(tree) is dict:
+        return {key: _mapped_builtins(change, value) for key, value in tree.items()}
+    if type(tree) in (tuple, list):
+        return type(tree)(_mapped_builtins(change, item) for item in tree)
+    if isinstance(tree, tuple):  # a named one
+        return type(tree)(*(_mapped_builtins(change, item) for item in tree))
+    return change(tree)
+
+
+def _pytree() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from torch.utils import _pytree as pytree
+
+    tree = {"a": [1], "b": (2, 3)}
+    if list(pytree.tree_leaves(tree)) != [1, 2, 3] or pytree.tree_map(str, tree) != {"a": ["1"], "b": ("2", "3")}:
+        raise RuntimeError("it does something else in this torch")
+    return pytree.tree_leaves, pytree.tree_map
+
+
+tree_leaves, tree_map = private(
+    "torch.utils._pytree",
+    _pytree,
+    (_leaves_of_builtins, _mapped_builtins),
+    "tensors are found in tuples, lists, mappings and dataclasses only, not in other classes that are registered with it",
+)
 
 
 def part_of(tree: Any, path: str) -> Any:
@@ -143,5 +180,5 @@ def is_measured(tensor: Tensor) -> bool:
     """Whether a tensor of a module is measured: floating and complex ones are, integers and booleans are not."""
     if type(tensor) is Tensor or torch.compiler.is_compiling():
         return tensor.is_floating_point() or tensor.is_complex()
-    with torch._C.DisableTorchFunctionSubclass():  # a subclass may refuse even that
+    with without_subclass():  # a subclass may refuse even that
         return tensor.is_floating_point() or tensor.is_complex()

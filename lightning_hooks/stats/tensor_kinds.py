@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from lightning_hooks.backends.subclasses import without_subclass
+
 TRANSFORMED: Final = "tensor inside a transform of torch.func (grad, vmap, jvp, …) or a batched backward"
 """In warnings, the kind of tensors that represent others while a function is transformed."""
 
@@ -30,11 +32,19 @@ def is_transformed(tensor: Tensor) -> bool:
     return False
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the elements of a strided tensor are in memory: not inside a transform of `torch.func`, nor implied zeros."""
+    try:
+        return tensor.data_ptr() != 0 or not tensor.numel()
+    except RuntimeError:
+        return False
+
+
 def plain_numbers(tensor: Tensor) -> Tensor:
     """A small tensor of torch's own type with the values of one of a subclass."""
     if type(tensor) is Tensor:
         return tensor
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass():
         if tensor.data_ptr():
             return tensor.as_subclass(Tensor)
         device = tensor.device
@@ -49,7 +59,7 @@ def with_memory(tensor: Tensor) -> Tensor:
     """
     if is_plain(tensor) or tensor.is_nested or hasattr(tensor, "to_local"):
         return tensor
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass():
         if not tensor.data_ptr() and tensor.numel():
             raise TypeError("it has no memory of its own")
         return tensor.as_subclass(Tensor)

@@ -20,6 +20,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.io.gfile import GFile, LocalFileSystem
 
 from lightning_hooks import backends
+from lightning_hooks.private import attribute
 
 Append = Callable[[bytes], None]
 """Appends a serialized event."""
@@ -29,9 +30,10 @@ def appender(file_writer: Any) -> Append:
     """A function that appends serialized events to the file of a `SummaryWriter`'s file writer."""
     kernel = backends.events().module
     events = getattr(file_writer, "event_writer", None)
-    file = getattr(events, "_general_file_writer", None)
+    lost = "a step is written in 0.2 microseconds a byte instead of 0.002"
+    file = None if kernel is None else attribute(events, "EventFileWriter._general_file_writer", GFile, lost)
     # `write_started`: before the first record the file object would overwrite the file.
-    if kernel is not None and isinstance(file, GFile) and type(file.fs) is LocalFileSystem and file.write_started:
+    if kernel is not None and file is not None and type(file.fs) is LocalFileSystem and file.write_started:
         return _through_its_file(events, file, kernel.record)
 
     def append(event: bytes) -> None:

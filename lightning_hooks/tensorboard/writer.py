@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -15,6 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from lightning_hooks.private import attribute
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.charts import layout_summary
 from lightning_hooks.tensorboard.events import EventBuilder, event_bytes
@@ -97,7 +99,7 @@ class RunWriter:
 
     def _current(self) -> Any:
         """The open file; a new one (after a `close`) gets all explanations again."""
-        file_writer = self._writer._get_file_writer()
+        file_writer = _file_writer_of(self._writer)
         if file_writer is not self._file_writer:
             self._file_writer = file_writer
             self._builder = EventBuilder()
@@ -106,6 +108,17 @@ class RunWriter:
 
     def _add(self, summary: Any, step: int) -> None:
         self._current().add_event(Event(summary=summary), step)
+
+
+def _file_writer_of(writer: SummaryWriter) -> Any:
+    """The open file of a writer, which opens a new one after a `close`."""
+    lost = "after a close of the writer its new file begins with a scalar 'hooks/opened'"
+    opened = attribute(writer, "SummaryWriter._get_file_writer", MethodType, lost)
+    if opened is not None:
+        return opened()
+    if writer.file_writer is None:
+        writer.add_scalar("hooks/opened", 1.0, 0)
+    return writer.file_writer
 
 
 def _unopened(event: bytes) -> None:

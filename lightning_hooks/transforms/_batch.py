@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
+from lightning_hooks.private import private
 from lightning_hooks.transforms.base import Context
 
 Change = Callable[[list[Tensor], bool], list[Tensor]]
@@ -39,7 +42,7 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     # for the device, as the number of entries left is a size; dense tensors never wait.
     _check_layouts(tensors, context)
     whole = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
-    values = [tensor._values() if tensor.is_sparse else tensor for tensor in whole]
+    values = [tensor.values() if tensor.is_sparse else tensor for tensor in whole]
     changed = change(values, context.owned)
     result = [_like(tensor, value) if tensor.is_sparse else value for tensor, value in zip(whole, changed, strict=True)]
     if not context.owned:
@@ -93,20 +96,39 @@ def by_kind(*lists: list[Tensor]) -> list[list[int]]:
     return list(groups.values())
 
 
-def foreach(operation: str, group: list[Tensor], *args: float | Tensor | list[Tensor], owned: bool) -> Sequence[Tensor]:
+def foreach(operation: str, group: list[Tensor], *args: Any, owned: bool = False, **options: Any) -> Sequence[Tensor]:
     """Run `torch._foreach_<operation>` on tensors of one device and dtype, in place where they are owned.
 
     Args:
         operation: the name between `_foreach_` and the final underscore of the in-place form.
         group: dense tensors.
-        args: the further arguments of the operation.
+        args: the further arguments of the operation; a list has one for each tensor.
         owned: whether to overwrite the tensors.
+        options: of the operation, by name.
     """
-    if owned:
-        getattr(torch, f"_foreach_{operation}_")(group, *args)
-        return group
-    result: Sequence[Tensor] = getattr(torch, f"_foreach_{operation}")(group, *args)
-    return result
+    result = _batched(operation, owned)(group, *args, **options)
+    return group if owned else result
+
+
+@cache
+def _batched(operation: str, owned: bool) -> Callable[..., Sequence[Tensor]]:
+    def find() -> Callable[..., Sequence[Tensor]]:
+        if [float(each) for each in torch._foreach_mul([torch.full((1,), 2.0, device="cpu")], 3.0)] != [6.0]:
+            raise RuntimeError("they do something else in this torch")
+        found: Callable[..., Sequence[Tensor]] = getattr(torch, f"_foreach_{operation}{'_' if owned else ''}")
+        return found
+
+    one_by_one: Callable[..., Sequence[Tensor]] = partial(_one_by_one, operation, owned)
+    return private("torch._foreach_*", find, one_by_one, "transforms make one call per tensor; the same numbers up to rounding")
+
+
+def _one_by_one(operation: str, owned: bool, group: list[Tensor], *args: Any, **options: Any) -> list[Tensor]:
+    def run(tensor: Tensor, *own: Any) -> Tensor:
+        one: Any = torch.linalg.vector_norm if operation == "norm" else getattr(Tensor, f"{operation}{'_' * owned}")
+        result: Tensor = one(tensor, *own, **options)
+        return result
+
+    return [run(each, *(a[i] if isinstance(a, list) else a for a in args)) for i, each in enumerate(group)]
 
 
 def scaled(group: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> Sequence[Tensor]:
@@ -153,4 +175,4 @@ def _check_layouts(tensors: list[Tensor], context: Context) -> None:
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:
     # The indices come from a coalesced tensor: checking them again would wait for the device.
-    return torch.sparse_coo_tensor(tensor._indices(), values, tensor.shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(tensor.indices(), values, tensor.shape, is_coalesced=True, check_invariants=False)

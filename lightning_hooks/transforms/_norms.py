@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import WIDER, by_kind, in_groups, over_values, scaled
+from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, in_groups, over_values, scaled
 from lightning_hooks.transforms.base import Context
 
 
@@ -46,7 +46,7 @@ def norms_alike(group: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
     """
     wide = WIDER.get(group[0].dtype)
     full = [value for value in group if value.numel()]
-    each = torch._foreach_norm(full, norm_type, dtype=wide) if full else ()
+    each = foreach("norm", full, norm_type, dtype=wide) if full else ()
     if len(full) == len(group):
         return list(each)
     found = iter(each)

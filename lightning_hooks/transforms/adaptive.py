@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, multiplied, over_values
+from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, multiplied, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
@@ -130,7 +130,7 @@ class ClipByBlockRMS(Transform):
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             # The divisors go along as numbers: as a tensor they would have to be copied to the device.
-            factors = torch.clamp(self.threshold / together(list(torch._foreach_div(norms(values), roots))), max=1.0)
+            factors = torch.clamp(self.threshold / together(list(foreach("div", norms(values), roots))), max=1.0)
             return times(values, list(factors.unbind()), owned)
 
         return over_values(tensors, context, change)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, over_values
+from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms._ranges import check_share
@@ -69,9 +69,9 @@ class EMA(Transform):
             for members in by_kind(values):
                 group, means = [values[i] for i in members], [averages[i] for i in members]
                 if owned:
-                    torch._foreach_add_(group, means, alpha=self.weight)
+                    foreach("add", group, means, alpha=self.weight, owned=True)
                     continue
-                for i, result in zip(members, torch._foreach_add(group, means, alpha=self.weight), strict=True):
+                for i, result in zip(members, foreach("add", group, means, alpha=self.weight), strict=True):
                     results[i] = result.to(values[i].dtype)
             return results
 
@@ -84,8 +84,8 @@ class EMA(Transform):
         averages = list(old)
         for members in by_kind(grads):
             # New tensors and not the old ones overwritten: a checkpoint that is still being written may hold those.
-            mixed = list(torch._foreach_mul([old[i] for i in members], self.decay))
-            torch._foreach_add_(mixed, [grads[i] for i in members], alpha=1 - self.decay)
+            mixed = list(foreach("mul", [old[i] for i in members], self.decay))
+            foreach("add", mixed, [grads[i] for i in members], alpha=1 - self.decay, owned=True)
             for i, new in zip(members, mixed, strict=True):
                 # Where the sum is not finite, either the gradient is not, or the average began with one that was not.
                 averages[i] = torch.where(new.isfinite(), new, torch.where(grads[i].isfinite(), grads[i], old[i]))

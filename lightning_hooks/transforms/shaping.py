@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, over_values
+from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
@@ -164,10 +164,7 @@ class AddDecayedWeights(Transform):
             wide = WIDER.get(dtype, dtype)
             sums = [torch.add(g.to(wide), p.to(wide), alpha=self.weight_decay) for g, p in zip(group, params, strict=True)]
             return _placed(group, sums, owned)
-        if owned:
-            torch._foreach_add_(group, params, alpha=self.weight_decay)
-            return group
-        return torch._foreach_add(group, params, alpha=self.weight_decay)
+        return foreach("add", group, params, alpha=self.weight_decay, owned=owned)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._batch import in_groups, over_values
+from lightning_hooks.transforms._batch import foreach, in_groups, over_values
 from lightning_hooks.transforms._check import is_number
 from lightning_hooks.transforms._ranges import check_count, check_share, is_whole, whole_numbers
 from lightning_hooks.transforms.base import Context, Transform
@@ -179,8 +179,7 @@ class TopK(Transform):
 def _all_zero(values: list[Tensor], owned: bool) -> list[Tensor]:
     def run(group: list[Tensor]) -> Sequence[Tensor]:
         if owned:
-            torch._foreach_zero_(group)
-            return group
+            return foreach("zero", group, owned=True)
         return [_zeros(value) for value in group]
 
     return in_groups(values, run)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._batch import foreach, over_values
 from lightning_hooks.transforms._behind import params_behind
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms._norms import norms, times, together
@@ -136,7 +136,7 @@ def _by_params(
     def change(values: list[Tensor], owned: bool) -> list[Tensor]:
         each = norms(params)
         # The divisors go along as numbers: as a tensor they would have to be copied to the device.
-        each = each if divide_by is None else list(torch._foreach_div(each, divide_by))
+        each = each if divide_by is None else list(foreach("div", each, divide_by))
         return times(values, list(factors(together(each), values).unbind()), owned)
 
     return over_values(tensors, context, change)

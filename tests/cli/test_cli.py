@@ -370,9 +370,10 @@ def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
 
 def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
-    facts = {line[:16].strip(): line[16:] for line in capsys.readouterr().out.splitlines()}
-    libraries, parts = ["torch", "lightning", "tensorboard", "triton"], ["hooks", "tensor hooks", "event files"]
-    assert list(facts) == ["lightning_hooks", "python", *libraries, "CPU kernel", "CUDA kernel", *parts]
+    facts = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
+    libraries = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton"]
+    parts = ["CPU kernel", "CUDA kernel", "hooks", "tensor hooks", "event files", "private names"]
+    assert list(facts) == ["lightning_hooks", "python", *libraries, *parts]
     assert facts["torch"] == importlib.metadata.version("torch")
     assert facts["CPU kernel"] == kernels.in_use()
     assert facts["CPU kernel"].split()[0] in ("native", "numpy")
@@ -389,6 +390,6 @@ def test_info_says_why_nothing_compiled_serves() -> None:
     command = [sys.executable, "-c", "from lightning_hooks.cli.main import main; main(['info'])"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
     for device, name in (("CPU", "numpy"), ("CUDA", "reference")):
-        assert f"{device + ' kernel':<16}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
+        assert f"{device + ' kernel':<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
     for part, name in (("hooks", "python"), ("event files", "numpy")):
-        assert f"{part:<16}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
+        assert f"{part:<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from lightning_hooks.engine.change.report import Report, keeps_direction
 from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
+from lightning_hooks.hooks.tree import tree_map
+from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
@@ -227,4 +229,22 @@ def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
 
 def version_of(tensor: Tensor) -> int:
     """The number of in-place changes so far; 0 in inference mode, which does not count them."""
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else _versions()(tensor)
+
+
+@cache
+def _versions() -> Callable[[Tensor], int]:
+    def find() -> Callable[[Tensor], int]:
+        with torch.inference_mode(False):
+            tensor = torch.zeros(1, device="cpu")
+        before = tensor._version
+        if tensor.add_(1)._version <= before:
+            raise RuntimeError("it does something else in this torch")
+        return lambda tensor: tensor._version
+
+    public: Callable[[Tensor], int] = _no_version
+    return private("Tensor._version", find, public, "a change of a tensor in place is not refused")
+
+
+def _no_version(tensor: Tensor) -> int:
+    return 0

@@ -18,6 +18,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
 from lightning_hooks.stats.tensor_kinds import elements
+from lightning_hooks.transforms._batch import foreach
 
 _EXACT: Final = (torch.float32, torch.float64)  # scaled without a rounding that shows in the cosine
 
@@ -131,7 +132,7 @@ def _measured(tensors: Sequence[Tensor]) -> Measured:
     squares = moments[:, M2] + moments[:, COUNT] * moments[:, MEAN] ** 2
     broken = moments[:, NONFINITE] > 0  # their squares do not tell NaN from infinity
     if not on_host:
-        norms = torch._foreach_norm(list(tensors), 2, dtype=torch.float64)
+        norms = foreach("norm", list(tensors), 2, dtype=torch.float64)
         return Measured(moments, torch.where(broken, torch.stack([norm.to(squares) for norm in norms]).square(), squares))
     for i in broken.nonzero()[0].tolist():
         squares[i] = tensors[i].double().square().sum()

@@ -21,6 +21,7 @@ from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.kernels import reference, triton_code
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64
 from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.tensor_kinds import has_memory
 
 __all__ = ["attempt", "describe", "measure", "measure_many", "measure_many_into"]
 
@@ -140,8 +141,7 @@ def _measurable(tensor: Tensor) -> bool:
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.layout is torch.strided
         and tensor.dtype in _CODES
-        and not tensor._is_zerotensor()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and has_memory(tensor)
     )
 
 

@@ -20,6 +20,7 @@ from lightning_hooks.stats import schema
 from lightning_hooks.stats.histogram import histogram
 from lightning_hooks.stats.moments import MOMENTS, by_chan
 from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.tensor_kinds import has_memory
 
 Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
@@ -176,8 +177,8 @@ def _is_measured(tensor: Tensor) -> bool:
         and tensor.is_cpu
         and tensor.dtype in _TINY
         and tensor.layout is torch.strided
-        and not (tensor.is_neg() or tensor.is_nested or tensor._is_zerotensor())
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not (tensor.is_neg() or tensor.is_nested)
+        and has_memory(tensor)
     )
 
 

@@ -1,0 +1,118 @@
+"""`lightning.pytorch` and `pytorch_lightning`: both, either one, none, and one that is too old."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_hooks import ActivationCapture, CustomHooks, GradientTransforms, StatsMonitor, UnsupportedError
+from lightning_hooks.callbacks import _lightning
+from lightning_hooks.cli.main import main
+
+PACKAGES = [
+    name
+    for name, module in (("lightning.pytorch", "lightning"), ("pytorch_lightning",) * 2)
+    if importlib.util.find_spec(module)
+]
+FIT = """
+import sys
+sys.modules[{absent!r}] = None
+import torch
+from {package} import LightningModule, Trainer
+from lightning_hooks import StatsMonitor, Watch
+from lightning_hooks.callbacks import _lightning
+from lightning_hooks.cli.main import main
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1, bias=False)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+if __name__ == "__main__":
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")])
+    quiet = dict(enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, callbacks=monitor, **quiet)
+    trainer.fit(Model(), torch.utils.data.DataLoader([torch.tensor([[3.0, 4.0]])], batch_size=None))
+    print("NORM", monitor.latest["grad_norm/layer.weight"])
+    print("FOUND", *_lightning.installed())
+    print("RC", main(["match", "--config", "config.yaml"]))
+"""
+CONFIG = """
+seed_everything: false
+trainer: {callbacks: [{class_path: StatsMonitor}], logger: false, accelerator: cpu}
+model: %s.Model
+"""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_callback_is_one_of_each_installed_package(package: str) -> None:
+    module = importlib.import_module(package)
+    for kind in (StatsMonitor, GradientTransforms, CustomHooks, ActivationCapture):
+        assert issubclass(kind, module.Callback)
+    monitor = StatsMonitor()
+    trainer = module.Trainer(callbacks=monitor, logger=False, accelerator="cpu", enable_checkpointing=False)
+    assert monitor in trainer.callbacks
+
+
+def test_one_package_is_enough(tmp_path: Path) -> None:
+    package = PACKAGES[-1]
+    absent = "pytorch_lightning" if package == "lightning.pytorch" else "lightning"
+    (tmp_path / "train.py").write_text(FIT.format(absent=absent, package=package))
+    (tmp_path / "config.yaml").write_text(CONFIG % "train")
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert {"NORM 5.0", f"FOUND {package}", "RC 0"} <= set(done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.skipif(len(PACKAGES) < 2, reason="with one package there is no choice")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_command_line_is_that_of_the_model(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"model_of_{package.replace('.', '_')}"
+    code = FIT.format(absent="no_such_module", package=package)
+    (tmp_path / f"{name}.py").write_text(code)
+    (tmp_path / "config.yaml").write_text(CONFIG % name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["match", "--config", "config.yaml"]) == 0
+
+
+def test_without_either_the_import_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"neither lightning nor pytorch_lightning is installed; pip install .*\[lightning\]"):
+        _lightning.installed()
+
+
+def test_a_version_below_2_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    versions = {"lightning": "2.6.1", "pytorch-lightning": "1.9.5"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(importlib, "import_module", lambda name: name)
+    with caplog.at_level("INFO", "lightning_hooks"):
+        assert _lightning.installed() == {"lightning.pytorch": "lightning.pytorch"}
+    assert (
+        "works with lightning.pytorch only: lightning_hooks needs Lightning 2.5 or newer, and pytorch_lightning is 1.9.5"
+        in (caplog.text)
+    )
+
+    class OldTrainer:
+        pass
+
+    OldTrainer.__module__ = "pytorch_lightning.trainer.trainer"
+    trainer: Any = OldTrainer()
+    with pytest.raises(UnsupportedError, match="pytorch_lightning is 1.9.5"):
+        StatsMonitor().setup(trainer, None, "fit")  # type: ignore[arg-type]
+    versions["lightning"] = "1.9.5"
+    with pytest.raises(ImportError, match="lightning.pytorch is 1.9.5.*pytorch_lightning is 1.9.5"):
+        _lightning.installed()
