@@ -5,6 +5,7 @@ TRITON_INTERPRET=1 python -m tests.stats.kernels.in_interpreter sizes offsets
 
 import math
 import sys
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 
@@ -167,7 +168,7 @@ def differences():
     with counting(counts):
         places = [9 * i for i in range(len(tensors))]
         assert cuda.measure_many_into(out, places, tensors, [tensor / 2 for tensor in tensors]) == []
-    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+    assert counts == {"measure_list": len(DTYPES), "merge_rows": 1}, counts
     for got, tensor in zip(out, tensors, strict=True):
         same(got, reference.measure(tensor.to(torch.promote_types(tensor.dtype, torch.float32)) - tensor / 2), "of a list")
     others = [grid.half(), grid[:2], torch.arange(9), grid.to_sparse()]
@@ -203,12 +204,14 @@ class Counting:
 @contextmanager
 def counting(counts):
     """Count the launches of each kernel."""
-    plain = triton_code.measure_blocks, triton_code.merge_rows
-    triton_code.measure_blocks, triton_code.merge_rows = (Counting(kernel, counts) for kernel in plain)
+    plain = {name: getattr(triton_code, name) for name in ("measure_one", "measure_list", "merge_rows")}
+    for name, kernel in plain.items():
+        setattr(triton_code, name, Counting(kernel, counts))
     try:
         yield
     finally:
-        triton_code.measure_blocks, triton_code.merge_rows = plain
+        for name, kernel in plain.items():
+            setattr(triton_code, name, kernel)
 
 
 def lists():
@@ -216,7 +219,7 @@ def lists():
     counts = Counter()
     with counting(counts):
         found = cuda.measure_many(tensors)
-    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+    assert counts == {"measure_list": len(DTYPES), "merge_rows": 1}, counts
     for got, tensor in zip(found, tensors, strict=True):
         same(got, reference.measure(tensor), "of a list")
         torch.testing.assert_close(got, cuda.measure(tensor), rtol=0, atol=0)
@@ -262,10 +265,41 @@ def table():
     same(alone.moments[1], reference.measure(seen[0] - seen[0] / 3), "an update")
 
 
+def partial_rows():
+    """Those of several calls wait together, and are merged when there is no room for more."""
+    cuda._CAPACITY = 6
+    seen = [normal(n, dtype=dtype, seed=n) + 2 for n in (30, 3 * BLOCK + 1, 5) for dtype in (torch.float32, torch.bfloat16)]
+    state, counts = neutral(2).flatten(), Counter()
+    partial = cuda.PartialRows(state)
+    with counting(counts):
+        writes = [partial.writer(9 * row) for row in (1, 0)]
+        for tensor in seen:
+            assert writes[0](tensor) and writes[1](tensor[::2])
+        assert not writes[0](torch.arange(5)) and not writes[0](torch.eye(3).to_sparse()) and writes[0](torch.ones(0))
+        assert not writes[0](normal(7 * BLOCK))  # more than there is room for
+        partial.merge()
+        partial.merge()
+    assert counts["measure_one"] == 12 and 2 <= counts["merge_rows"] <= 5, counts
+    for row, step in ((1, 1), (0, 2)):
+        want = neutral(1)[0]
+        for tensor in seen:
+            want = merge(want, reference.measure(tensor[::step]))
+        same(state.view(2, 9)[row], want, "of several calls")
+    writes[0](seen[0])
+    partial.drop()
+    before = state.clone()
+    partial.merge()
+    assert state.equal(before)
+
+
 def step():
-    """Parameters, gradients and updates of a step as on a device: one launch, and one that merges, for
-    parameters and gradients together, and for updates."""
-    rules = [Watch(params="*", tensors=["param", "grad", "update"], stats=["mean", "std", "norm", "min", "max"])]
+    """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
+    merges, for parameters and gradients together, and for updates. The first step takes the fallback."""
+    stats = ["mean", "std", "norm", "min", "max"]
+    rules = [
+        Watch(params="*", tensors=["param", "grad", "update"], stats=stats),
+        Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=stats),
+    ]
     found = []
     counts = Counter()
     for serves in (None, cuda):
@@ -273,21 +307,27 @@ def step():
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 3))
         optimizer = torch.optim.AdamW(model.parameters())
-        with counting(counts), instrument(model, watch=rules, optimizer=optimizer) as watched:
-            model(normal(4, 70)).square().sum().backward()
-            optimizer.step()
-        found.append(watched.compute())
-    assert counts == {"measure_blocks": 2, "merge_rows": 2}, counts
+        with instrument(model, watch=rules, optimizer=optimizer) as watched:
+            for _ in range(2):
+                counts.clear()
+                with counting(counts):
+                    optimizer.zero_grad()
+                    model(normal(4, 70)).square().sum().backward()
+                    optimizer.step()
+                    found_here = watched.compute()
+        found.append(found_here)
+    assert counts == {"measure_one": 4, "measure_list": 2, "merge_rows": 3}, counts
     assert found[0].keys() == found[1].keys() and len(found[0]) > 60
     for tag, value in found[0].items():
         assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
 
 
-ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, step)
+ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, partial_rows, step)
 CHECKS = {check.__name__: check for check in ALL}
 
 if __name__ == "__main__":
     np.seterr(invalid="ignore", over="ignore", divide="ignore")  # NaN and infinities are meant
+    warnings.filterwarnings("ignore", "All-NaN slice")
     for name in sys.argv[1:]:
         CHECKS[name]()
         print(f"{name} agrees")

@@ -18,31 +18,21 @@ needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch s
 
 COMPILE = """
 import re, sys
-import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from lightning_hooks.stats.kernels import triton_code
+from lightning_hooks.stats.kernels import cuda, launching, triton_code
 
-def compiled(kernel, signature, **constants):
-    signature = {**signature, **dict.fromkeys(constants, "constexpr")}
-    places = {(list(signature).index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=places)
-    return triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
+def compiled(kernel, **constants):
+    return launching.compiled(kernel, constants, GPUTarget("cuda", int(sys.argv[1]), 32)).asm
 
-table = {"table": "*i64", "tensors": "i32"}
-for paired in (False, True):
-    blocks = compiled(
-        triton_code.measure_blocks, {**table, "steps": "i32", "rows": "*fp64"}, PAIRED=paired, BLOCK=triton_code.BLOCK
-    )
-    assert re.search(r"ld.global\\S*.v4.b32", blocks["ptx"]), "no wide loads"
-    assert ".local" not in blocks["ptx"], "values left the registers"
-    assert ".ftz" not in blocks["ptx"], "subnormals are flushed"
-    assert blocks["cubin"]
-for merging in (True, False):
-    merge = compiled(
-        triton_code.merge_rows, {**table, "rows": "*fp64", "out": "*fp64"}, MERGING=merging, CHUNK=triton_code.CHUNK
-    )
-    assert merge["cubin"]
+kernels = [compiled(triton_code.measure_one, CODE=code, **cuda._BLOCKS) for code in (0, 1, 2, 3)]
+kernels += [compiled(triton_code.measure_list, CODE=2, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)]
+for kernel in kernels:
+    assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
+    assert ".local" not in kernel["ptx"], "values left the registers"
+    assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
+    assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
+    assert kernel["cubin"]
+assert compiled(triton_code.merge_rows, CHUNK=triton_code.CHUNK)["cubin"]
 print("compiled")
 """
 WITHOUT = """
@@ -64,7 +54,8 @@ def run(*arguments, **env):
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table", "differences", "step"]
+    "checks",
+    ["sizes fuzz", "several_blocks_each", "magnitudes", "offsets", "odd", "views lists table partial_rows step", "differences"],
 )
 def test_in_the_interpreter(checks, tmp_path):
     script = "tests.stats.kernels.in_interpreter"
