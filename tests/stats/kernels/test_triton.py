@@ -6,15 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from lightning_hooks import backends
-from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import reference
-from lightning_hooks.stats.table import Table
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 COMPILE = """
 import re, sys
@@ -58,7 +53,7 @@ def run(*arguments, **env):
     ["sizes fuzz", "several_blocks_each", "magnitudes", "offsets", "odd", "views lists table partial_rows step", "differences"],
 )
 def test_in_the_interpreter(checks, tmp_path):
-    script = "tests.stats.kernels.in_interpreter"
+    script = "tests.stats.kernels.triton_checks"
     done = run("-m", script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
 
@@ -94,40 +89,3 @@ def test_tensors_in_host_memory_do_not_ask_for_triton():
         "print('triton' in sys.modules)",
     )
     assert done.stdout.strip() == "False", done.stderr
-
-
-@needs_triton
-@needs_device
-def test_on_a_device_nothing_waits_for_it():
-    if not kernels.in_use_on_cuda().startswith("triton"):
-        pytest.skip(kernels.in_use_on_cuda())
-    tensors = [torch.randn(n, device="cuda").to(t) for n in (0, 5, 9_999_999) for t in (torch.float32, torch.bfloat16)]
-    tensors.append(torch.randn(30, 40, device="cuda").t())
-    kernels.measure_many(tensors)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = kernels.measure_many(tensors)
-        one = kernels.measure(tensors[2])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    want = torch.stack([reference.measure(tensor) for tensor in tensors])
-    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(one, found[2], rtol=0, atol=0)
-
-
-@needs_triton
-@needs_device
-def test_differences_are_measured_on_a_device_without_waiting_for_it():
-    if not kernels.in_use_on_cuda().startswith("triton"):
-        pytest.skip(kernels.in_use_on_cuda())
-    before = [torch.randn(n, device="cuda").to(t) for n in (5, 99_999) for t in (torch.float32, torch.bfloat16)]
-    after = [tensor * 1.5 for tensor in before]
-    table = Table(len(after), device="cuda")
-    table.measure_all(range(len(after)), after, before)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        assert table.measure_all(range(len(after)), after, before) == []
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    want = torch.stack([reference.measure(a.float() - b) for a, b in zip(after, before, strict=True)])
-    torch.testing.assert_close(table.moments, want, rtol=1e-5, atol=1e-6)
