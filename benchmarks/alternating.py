@@ -224,13 +224,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args(arguments)
     rows = []
-    # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
-        for letter, name in product(options.workloads.split(","), options.variants.split(",")):
+    for letter, name in product(options.workloads.split(","), options.variants.split(",")):
+        # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
             row = fresh.submit(row_of, letter, name, options.seconds, options.sizes, options.device).result()
-            rows.append(row)
-            print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
-            output.write(options.name or "alternating", rows, options.out)  # now: the next one may be stopped
+        rows.append(row)
+        print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
+        output.write(options.name or "alternating", rows, options.out)  # now: the next one may be stopped
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ def _by_name(*workloads: Workload) -> dict[str, Workload]:
 
 SIZES: dict[str, dict[str, Workload]] = {
     "cpu": WORKLOADS,
-    # Step times are guesses for an H100. G has 354 million parameters.
+    # Step times are guesses for an H100. G has 354 million parameters. Those of tiny ones make blocks short.
     "gpu": _by_name(
         _mlp(2048, 2048, 12),
         _resnet(64, 512, 45),
@@ -264,11 +264,11 @@ SIZES: dict[str, dict[str, Workload]] = {
         _gpt("G", 24, 1024, 16, 1024, 8, 24_576, 110, precision="bf16-mixed"),
     ),
     "tiny": _by_name(
-        _mlp(16, 8, 30),
-        _resnet(4, 2, 60),
-        _gpt("C", 2, 16, 2, 8, 2, 50, 30),
-        _gpt("D", 6, 8, 2, 8, 2, 50, 60),
-        _gpt("G", 2, 16, 2, 8, 2, 50, 30, precision="bf16-mixed"),
+        _mlp(16, 8, 300),
+        _resnet(4, 2, 300),
+        _gpt("C", 2, 16, 2, 8, 2, 50, 300),
+        _gpt("D", 6, 8, 2, 8, 2, 50, 300),
+        _gpt("G", 2, 16, 2, 8, 2, 50, 300, precision="bf16-mixed"),
     ),
 }
 

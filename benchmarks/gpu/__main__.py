@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         old.unlink()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment |= {"LIGHTNING_HOOKS_TEST_DEVICE": options.device, "PYTHONUNBUFFERED": "1"}
-    environment.setdefault("OMP_NUM_THREADS", "4")
+    environment.setdefault("OMP_NUM_THREADS", "4" if options.device == "cuda" else "1")
     environment.pop("LIGHTNING_HOOKS_KERNEL", None)
     build(logs / "build.log")
     print(f"== build {time.monotonic() - started:.0f} s", flush=True)

@@ -200,7 +200,7 @@ def test_captures_hold_what_the_module_returned(device: str, tmp_path: Path) -> 
             module.body[0].register_forward_hook(lambda m, a, out: self.seen.append(out.detach().cpu().clone()))
 
     Keeps.seen = []
-    capture = ActivationCapture("body.0", folder=tmp_path / "captures")
+    capture = ActivationCapture("body.0", every_n_steps=1, folder=tmp_path / "captures")
     model = Net(dropout=0.0)
     model.body[1] = nn.ReLU(inplace=True)  # overwrites what was captured
     trainer_of(tmp_path, capture, Keeps(), accelerator=device, precision="bf16-mixed").fit(model, data(4))

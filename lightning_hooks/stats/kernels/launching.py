@@ -17,6 +17,7 @@ from triton import knobs
 
 from lightning_hooks.stats.kernels.triton_code import WARPS
 
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the public way; absent in builds without CUDA
 Launch = Callable[..., None]
 """Takes the number of programs, the stream, and the integers in the order of the kernel's arguments."""
 
@@ -66,4 +67,6 @@ def _compiled(found: Any, constants: tuple[Any, ...]) -> Launch:
 
 def current_stream(device: int) -> int:
     """The current stream of a device, as Triton takes it; 0 where there is no device."""
-    return int(torch._C._cuda_getCurrentRawStream(device)) if device >= 0 else 0
+    if device < 0:
+        return 0
+    return int(_raw_stream(device) if _raw_stream is not None else torch.cuda.current_stream(device).cuda_stream)
