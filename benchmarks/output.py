@@ -104,7 +104,10 @@ def arguments(description: str) -> argparse.ArgumentParser:
 def _commit() -> str:
     """What the package is at, and whether it was changed since."""
     root = RESULTS.parent.parent
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    try:
+        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    except OSError:  # no git
+        return "unknown"
     if found.returncode != 0:
         return "unknown"
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "lightning_hooks"], cwd=root).returncode

@@ -143,6 +143,8 @@ class PartialRows:
             address, size, _ = found
             if size == 0:
                 return True
+            if self._device >= 0 and torch.cuda.current_device() != self._device:  # on which Triton would launch
+                return False
             steps, programs = _spans(size)
             if self._used + programs > _CAPACITY:
                 self.merge()
