@@ -30,6 +30,20 @@ for kernel in kernels:
 assert compiled(triton_code.merge_rows, CHUNK=triton_code.CHUNK)["cubin"]
 print("compiled")
 """
+LAUNCH = """
+from triton.backends.compiler import GPUTarget
+from lightning_hooks.stats.kernels import cuda, launching, triton_code
+
+constants = {"CODE": 0, **cuda._BLOCKS}
+found = launching.compiled(triton_code.measure_one, constants, GPUTarget("cuda", 80, 32))
+calls = []
+found.module, found._run = "loaded", lambda *args: calls.append(args)  # as if on a device
+launching._compiled(found, tuple(constants.values()))(5, 7, 11, 12, 13, 14)
+found[(5, 1, 1)](11, 12, 13, 14, *constants.values(), stream=7)
+without_hooks = [(*call[:6], *call[9:]) for call in calls]  # positions 6 to 8 are hooks of profilers
+assert without_hooks[0] == without_hooks[1] and calls[0][6:9] == (None, None, None), calls
+print("the same")
+"""
 WITHOUT = """
 import sys
 sys.modules["triton"] = None  # an import of it fails, as where it is not installed
@@ -64,6 +78,13 @@ def test_in_the_interpreter(checks, tmp_path):
 def test_for_devices_that_are_not_here(capability, tmp_path):
     done = run("-c", COMPILE, capability, TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == "compiled", done.stderr
+
+
+@needs_triton
+@pytest.mark.slow
+def test_a_launch_with_plain_integers_is_that_of_triton(tmp_path):
+    done = run("-c", LAUNCH, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.stdout.strip() == "the same", done.stderr
 
 
 @pytest.mark.slow
