@@ -276,7 +276,7 @@ class Table:
             factor: by which this rank requests intervals to grow; all ranks learn the greatest.
         """
         self._merge_partial()
-        if world_size() == 1 and self._array is not None:
+        if world_size() == 1 and self._array is not None and not self.users.have_metrics:
             return PendingState(InHostMemory(self._array), (stop, factor))
         to_host = copy_now if self.users.have_metrics else begin_copy
         if world_size() == 1:
