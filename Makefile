@@ -1,14 +1,16 @@
-# Each target sets up a virtual environment first; it needs only Python 3.11 with venv. With another Python the versions are not
+# Each target but `gpu` sets up a virtual environment first; it needs only Python 3.11 with venv. With another Python the versions are not
 # pinned: what satisfies pyproject.toml and is newest is installed.
 #
 #   make demo    train the digits example from its YAML, then print a summary
 #   make test    lint, types, import contracts, tests, doctests
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
+#   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
 WORKERS ?= 2
+DEVICE ?= cuda
 # To avoid gigabytes of CUDA packages, use PyTorch's CPU index:
 #   make test PIP_TORCH="--index-url <the index of CPU builds>"
 PIP_TORCH ?=
@@ -24,7 +26,7 @@ FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks
 	tests/engine/monitor $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
-.PHONY: demo test bench matrix clean
+.PHONY: demo test bench matrix gpu clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -47,6 +49,10 @@ bench: $(READY)
 
 matrix: $(READY)
 	$(BIN)/python -m tests.environments.matrix $(ONLY)
+
+# With the interpreter and the packages that are there, from this folder: nothing is installed or fetched. Done in nine minutes.
+gpu:
+	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)

@@ -21,7 +21,7 @@ from benchmarks import output
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
-from benchmarks.workloads import WORKLOADS, Cycle, Workload
+from benchmarks.workloads import SIZES, Cycle, Workload
 from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, UnsupportedError, Watch
 
 
@@ -88,7 +88,7 @@ def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least
         least: rounds that are run however long they take.
 
     Example:
-        >>> layout_for(WORKLOADS["C"], ("off", "on"), 10.0)
+        >>> layout_for(SIZES["cpu"]["C"], ("off", "on"), 10.0)
         Layout(modes=('off', 'on'), rounds=6, length=3, warmup=2, lead=3)
     """
     length = min(max(3, round(300 / workload.step_ms)), 40)
@@ -96,16 +96,17 @@ def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least
     return Layout(modes, rounds=max(least, rounds), length=length)
 
 
-def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
+def measure(workload: Workload, name: str, layout: Layout, device: str = "cpu") -> dict[str, Any]:
     """One fit of a workload in which a variant and nothing alternate.
 
     Args:
         workload: what is trained.
         name: of the variant; also that of the layout's second mode.
         layout: of the run.
+        device: `cpu` or `cuda`.
     """
     variant = VARIANTS[name]
-    module, loader = workload.make(layout.steps * variant.options.get("accumulate_grad_batches", 1))
+    module, loader = workload.make(layout.steps * variant.options.get("accumulate_grad_batches", 1), device)
     if variant.compiled:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
@@ -122,11 +123,20 @@ def measure(workload: Workload, name: str, layout: Layout) -> dict[str, Any]:
         "workload": workload.name,
         "title": workload.title,
         "variant": name,
-        "kernel": output.kernel_in_use(),
+        "kernel": output.kernel_in_use(device),
     }
     try:
         validation = DataLoader(Cycle([workload.batch()], 1), batch_size=None) if variant.validated else None
-        clock = fit(module, loader, layout, [mode], always=variant.always(), validation=validation, options=variant.options)
+        clock = fit(
+            module,
+            loader,
+            layout,
+            [mode],
+            always=variant.always(),
+            validation=validation,
+            options={**workload.options, **variant.options},
+            device=device,
+        )
         if variant.compiled:
             row["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     except UnsupportedError as error:
@@ -184,22 +194,24 @@ def every_nth(single: list[float], after: list[float], base: list[list[float]], 
     }
 
 
-def row_of(letter: str, name: str, seconds: float) -> dict[str, Any]:
+def row_of(letter: str, name: str, seconds: float, sizes: str = "cpu", device: str = "cpu") -> dict[str, Any]:
     """The row of a workload and a variant.
 
     Args:
         letter: of the workload.
         name: of the variant.
         seconds: as for `layout_for`.
+        sizes: a key of `SIZES`.
+        device: `cpu` or `cuda`.
     """
-    workload = WORKLOADS[letter]
+    workload = SIZES[sizes][letter]
     batches = VARIANTS[name].options.get("accumulate_grad_batches", 1)
     least = 12 if output.full() else 6 if batches == 1 else 3
     layout = layout_for(replace(workload, step_ms=workload.step_ms * batches), (OFF, name), seconds, least)
     if VARIANTS[name].single:
         # Two of the steps are the watched one and its follower; and the difference is one in a thousand.
         layout = replace(layout, length=max(layout.length, 6), rounds=_SINGLE_ROUNDS * layout.rounds)
-    return measure(workload, name, layout)
+    return measure(workload, name, layout, device)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -208,15 +220,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workloads", default="A,B,C,D")
     parser.add_argument("--variants", default="everything")
     parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 5.0)
+    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args(arguments)
     rows = []
-    # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
-        for letter, name in product(options.workloads.split(","), options.variants.split(",")):
-            row = fresh.submit(row_of, letter, name, options.seconds).result()
-            rows.append(row)
-            print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
-    output.write(options.name or "alternating", rows, options.out)
+    for letter, name in product(options.workloads.split(","), options.variants.split(",")):
+        # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            row = fresh.submit(row_of, letter, name, options.seconds, options.sizes, options.device).result()
+        rows.append(row)
+        print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
+        output.write(options.name or "alternating", rows, options.out)  # now: the next one may be stopped
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import struct
 import time
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.compat.proto.event_pb2 import Event
@@ -23,20 +25,26 @@ from benchmarks.modes import Mode
 class Clock(Callback):
     """Times each step from the beginning of its batch to the beginning of the next, so with all that ends a step.
 
-    It must be the first callback. Switching and draining happen between two stamps and count for no step.
+    It must be the first callback. Switching and draining happen between two stamps and count for no step. On a device the steps
+    of a block are timed together, between two moments at which the device has nothing left to do: waiting after each step would
+    hide what the device does while the next one is prepared.
 
     Args:
         layout: which step runs in which mode.
         modes: those of the layout that do something.
         pause: seconds to wait after a mode's block, for processes that work on in the background.
         batches: of a step: with gradient accumulation several.
+        device: `cpu` or `cuda`.
     """
 
-    def __init__(self, layout: Layout, modes: Sequence[Mode], pause: float = 0.0, batches: int = 1) -> None:
+    def __init__(
+        self, layout: Layout, modes: Sequence[Mode], pause: float = 0.0, batches: int = 1, device: str = "cpu"
+    ) -> None:
         self.layout = layout
         self.modes = {mode.name: mode for mode in modes}
         self.pause = pause
         self.batches = batches
+        self.device = device
         self.overhead: dict[int, float] = {}
         """The values of `hooks/overhead` in the event file, by step."""
         self.begun: dict[int, float] = {}
@@ -52,6 +60,8 @@ class Clock(Callback):
         if batch_idx % self.batches:
             return
         step = batch_idx // self.batches
+        if self.device == "cuda" and self.layout.index_in_block(step) in (-1, 0, self.layout.warmup):
+            torch.cuda.synchronize()
         self.ended[step - 1] = time.perf_counter()
         # The callbacks of this batch are already being called one by one, on the trainer's own list: changing it here takes
         # effect for what comes after this one, which is what is wanted.
@@ -86,7 +96,7 @@ class Clock(Callback):
             index = self.layout.index_in_block(step)
             if index >= self.layout.warmup and index not in skipped and self.layout.mode_at(step) == name:
                 rounds[self.layout.round_of(step)].append(self.ended[step] - begun)
-        return rounds
+        return rounds if self.device == "cpu" else [[statistics.fmean(block)] for block in rounds]
 
     def at(self, name: str, index: int) -> list[float]:
         """Seconds of the steps at one index of each block of a mode."""
@@ -119,6 +129,7 @@ def fit(
     always: Sequence[Callback] = (),
     validation: DataLoader[Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Clock:
     """Run one fit under the clock, with the TensorBoard logger, in a folder that is thrown away.
 
@@ -131,9 +142,10 @@ def fit(
         always: callbacks that are there in every step.
         validation: the batches of a validation run, if there is one.
         options: further ones of the trainer.
+        device: `cpu` or `cuda`.
     """
     options = options or {}
-    clock = Clock(layout, modes, pause, options.get("accumulate_grad_batches", 1))
+    clock = Clock(layout, modes, pause, options.get("accumulate_grad_batches", 1), device)
     gc.collect()
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,7 +153,7 @@ def fit(
             max_epochs=1,
             logger=TensorBoardLogger(Path(folder)),
             callbacks=[clock, *always, *(callback for mode in modes for callback in mode.callbacks)],
-            accelerator="cpu",
+            accelerator=device,
             devices=1,
             enable_progress_bar=False,
             enable_model_summary=False,

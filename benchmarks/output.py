@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("torch", "lightning", "tensorboard", "numpy", "wandb", "lightning-hooks")
+_PACKAGES = ("torch", "triton", "lightning", "torchmetrics", "tensorboard", "numpy", "wandb", "lightning-hooks")
 
 
 def full() -> bool:
@@ -51,12 +51,23 @@ def environment() -> dict[str, Any]:
         "kernel": kernel_in_use(),
         "full": full(),
         **versions,
+        **_gpu(),
     }
 
 
-def kernel_in_use() -> str:
+def _gpu() -> dict[str, str]:
+    """The device, and what measures there."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    return {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cuda kernel": kernel_in_use("cuda")}
+
+
+def kernel_in_use(device: str = "cpu") -> str:
     """Which kernel measures, in the package's own words; a package without a choice has plain operations only."""
-    in_use = getattr(import_module("lightning_hooks.stats.kernels"), "in_use", None)
+    name = "in_use" if device == "cpu" else "in_use_on_cuda"
+    in_use = getattr(import_module("lightning_hooks.stats.kernels"), name, None)
     return "numpy" if in_use is None else str(in_use())
 
 
@@ -93,7 +104,10 @@ def arguments(description: str) -> argparse.ArgumentParser:
 def _commit() -> str:
     """What the package is at, and whether it was changed since."""
     root = RESULTS.parent.parent
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    try:
+        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    except OSError:  # no git
+        return "unknown"
     if found.returncode != 0:
         return "unknown"
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "lightning_hooks"], cwd=root).returncode

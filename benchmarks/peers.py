@@ -24,7 +24,7 @@ from benchmarks.blocks import OFF, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, Mode, everything, monitor_mode
 from benchmarks.naive import NaiveMode
-from benchmarks.workloads import WORKLOADS, Training, Workload
+from benchmarks.workloads import SIZES, Training, Workload
 
 OURS, WANDB = "lightning_hooks", "wandb.watch"
 _PAUSE = 0.5  # seconds; wandb works on in a process of its own, and what comes next shall not pay for it
@@ -89,20 +89,22 @@ def wandb_mode() -> Iterator[WandbMode | str]:
             run.finish()
 
 
-def measure(workload: Workload, seconds: float, least: int) -> list[dict[str, Any]]:
+def measure(workload: Workload, seconds: float, least: int, device: str = "cpu") -> list[dict[str, Any]]:
     """One fit in which all of them alternate.
 
     Args:
         workload: what is trained.
         seconds: about how long it may take were no step watched.
         least: rounds.
+        device: `cpu` or `cuda`.
     """
     with wandb_mode() as found:
         others: list[Mode] = [NaiveMode()] if isinstance(found, str) else [NaiveMode(), found]
         names = (OFF, OURS, *(mode.name for mode in others))
         layout = layout_for(workload, names, seconds, least)
-        module, loader = workload.make(layout.steps)
-        clock = fit(module, loader, layout, [monitor_mode(OURS, everything(), layout), *others], pause=_PAUSE)
+        module, loader = workload.make(layout.steps, device)
+        ours = monitor_mode(OURS, everything(), layout)
+        clock = fit(module, loader, layout, [ours, *others], pause=_PAUSE, options=workload.options, device=device)
         base = clock.blocks(OFF)
         row = {"workload": workload.name, "title": workload.title, "rounds": layout.rounds, "steps_in_block": layout.length}
         row["step_ms"] = statistics.median(statistics.median(block) for block in base) * 1e3
@@ -117,13 +119,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = output.arguments(main.__doc__ or "")
     parser.add_argument("--workloads", default="A,B,C,D")
     parser.add_argument("--seconds", type=float, default=60.0 if output.full() else 5.0)
+    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args(arguments)
     rows = []
     for letter in options.workloads.split(","):
-        for row in measure(WORKLOADS[letter], options.seconds, least=8 if output.full() else 3):
+        workload = SIZES[options.sizes][letter]
+        for row in measure(workload, options.seconds, 8 if output.full() else 3, options.device):
             rows.append(row)
             print(letter, row["who"], row.get("skipped") or f"{row['median']:.2f} (+{row['extra_ms']:.1f} ms)", flush=True)
-    output.write(options.name or "peers", rows, options.out)
+        output.write(options.name or "peers", rows, options.out)
 
 
 if __name__ == "__main__":

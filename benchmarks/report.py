@@ -55,7 +55,7 @@ def render(folder: Path = RESULTS) -> str:
     parts += _overheads(read("compiled", folder), "native", "compiled")
     parts += _overheads(read("reference", folder), "reference", "reference")
     sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
-        ("peers", "The peers, in the same fit", _peers),
+        ("peers", "The peers, in the same fit", peers),
         ("kernels", "The measurement of one tensor", short.kernels),
         ("writer", "Writing a step of 1,000 values", short.writer),
         ("scaling", "From 100 to 10,000 rows", short.scaling),
@@ -95,7 +95,7 @@ def _overheads(
         if rows:
             after = ", without the compiled kernel" if kernel == "reference" else ""
             beside = empty if variant == "everything" else None
-            body = _ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant, beside)
+            body = ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant, beside)
             parts.append(f"## {heading}{after}\n\n{body}" + (f"\n\n{_EMPTY}" if beside else ""))
     reporting = [row for row in found["rows"] if row["variant"] == "transforms"]
     if reporting:
@@ -106,7 +106,7 @@ def _overheads(
     return parts
 
 
-def _ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[str, float] | None = None) -> str:
+def ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[str, float] | None = None) -> str:
     columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "share", "`hooks/overhead`", "target"]
     if variant == "every100":
         columns[4] = "unwatched steps"
@@ -168,7 +168,7 @@ def _histograms(rows: list[Row], drawn: list[Row]) -> str:
     return table(["workload", "ratio", "extra (ms)", "times the scalar overhead", "target"], lines)
 
 
-def _peers(found: dict[str, Any]) -> str:
+def peers(found: dict[str, Any]) -> str:
     ours = {row["workload"]: row for row in found["rows"] if row["who"] == "lightning_hooks"}
     lines = []
     for row in found["rows"]:

@@ -28,3 +28,8 @@ EVENT_US: Final = 0.1
 MEMORY_MB_PER_1000: Final = 1.0
 # Transforms: their time over that of what stands beside them, at most.
 TRANSFORMS: Final = {"ClipByGlobalNorm": 1.0, "AdaptiveClip": 0.5}
+
+# On a GPU: the greatest ratio of everything at every step; the least share of the bandwidth of a copy, from so many MB on.
+GPU_RATIOS: Final[dict[str, float]] = {"A": 1.15, "D": 1.15, "G": 1.05}
+GPU_KERNEL_SHARE: Final = 0.7
+GPU_LARGE_MB: Final = 100.0

@@ -1,12 +1,13 @@
 """The models that are trained while the clock runs: four of different shape, and a chain of any length.
 
-A has many small tensors and short steps, B convolutions, C large matrices, D very many very small tensors.
+A has many small tensors and short steps, B convolutions, C large matrices, D very many very small tensors. For a GPU they are
+larger, so that a step takes some milliseconds on an H100, and G is a GPT of the size that people train; tiny ones try the code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -129,6 +130,7 @@ class Workload:
         batch: makes one batch.
         optimizer: makes the optimizer.
         step_ms: about how long a step takes on two cores; blocks are planned by it, and no result rests on it.
+        options: of the trainer, in all steps.
     """
 
     name: str
@@ -137,28 +139,30 @@ class Workload:
     batch: Callable[[], Batch]
     optimizer: Callable[[Any], torch.optim.Optimizer]
     step_ms: float
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self, steps: int) -> tuple[Training, DataLoader[Batch]]:
-        """The module and a loader of so many batches, always the same."""
+    def make(self, steps: int, device: str = "cpu") -> tuple[Training, DataLoader[Batch]]:
+        """The module and a loader of so many batches, always the same; on a device they lie there from the beginning."""
         torch.manual_seed(_SEED)
-        module = Training(self.net(), self.optimizer)
-        batches = [self.batch() for _ in range(4)]
+        with torch.device(device):
+            module = Training(self.net(), self.optimizer)
+            batches = [self.batch() for _ in range(4)]
         return module, DataLoader(Cycle(batches, steps), batch_size=None)
 
 
-def mlp() -> nn.Module:
-    """Ten layers of 256 with ReLU."""
-    layers: list[nn.Module] = [part for _ in range(10) for part in (nn.Linear(256, 256), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(256, 10))
+def mlp(width: int = 256) -> nn.Module:
+    """Ten layers with ReLU."""
+    layers: list[nn.Module] = [part for _ in range(10) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def resnet() -> nn.Module:
-    """ResNet-18 with a stem for small images and a width of 32."""
-    widths, inside = (32, 64, 128, 256), 32
+def resnet(width: int = 32) -> nn.Module:
+    """ResNet-18 with a stem for small images."""
+    widths, inside = (width, 2 * width, 4 * width, 8 * width), width
     parts: list[nn.Module] = [nn.Conv2d(3, inside, 3, padding=1, bias=False), nn.BatchNorm2d(inside), nn.ReLU(inplace=True)]
-    for position, width in enumerate(widths):
-        parts += [Block(inside, width, 1 if position == 0 else 2), Block(width, width, 1)]
-        inside = width
+    for position, outside in enumerate(widths):
+        parts += [Block(inside, outside, 1 if position == 0 else 2), Block(outside, outside, 1)]
+        inside = outside
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 10))
 
 
@@ -206,6 +210,66 @@ WORKLOADS = {
             100,
         ),
     )
+}
+
+
+def _mlp(width: int, batch: int, step_ms: float) -> Workload:
+    return Workload(
+        "A",
+        f"MLP 10×{width}, ReLU, batch {batch}",
+        lambda: mlp(width),
+        lambda: (torch.randn(batch, width), torch.randint(10, (batch,))),
+        _adamw,
+        step_ms,
+    )
+
+
+def _resnet(width: int, batch: int, step_ms: float) -> Workload:
+    return Workload(
+        "B",
+        f"ResNet-18-like, width {width}, 32×32, batch {batch}",
+        lambda: resnet(width),
+        lambda: (torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))),
+        _adamw,
+        step_ms,
+    )
+
+
+def _gpt(
+    name: str, layers: int, width: int, heads: int, length: int, batch: int, vocabulary: int, step_ms: float, **options: Any
+) -> Workload:
+    return Workload(
+        name,
+        f"GPT, {layers} layers, d {width}, sequence {length}, batch {batch}" + ", bf16-mixed" * bool(options),
+        lambda: GPT(layers, width, heads, length, vocabulary),
+        lambda: _tokens(batch, length, vocabulary),
+        _adamw,
+        step_ms,
+        options,
+    )
+
+
+def _by_name(*workloads: Workload) -> dict[str, Workload]:
+    return {workload.name: workload for workload in workloads}
+
+
+SIZES: dict[str, dict[str, Workload]] = {
+    "cpu": WORKLOADS,
+    # Step times are guesses for an H100. G has 354 million parameters. Those of tiny ones make blocks short.
+    "gpu": _by_name(
+        _mlp(2048, 2048, 12),
+        _resnet(64, 512, 45),
+        _gpt("C", 6, 768, 12, 512, 16, 8000, 45),
+        _gpt("D", 48, 256, 4, 128, 32, 1000, 50),
+        _gpt("G", 24, 1024, 16, 1024, 8, 24_576, 110, precision="bf16-mixed"),
+    ),
+    "tiny": _by_name(
+        _mlp(16, 8, 300),
+        _resnet(4, 2, 300),
+        _gpt("C", 2, 16, 2, 8, 2, 50, 300),
+        _gpt("D", 6, 8, 2, 8, 2, 50, 300),
+        _gpt("G", 2, 16, 2, 8, 2, 50, 300, precision="bf16-mixed"),
+    ),
 }
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-SEAMS = ("lightning_hooks.stats.table.begin_copy", "lightning_hooks.engine.monitor.producer.begin_copy")
+SEAMS = (
+    "lightning_hooks.stats.table.begin_copy",
+    "lightning_hooks.stats.table.InHostMemory",
+    "lightning_hooks.engine.monitor.producer.begin_copy",
+)
 
 
 class LateCopy:
     """A copy that holds what was there when it was asked for, and is not `ready`.
 
     Args:
-        tensor: to copy.
+        tensor: to copy; an array where one is used in place.
         view: of no use here.
     """
 
     ready = False
     log: ClassVar[list[str]] = []
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._copy = tensor.detach().clone()
+    def __init__(self, tensor: Any) -> None:
+        self._copy = tensor.detach().clone() if isinstance(tensor, Tensor) else torch.from_numpy(tensor.copy())
         self.log.append("begin")
 
     def wait(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -87,12 +87,14 @@ class Table:
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
         self.state = self.sections.blank().to(device)
         self._array = self.state.numpy() if self.state.is_cpu else None  # the same memory: NumPy takes a tenth of torch's time
+        self._partial: Any = None  # of a device's kernel: what hooks have measured, and is not merged into the state
         others = [row for row in range(rows) if row not in copied]
         self._copies = copies(copied, histogram_rows, functions, pair_rows, device, others, place)
 
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [rows, 9]: a view of the state."""
+        self._merge_partial()
         return self.sections.moments_of(self.state)
 
     @property
@@ -106,6 +108,8 @@ class Table:
 
     def clear(self) -> None:
         """Make every row neutral again."""
+        if self._partial is not None:
+            self._partial.drop()
         self.sections.clear(self.state if self._array is None else self._array)
         if self._has_users:
             self.users.reset()
@@ -131,10 +135,9 @@ class Table:
         """
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
-            offset = [row * MOMENTS]
-            return kernels.direct_writer(
-                lambda tensor: not device.measure_many_into(self.state, offset, [tensor], merging=True), row, fallback
-            )
+            if self._partial is None:
+                self._partial = device.PartialRows(self.state)
+            return kernels.direct_writer(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self.users:
             return partial(fallback, row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback)
@@ -255,6 +258,7 @@ class Table:
             rows: which.
             factor: a scalar, a power of two.
         """
+        self._merge_partial()
         factor = factor.to(self.state.device, torch.float64)
         moments, histograms, _, pairs = self.sections.split(self.state)
         index = to_device(rows, self.state.device)
@@ -273,13 +277,18 @@ class Table:
             stop: whether this rank requests to stop; all ranks learn whether any does.
             factor: by which this rank requests intervals to grow; all ranks learn the greatest.
         """
-        if world_size() == 1 and self._array is not None:
+        self._merge_partial()
+        if world_size() == 1 and self._array is not None and not self.users.have_metrics:
             return PendingState(InHostMemory(self._array), (stop, factor))
         to_host = copy_now if self.users.have_metrics else begin_copy
         if world_size() == 1:
             return PendingState(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
         return PendingState(to_host(merge_ranks(self.state, self.sections, self._copies)))
+
+    def _merge_partial(self) -> None:
+        if self._partial is not None:
+            self._partial.merge()
 
     def _histogram_offset(self, row: int) -> int | None:
         return self.sections.histogram(self._histogram_index[row]) if row in self._histogram_index else None

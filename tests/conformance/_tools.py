@@ -204,7 +204,7 @@ def truth(parts: Sequence[tuple[Tensor, float]]) -> Truth:
 
 def real(tensor: Tensor) -> Tensor:
     """The elements in float64, flat; a complex one is two."""
-    dense = wide(tensor)
+    dense = wide(tensor).cpu()
     return torch.view_as_real(dense).flatten() if dense.is_complex() else dense.flatten()
 
 
@@ -286,6 +286,12 @@ class Book(Callback):
         self.histograms: dict[int, dict[str, Any]] = {}
 
     def on_train_batch_end(self, *args: Any) -> None:
+        self._take()
+
+    def on_train_end(self, *args: Any) -> None:
+        self._take()  # what a device computed last is published when the fit ends
+
+    def _take(self) -> None:
         view = self.monitor._latest.views.get("train")
         if view is not None and view.step not in self.rows:
             entry = Layout(view.rows, view.due).fill(view)

@@ -7,7 +7,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, measure_all
-from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.moments import MOMENTS, merge
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.user_statistics import user_statistic
 from tests.stats._fallback import KeepsAll
@@ -190,15 +190,43 @@ class Kernel:
 
     def __init__(self):
         self.calls = []
+        self.PartialRows = PartialRows
 
-    def measure_many_into(self, out, places, tensors, before=None, *, merging=False):
+    def measure_many_into(self, out, places, tensors, before=None):
         self.calls.append(len(tensors))
-        assert not merging or before is None
         less = before or [torch.zeros_like(tensor) for tensor in tensors]
         for place, tensor, other in zip(places, tensors, less, strict=True):
             if tensor.is_floating_point():
                 out[place : place + MOMENTS] = Measurement(tensor - other).moments
         return [position for position, tensor in enumerate(tensors) if not tensor.is_floating_point()]
+
+
+class PartialRows:
+    """Keeps what hooks see until it is merged."""
+
+    fails = False
+
+    def __init__(self, state):
+        self.state, self.waiting = state, []
+
+    def writer(self, offset):
+        def write(tensor):
+            if self.fails:
+                raise RuntimeError("no launch")
+            if tensor.is_floating_point():
+                self.waiting.append((offset, tensor))
+            return tensor.is_floating_point()
+
+        return write
+
+    def merge(self):
+        for offset, tensor in self.waiting:
+            row = self.state[offset : offset + MOMENTS]
+            row[:] = merge(row, Measurement(tensor).moments)
+        self.drop()
+
+    def drop(self):
+        self.waiting = []
 
 
 @pytest.fixture
@@ -222,7 +250,7 @@ def test_differences_go_in_one_call(kernel):
     assert kernel.calls == [2] and table.moments[:, 1].tolist() == [0.0, 4.0]
 
 
-def test_a_writer_hands_on_what_is_not_written_and_what_fails(kernel):
+def test_a_writer_hands_on_what_is_not_written_and_what_fails(kernel, monkeypatch):
     table, fallback = Table(2), KeepsAll()
     write = table.writer(1, fallback)
     write(torch.ones(4))
@@ -230,6 +258,21 @@ def test_a_writer_hands_on_what_is_not_written_and_what_fails(kernel):
     fallback.direct = False
     write(torch.ones(5))
     fallback.direct = True
-    kernel.measure_many_into = None  # calling it is an error
+    monkeypatch.setattr(PartialRows, "fails", True)
     write(torch.ones(6))
     assert table.moments[1, 0] == 4.0 and [(row, tensor.numel()) for row, tensor in fallback.came] == [(1, 3), (1, 5), (1, 6)]
+
+
+def test_what_hooks_have_seen_is_in_the_table_whenever_it_is_read(kernel):
+    table, fallback = Table(1), KeepsAll()
+    write = table.writer(0, fallback)
+    write(torch.tensor([1.0, 3.0]))
+    assert table.moments[0, :2].tolist() == [2.0, 2.0]
+    write(torch.tensor([5.0]))
+    table.rescale([0], torch.tensor(2.0))
+    write(torch.tensor([6.0]))
+    state = table.exchange().merged.state
+    assert state[:2].tolist() == [4.0, 6.0]
+    write(torch.tensor([1.0]))
+    table.clear()
+    assert table.moments[0, 0] == 0.0

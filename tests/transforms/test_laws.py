@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms import Chain, FirstSteps, Function, SkipStep, Transform, When, Zero
+from lightning_hooks.transforms import Chain, FirstSteps, Function, Transform, When, Zero
 from tests.transforms._catalogue import (
     DENSE_ONLY,
     EXAMPLES,
@@ -150,19 +150,3 @@ def test_chain_of_one_is_that_one(transform: Transform) -> None:
         assert all(map(same, chain(tensors, chained), wanted))
         assert all(map(same, always(tensors, seen), wanted))
         assert chained.skip_reason == seen.skip_reason == alone.skip_reason
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("transform", [t for t in EXAMPLES if not has(t, SkipStep)], ids=repr)
-@pytest.mark.parametrize("owned", [False, True])
-def test_no_wait_for_the_device(transform: Transform, owned: bool) -> None:
-    tensors = [torch.randn(3, 2, device="cuda"), torch.randn(4, 4, device="cuda").half()]
-    context = context_of(tensors, owned)
-    context.params = [None if param is None else param.cuda() for param in context.params]
-    transform([value.clone() for value in tensors], context)
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        transform(tensors, context)
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)

@@ -181,8 +181,8 @@ class ParamReader:
 class Snapshots:
     """Copies of parameters, in memory that is kept from one watched step to the next.
 
-    Memory that is new in every step costs more than the copying: the system hands it out page by page. What the kernel cannot
-    copy in host memory (tensors on a device, subclasses) is cloned each time; the allocator of a device keeps memory by itself.
+    Memory that is new in every step costs more than the copying: the system hands it out page by page. Tensors on a CUDA device
+    are copied in a few launches. What can be copied in neither way (subclasses) is cloned each time.
 
     Each optimizer has its own: one may step inside another's step.
 
@@ -204,9 +204,23 @@ class Snapshots:
             if copy is None:
                 copy = kept[parameter] = parameter.detach().clone()
             copies.append(copy)
-        for i in kernels.host.copy_many(copies, parameters):
+        left = kernels.host.copy_many(copies, parameters)
+        together = [i for i in left if parameters[i].is_cuda and _are_alike(copies[i], parameters[i])]
+        if together:
+            with torch.no_grad():
+                torch._foreach_copy_([copies[i] for i in together], [parameters[i] for i in together])
+        for i in sorted({*left} - {*together}):
             copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
         return copies
+
+
+def _are_alike(copy: Tensor, parameter: nn.Parameter) -> bool:
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.layout is torch.strided
+        and (copy.device, copy.dtype, copy.shape) == (parameter.device, parameter.dtype, parameter.shape)
+        and copy.stride() == parameter.stride()
+    )
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:

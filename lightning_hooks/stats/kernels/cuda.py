@@ -1,33 +1,47 @@
-"""The measurement on a CUDA device, in Triton: a list of tensors in one launch, and a second, tiny one that merges its blocks.
+"""The measurement on a CUDA device, in Triton.
 
-Nothing here waits for the device: sizes are known on the host, the arguments of the kernels go through pinned memory, and rows
-are written where they are kept. The reference measures what these kernels do not: dtypes that are not floating, and subclasses.
+A tensor that a hook sees takes one launch, which writes partial rows; those of many tensors are merged into the rows of a table
+together (`PartialRows`). A list of tensors takes one launch for each dtype, and one that merges.
+
+Nothing here waits for the device: sizes are known on the host, and tables of arguments go through pinned memory. The reference
+measures what these kernels do not: dtypes that are not floating, and subclasses.
 
 Importing this module raises where Triton is not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from triton import knobs
 
 from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.kernels import reference, triton_code
-from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64
+from lightning_hooks.stats.kernels.launching import Launch, current_stream, launcher
+from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64, SMALL_BLOCK
 from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.tensor_kinds import has_memory
 
-__all__ = ["attempt", "describe", "measure", "measure_many", "measure_many_into"]
+__all__ = ["PartialRows", "attempt", "describe", "measure", "measure_many", "measure_many_into"]
 
-_CODES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
-_PROGRAMS = 4096  # keep a large device busy, and leave few rows to merge
-_ALIGNED = 16  # bytes, for wide loads
+_CODES: Final = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
+_PROGRAMS: Final = 1024  # keep a large device busy; more of them only where a span has its most blocks
+_MOST_BLOCKS: Final = 8  # of a span: the fewer, the closer its centre is to its mean
+_ALIGNED: Final = 16  # bytes, for wide loads
+_CAPACITY: Final = 1 << 16  # partial rows that wait to be merged: 4.7 MB
+_BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
+_ROW_BYTES: Final = 8 * MOMENTS
+_Integers: TypeAlias = NDArray[np.int64]
+_Part: TypeAlias = tuple[int, int, int, int]
+"""Of a tensor: the offset of its row in a state, its elements, its first partial row, and the end."""
+_Found: TypeAlias = tuple[int, int, Tensor]
+"""The address of the elements of a tensor, their number, and what keeps them there: the tensor itself, or a copy."""
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -39,7 +53,7 @@ def measure(tensor: Tensor) -> Tensor:
     Returns:
         float64 [9] on the tensor's device.
     """
-    return measure_many([tensor])[0] if _measurable(tensor) else reference.measure(tensor)
+    return measure_many([tensor])[0]
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
@@ -48,7 +62,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         float64 [len(tensors), 9].
     """
-    if not any(_measurable(tensor) for tensor in tensors):
+    if all(_find(tensor, tensor.get_device()) is None for tensor in tensors):
         return reference.measure_many(tensors)
     out = torch.empty(len(tensors), MOMENTS, dtype=torch.float64, device=tensors[0].device)
     for position in measure_many_into(out, range(0, out.numel(), MOMENTS), tensors):
@@ -57,12 +71,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def measure_many_into(
-    out: Tensor,
-    offsets: Sequence[int],
-    tensors: Sequence[Tensor],
-    before: Sequence[Tensor] | None = None,
-    *,
-    merging: bool = False,
+    out: Tensor, offsets: Sequence[int], tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
 ) -> list[int]:
     """Write the raw moments of several tensors where they are kept.
 
@@ -71,33 +80,104 @@ def measure_many_into(
         offsets: the element of it at which the row of each tensor begins; all distinct.
         tensors: in the same order.
         before: tensors to subtract, in float32 at least, without materializing the differences; none by default.
-        merging: whether to merge with the present rows instead of overwriting them.
 
     Returns:
         The indices of the tensors that were skipped: other dtypes, subclasses, another device, or a pair that differs in shape
         or dtype.
     """
-    taken: list[int] = []
-    flat: list[Tensor] = []
-    less: list[Tensor] = []
+    device = out.get_device()
+    lists: dict[torch.dtype, _List] = {}
+    skipped: list[int] = []
     for position, tensor in enumerate(tensors):
-        if not _measurable(tensor) or tensor.device != out.device:
-            continue
-        if before is None:
-            flat.append(_in_one_piece(tensor))
-        else:
+        other = None
+        if before is not None:
             other = before[position]
-            if not _measurable(other) or (other.device, other.dtype, other.shape) != (out.device, tensor.dtype, tensor.shape):
+            if (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
+                skipped.append(position)
                 continue
-            if other.stride() != tensor.stride():
+            if other.layout is tensor.layout is torch.strided and other.stride() != tensor.stride():
                 tensor, other = tensor.contiguous(), other.contiguous()
-            flat.append(_in_one_piece(tensor))
-            less.append(_in_one_piece(other))
-        taken.append(position)
-    if taken:
-        _launch(out, [offsets[position] for position in taken], flat, less, merging)
-    kept = set(taken)
-    return [position for position in range(len(tensors)) if position not in kept]
+        found = _find(tensor, device)
+        less = found if other is None else _find(other, device)
+        if found is None or less is None:
+            skipped.append(position)
+            continue
+        of_dtype = lists.get(tensor.dtype)
+        if of_dtype is None:
+            of_dtype = lists[tensor.dtype] = _List(_CODES[tensor.dtype])
+        of_dtype.positions.append(position)
+        of_dtype.found.append(found)
+        of_dtype.less.append(less)
+    if lists:
+        with _current(out):
+            _measure_lists(out, np.asarray(offsets, dtype=np.int64), list(lists.values()), paired=before is not None)
+    return skipped
+
+
+class PartialRows:
+    """Partial rows of the tensors that hooks see, until they are merged into the rows of a state.
+
+    The rows are written on the stream that is current when the first tensor comes. Tensors on other streams are not taken.
+
+    Args:
+        state: float64, on a CUDA device; the same for as long as this is used.
+    """
+
+    def __init__(self, state: Tensor) -> None:
+        self._state = state
+        self._device = state.get_device()
+        self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
+        self._address = self._rows.data_ptr()
+        self._waiting: list[_Part] = []
+        self._used = 0
+        self._stream = 0
+        self._launches: dict[torch.dtype, Launch] = {}
+
+    def writer(self, offset: int) -> Callable[[Tensor], bool]:
+        """A function that measures a tensor for the row at an offset of the state; False where it does not."""
+
+        def write(tensor: Tensor) -> bool:
+            found = _find(tensor, self._device)
+            if found is None:
+                return False
+            address, size, _ = found
+            if size == 0:
+                return True
+            if self._device >= 0 and torch.cuda.current_device() != self._device:  # on which Triton would launch
+                return False
+            steps, programs = _spans(size)
+            if self._used + programs > _CAPACITY:
+                self.merge()
+                if programs > _CAPACITY:
+                    return False
+            stream = current_stream(self._device)
+            if not self._waiting:
+                self._stream = stream
+            elif stream != self._stream:
+                return False
+            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
+            begin = self._used
+            launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
+            self._used = end = begin + programs
+            self._waiting.append((offset, size, begin, end))
+            return True
+
+        return write
+
+    def merge(self) -> None:
+        """Merge what is waiting into the rows of the state."""
+        if self._waiting:
+            parts, self._waiting, self._used = self._waiting, [], 0
+            with _current(self._state):
+                _merge(self._state, self._rows, *np.array(parts, dtype=np.int64).T, merging=True)
+
+    def drop(self) -> None:
+        """Forget what is waiting."""
+        self._waiting, self._used = [], 0
+
+    def _load(self, dtype: torch.dtype) -> Launch:
+        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device, CODE=_CODES[dtype], **_BLOCKS)
+        return launch
 
 
 def attempt(device: torch.device) -> None:
@@ -112,47 +192,125 @@ def describe() -> str:
     return str(triton.__version__)
 
 
-def _launch(out: Tensor, offsets: list[int], tensors: list[Tensor], before: list[Tensor], merging: bool) -> None:
-    sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
-    blocks = -(-sizes // BLOCK)
-    steps = max(1, -(-int(blocks.sum()) // _PROGRAMS))  # blocks of one program
-    programs = -(-blocks // steps)
-    first = np.concatenate([[0], np.cumsum(programs)])
-    total = int(first[-1])
-    parts = [
-        [tensor.data_ptr() for tensor in tensors],
-        sizes,
-        [_CODES[tensor.dtype] for tensor in tensors],
-        offsets,
-        first,
-        np.repeat(np.arange(len(tensors)), programs),
-        [tensor.data_ptr() for tensor in before],
-    ]
-    table = to_device(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), out.device)
-    rows = torch.empty(max(total, 1), MOMENTS, dtype=torch.float64, device=out.device)
-    with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # Triton launches on the current device
-        if total:
-            triton_code.measure_blocks[(total,)](table, len(tensors), steps, rows, PAIRED=bool(before), BLOCK=BLOCK)
-        triton_code.merge_rows[(len(tensors),)](table, len(tensors), rows, out, MERGING=merging, CHUNK=CHUNK)
+def _spans(size: int) -> tuple[int, int]:
+    """Blocks of a span, and the number of spans of so many elements."""
+    blocks = -(-size // BLOCK)
+    steps = min(max(1, -(-blocks // _PROGRAMS)), _MOST_BLOCKS)
+    return steps, -(-blocks // steps)
 
 
-def _measurable(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.layout is torch.strided
-        and tensor.dtype in _CODES
-        and has_memory(tensor)
-    )
+class _List:
+    """Tensors of one dtype.
+
+    Args:
+        code: of the dtype.
+    """
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.positions: list[int] = []
+        self.found: list[_Found] = []
+        self.less: list[_Found] = []  # what is subtracted; the same where nothing is
+
+    def spread(self) -> None:
+        """Spread the elements over programs, of each of which comes a partial row."""
+        self.sizes = np.array([size for _, size, _ in self.found], dtype=np.int64)
+        blocks = -(-self.sizes // BLOCK)
+        self.steps = min(max(1, -(-int(blocks.sum()) // _PROGRAMS)), _MOST_BLOCKS)
+        self.programs = -(-blocks // self.steps)
+        self.ends = np.cumsum(self.programs)
+        self.total = int(self.ends[-1])
+
+    def measure(self, rows: Tensor, begin: int, paired: bool) -> None:
+        """Write the partial rows, the first of them at `begin`."""
+        addresses = np.array([address for address, _, _ in self.found], dtype=np.int64)
+        others = np.array([address for address, _, _ in self.less], dtype=np.int64)
+        tensor_of_program = np.repeat(np.arange(len(addresses)), self.programs)
+        parts = [addresses, self.sizes, self.ends - self.programs, others, tensor_of_program]
+        table = to_device(np.concatenate(parts), rows.device)
+        integers = (table.data_ptr(), len(addresses), self.steps, rows.data_ptr() + begin * _ROW_BYTES)
+        _launch(triton_code.measure_list, self.total, rows, *integers, CODE=self.code, PAIRED=paired, **_BLOCKS)
 
 
-def _in_one_piece(tensor: Tensor) -> Tensor:
-    """The same elements, in any order, one after the other in memory; a copy only where they are not, or not aligned."""
-    tensor = tensor.detach()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    if not tensor.is_contiguous() and not _is_dense(tensor):
-        tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % _ALIGNED else tensor
+def _measure_lists(out: Tensor, offsets: _Integers, lists: list[_List], *, paired: bool) -> None:
+    for each in lists:
+        each.spread()
+    rows = torch.empty(sum(each.total for each in lists) or 1, MOMENTS, dtype=torch.float64, device=out.device)
+    firsts, ends, begin = [], [], 0
+    for each in lists:
+        if each.total:
+            each.measure(rows, begin, paired)
+        ends.append(begin + each.ends)
+        firsts.append(ends[-1] - each.programs)
+        begin += each.total
+    targets = offsets[[position for each in lists for position in each.positions]]
+    sizes = np.concatenate([each.sizes for each in lists])
+    _merge(out, rows, targets, sizes, np.concatenate(firsts), np.concatenate(ends), merging=False)
+
+
+def _merge(
+    out: Tensor, rows: Tensor, targets: _Integers, sizes: _Integers, firsts: _Integers, ends: _Integers, *, merging: bool
+) -> None:
+    """Merge partial rows into rows of `out`.
+
+    Args:
+        out: float64.
+        rows: the partial rows.
+        targets: of each tensor, where its row begins in `out`; several may have the same.
+        sizes: the elements of each.
+        firsts: the first partial row of each.
+        ends: where those of each end.
+        merging: whether the present rows count too.
+    """
+    distinct, index, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    order = np.argsort(index, kind="stable")
+    elements = np.zeros(len(distinct), dtype=np.int64)
+    np.add.at(elements, index, sizes)
+    table = to_device(np.concatenate([distinct, elements, [0], np.cumsum(counts), firsts[order], ends[order]]), out.device)
+    integers = (table.data_ptr(), len(distinct), len(targets), rows.data_ptr(), out.data_ptr(), int(merging))
+    _launch(triton_code.merge_rows, len(distinct), out, *integers, CHUNK=CHUNK)
+
+
+def _launch(kernel: Any, programs: int, out: Tensor, *integers: int, **constants: Any) -> None:
+    device = out.get_device()
+    launcher(kernel, device, **constants)(programs, current_stream(device), *integers)
+
+
+def _current(out: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(out.device) if out.is_cuda else nullcontext()
+
+
+def _find(tensor: Tensor, device: int) -> _Found | None:
+    """Where the elements of a tensor lie one after the other, in any order; None for a tensor that is not measured here.
+
+    This is called for every tensor at every step, so it asks as little as will do. A tensor without memory (sparse, inside a
+    transform of `torch.func`) raises when it is asked for its address.
+
+    Args:
+        tensor: any.
+        device: the index of the device on which it must be.
+    """
+    kind = type(tensor)
+    if (kind is not Tensor and kind is not nn.Parameter) or tensor.dtype not in _CODES or tensor.get_device() != device:
+        return None
+    try:
+        size = tensor.numel()
+        if size <= 1 or not tensor.is_contiguous():
+            tensor = tensor.detach()
+            if tensor.is_neg():  # a part of complex numbers, so not contiguous
+                tensor = tensor.resolve_neg()
+            if not _is_dense(tensor):
+                tensor = tensor.contiguous()
+        address = tensor.data_ptr()
+        if address % _ALIGNED:
+            tensor = tensor.detach().clone()
+            address = tensor.data_ptr()
+    except RuntimeError:
+        return None
+    if size and not address:  # zeros of autograd
+        return None
+    return address, size, tensor
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -6,7 +6,6 @@ Everything is computed in float64 with two passes for the squared deviations, in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -56,8 +55,10 @@ def direct_writer(write: Callable[[Tensor], bool], row: int, fallback: FallbackW
         begun = perf_counter_ns()
         written = False
         if fallback.direct:
-            with suppress(Exception):  # the fallback meets the same error and handles it
+            try:
                 written = write(tensor)
+            except Exception:  # the fallback meets the same error and handles it
+                pass
         if not written:
             fallback(row, tensor)
             return

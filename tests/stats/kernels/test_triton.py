@@ -6,44 +6,43 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from lightning_hooks import backends
-from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import reference
-from lightning_hooks.stats.table import Table
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 COMPILE = """
 import re, sys
-import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from lightning_hooks.stats.kernels import triton_code
+from lightning_hooks.stats.kernels import cuda, launching, triton_code
 
-def compiled(kernel, signature, **constants):
-    signature = {**signature, **dict.fromkeys(constants, "constexpr")}
-    places = {(list(signature).index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=places)
-    return triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
+def compiled(kernel, **constants):
+    return launching.compiled(kernel, constants, GPUTarget("cuda", int(sys.argv[1]), 32)).asm
 
-table = {"table": "*i64", "tensors": "i32"}
-for paired in (False, True):
-    blocks = compiled(
-        triton_code.measure_blocks, {**table, "steps": "i32", "rows": "*fp64"}, PAIRED=paired, BLOCK=triton_code.BLOCK
-    )
-    assert re.search(r"ld.global\\S*.v4.b32", blocks["ptx"]), "no wide loads"
-    assert ".local" not in blocks["ptx"], "values left the registers"
-    assert ".ftz" not in blocks["ptx"], "subnormals are flushed"
-    assert blocks["cubin"]
-for merging in (True, False):
-    merge = compiled(
-        triton_code.merge_rows, {**table, "rows": "*fp64", "out": "*fp64"}, MERGING=merging, CHUNK=triton_code.CHUNK
-    )
-    assert merge["cubin"]
+kernels = [compiled(triton_code.measure_one, CODE=code, **cuda._BLOCKS) for code in (0, 1, 2, 3)]
+kernels += [compiled(triton_code.measure_list, CODE=2, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)]
+for kernel in kernels:
+    assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
+    assert ".local" not in kernel["ptx"], "values left the registers"
+    assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
+    assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
+    assert kernel["cubin"]
+assert compiled(triton_code.merge_rows, CHUNK=triton_code.CHUNK)["cubin"]
 print("compiled")
+"""
+LAUNCH = """
+from triton.backends.compiler import GPUTarget
+from lightning_hooks.stats.kernels import cuda, launching, triton_code
+
+constants = {"CODE": 0, **cuda._BLOCKS}
+found = launching.compiled(triton_code.measure_one, constants, GPUTarget("cuda", 80, 32))
+calls = []
+found.module, found._run = "loaded", lambda *args: calls.append(args)  # as if on a device
+launching._compiled(found, tuple(constants.values()))(5, 7, 11, 12, 13, 14)
+found[(5, 1, 1)](11, 12, 13, 14, *constants.values(), stream=7)
+without_hooks = [(*call[:6], *call[9:]) for call in calls]  # positions 6 to 8 are hooks of profilers
+assert without_hooks[0] == without_hooks[1] and calls[0][6:9] == (None, None, None), calls
+print("the same")
 """
 WITHOUT = """
 import sys
@@ -64,10 +63,11 @@ def run(*arguments, **env):
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "checks", ["sizes", "several_blocks_each fuzz", "magnitudes", "offsets", "odd", "views lists table", "differences", "step"]
+    "checks",
+    ["sizes fuzz", "several_blocks_each", "magnitudes", "offsets", "odd", "views lists table partial_rows step", "differences"],
 )
 def test_in_the_interpreter(checks, tmp_path):
-    script = "tests.stats.kernels.in_interpreter"
+    script = "tests.stats.kernels.triton_checks"
     done = run("-m", script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
 
@@ -78,6 +78,13 @@ def test_in_the_interpreter(checks, tmp_path):
 def test_for_devices_that_are_not_here(capability, tmp_path):
     done = run("-c", COMPILE, capability, TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == "compiled", done.stderr
+
+
+@needs_triton
+@pytest.mark.slow
+def test_a_launch_with_plain_integers_is_that_of_triton(tmp_path):
+    done = run("-c", LAUNCH, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.stdout.strip() == "the same", done.stderr
 
 
 @pytest.mark.slow
@@ -103,40 +110,3 @@ def test_tensors_in_host_memory_do_not_ask_for_triton():
         "print('triton' in sys.modules)",
     )
     assert done.stdout.strip() == "False", done.stderr
-
-
-@needs_triton
-@needs_device
-def test_on_a_device_nothing_waits_for_it():
-    if not kernels.in_use_on_cuda().startswith("triton"):
-        pytest.skip(kernels.in_use_on_cuda())
-    tensors = [torch.randn(n, device="cuda").to(t) for n in (0, 5, 9_999_999) for t in (torch.float32, torch.bfloat16)]
-    tensors.append(torch.randn(30, 40, device="cuda").t())
-    kernels.measure_many(tensors)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = kernels.measure_many(tensors)
-        one = kernels.measure(tensors[2])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    want = torch.stack([reference.measure(tensor) for tensor in tensors])
-    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(one, found[2], rtol=0, atol=0)
-
-
-@needs_triton
-@needs_device
-def test_differences_are_measured_on_a_device_without_waiting_for_it():
-    if not kernels.in_use_on_cuda().startswith("triton"):
-        pytest.skip(kernels.in_use_on_cuda())
-    before = [torch.randn(n, device="cuda").to(t) for n in (5, 99_999) for t in (torch.float32, torch.bfloat16)]
-    after = [tensor * 1.5 for tensor in before]
-    table = Table(len(after), device="cuda")
-    table.measure_all(range(len(after)), after, before)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        assert table.measure_all(range(len(after)), after, before) == []
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    want = torch.stack([reference.measure(a.float() - b) for a, b in zip(after, before, strict=True)])
-    torch.testing.assert_close(table.moments, want, rtol=1e-5, atol=1e-6)

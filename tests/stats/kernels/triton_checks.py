@@ -1,10 +1,13 @@
-"""The checks of test_triton.py, run in a process of their own: Triton decides at its import whether it interprets kernels.
+"""The checks of the Triton kernels, for its interpreter (test_triton.py) and for a GPU (tests/cuda).
 
-TRITON_INTERPRET=1 python -m tests.stats.kernels.in_interpreter sizes offsets
+Triton decides at its import whether it interprets kernels, so that takes a process of its own:
+
+TRITON_INTERPRET=1 python -m tests.stats.kernels.triton_checks sizes offsets
 """
 
 import math
 import sys
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 
@@ -24,14 +27,21 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
 BLOCK = triton_code.BLOCK
 NAN, INF = float("nan"), float("inf")
+DEVICE = "cpu"  # of the tensors; what is expected is computed on the CPU
 
 
 def agrees(tensor, what=""):
-    got, want = cuda.measure(tensor), reference.measure(tensor)
+    got, want = cuda.measure(tensor.to(DEVICE)), reference.measure(tensor)
     same(got, want, f"{what} {tensor.dtype} {tuple(tensor.shape)}")
 
 
+def on(tensors):
+    """The same on the device."""
+    return [tensor.to(DEVICE) for tensor in tensors]
+
+
 def same(got, want, what):
+    got = got.cpu()
     torch.testing.assert_close(got[EXACT], want[EXACT], rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{what}: {m}")
     near(got[MEAN], want[MEAN], 1e-6 * want[ABS_SUM] / max(want[COUNT], 1), what)
     near(got[ABS_SUM], want[ABS_SUM], 1e-6 * want[ABS_SUM], what)
@@ -69,7 +79,7 @@ def several_blocks_each():
         agrees(holed.index_fill(0, torch.tensor([place]), NAN))
         agrees(holed.index_fill(0, torch.tensor([place]), INF))
     tensors = [normal(size, dtype=dtype) for size in (0, 3, 4 * BLOCK + 1) for dtype in DTYPES]
-    for got, tensor in zip(cuda.measure_many(tensors), tensors, strict=True):
+    for got, tensor in zip(cuda.measure_many(on(tensors)), tensors, strict=True):
         same(got, reference.measure(tensor), "several")
 
 
@@ -138,7 +148,7 @@ def views():
     }
     for name, tensor in many.items():
         agrees(tensor, name)
-    same(torch.func.vmap(cuda.measure)(x[:2, :50])[1], reference.measure(x[1, :50]), "vmap")
+    same(torch.func.vmap(cuda.measure)(x[:2, :50].to(DEVICE))[1], reference.measure(x[1, :50]), "vmap")
 
 
 def differences():
@@ -163,20 +173,20 @@ def differences():
     flipped = (normal(30, 40) + 1).t()
     differs(grid, flipped, reference.measure(grid - flipped))
     tensors = [normal(n, dtype=dtype) for n in (5, BLOCK + 1) for dtype in DTYPES]
-    out, counts = neutral(len(tensors)), Counter()
+    out, counts = neutral(len(tensors), DEVICE), Counter()
     with counting(counts):
         places = [9 * i for i in range(len(tensors))]
-        assert cuda.measure_many_into(out, places, tensors, [tensor / 2 for tensor in tensors]) == []
-    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+        assert cuda.measure_many_into(out, places, on(tensors), on([tensor / 2 for tensor in tensors])) == []
+    assert counts == {"measure_list": len(DTYPES), "merge_rows": 1}, counts
     for got, tensor in zip(out, tensors, strict=True):
         same(got, reference.measure(tensor.to(torch.promote_types(tensor.dtype, torch.float32)) - tensor / 2), "of a list")
     others = [grid.half(), grid[:2], torch.arange(9), grid.to_sparse()]
-    assert cuda.measure_many_into(out, places[:4], [grid, grid, torch.arange(9), grid], others) == [0, 1, 2, 3]
+    assert cuda.measure_many_into(out, places[:4], on([grid, grid, torch.arange(9), grid]), on(others)) == [0, 1, 2, 3]
 
 
 def differs(after, before, want):
-    out = neutral(1)
-    assert cuda.measure_many_into(out, [0], [after], [before]) == []
+    out = neutral(1, DEVICE)
+    assert cuda.measure_many_into(out, [0], on([after]), on([before])) == []
     same(out[0], want, f"a difference of {after.dtype} {tuple(after.shape)}")
 
 
@@ -203,30 +213,32 @@ class Counting:
 @contextmanager
 def counting(counts):
     """Count the launches of each kernel."""
-    plain = triton_code.measure_blocks, triton_code.merge_rows
-    triton_code.measure_blocks, triton_code.merge_rows = (Counting(kernel, counts) for kernel in plain)
+    plain = {name: getattr(triton_code, name) for name in ("measure_one", "measure_list", "merge_rows")}
+    for name, kernel in plain.items():
+        setattr(triton_code, name, Counting(kernel, counts))
     try:
         yield
     finally:
-        triton_code.measure_blocks, triton_code.merge_rows = plain
+        for name, kernel in plain.items():
+            setattr(triton_code, name, kernel)
 
 
 def lists():
     tensors = [normal(n, dtype=dtype, seed=n) for n in (0, 1, 999, BLOCK, 3 * BLOCK + 5) for dtype in DTYPES]
     counts = Counter()
     with counting(counts):
-        found = cuda.measure_many(tensors)
-    assert counts == {"measure_blocks": 1, "merge_rows": 1}, counts
+        found = cuda.measure_many(on(tensors))
+    assert counts == {"measure_list": len(DTYPES), "merge_rows": 1}, counts
     for got, tensor in zip(found, tensors, strict=True):
         same(got, reference.measure(tensor), "of a list")
-        torch.testing.assert_close(got, cuda.measure(tensor), rtol=0, atol=0)
-    mixed = cuda.measure_many([*tensors[5:8], torch.arange(5), torch.ones(3)])
-    assert torch.equal(mixed[3], reference.measure(torch.arange(5))) and mixed[4, COUNT] == 3
+        torch.testing.assert_close(got, cuda.measure(tensor.to(DEVICE)), rtol=0, atol=0)
+    mixed = cuda.measure_many(on([*tensors[5:8], torch.arange(5), torch.ones(3)]))
+    assert torch.equal(mixed[3].cpu(), reference.measure(torch.arange(5))) and mixed[4, COUNT] == 3
     assert cuda.measure_many([]).shape == (0, 9)
-    assert cuda.measure_many([torch.ones(0), torch.ones(0)]).equal(neutral(2))
-    out = neutral(4)
-    assert cuda.measure_many_into(out, [18, 0, 27], [tensors[8], torch.arange(3), tensors[9]]) == [1]
-    assert out[:2].equal(neutral(2)) and out[2].equal(cuda.measure(tensors[8])) and out[3].equal(cuda.measure(tensors[9]))
+    assert cuda.measure_many(on([torch.ones(0), torch.ones(0)])).equal(neutral(2, DEVICE))
+    out, (eighth, whole, ninth) = neutral(4, DEVICE), on([tensors[8], torch.arange(3), tensors[9]])
+    assert cuda.measure_many_into(out, [18, 0, 27], [eighth, whole, ninth]) == [1]
+    assert out[:2].equal(neutral(2, DEVICE)) and out[2].equal(cuda.measure(eighth)) and out[3].equal(cuda.measure(ninth))
 
 
 def table():
@@ -262,10 +274,42 @@ def table():
     same(alone.moments[1], reference.measure(seen[0] - seen[0] / 3), "an update")
 
 
+def partial_rows():
+    """Those of several calls wait together, and are merged when there is no room for more."""
+    cuda._CAPACITY = 6
+    seen = [normal(n, dtype=dtype, seed=n) + 2 for n in (30, 3 * BLOCK + 1, 5) for dtype in (torch.float32, torch.bfloat16)]
+    state, counts = neutral(2, DEVICE).flatten(), Counter()
+    partial = cuda.PartialRows(state)
+    with counting(counts):
+        writes = [partial.writer(9 * row) for row in (1, 0)]
+        for tensor in on(seen):
+            assert writes[0](tensor) and writes[1](tensor[::2])
+        whole, sparse, empty, much = on([torch.arange(5), torch.eye(3).to_sparse(), torch.ones(0), normal(7 * BLOCK)])
+        assert not writes[0](whole) and not writes[0](sparse) and writes[0](empty)
+        assert not writes[0](much)  # more than there is room for
+        partial.merge()
+        partial.merge()
+    assert counts["measure_one"] == 12 and 2 <= counts["merge_rows"] <= 5, counts
+    for row, step in ((1, 1), (0, 2)):
+        want = neutral(1)[0]
+        for tensor in seen:
+            want = merge(want, reference.measure(tensor[::step]))
+        same(state.view(2, 9)[row], want, "of several calls")
+    writes[0](seen[0].to(DEVICE))
+    partial.drop()
+    before = state.clone()
+    partial.merge()
+    assert state.equal(before)
+
+
 def step():
-    """Parameters, gradients and updates of a step as on a device: one launch, and one that merges, for
-    parameters and gradients together, and for updates."""
-    rules = [Watch(params="*", tensors=["param", "grad", "update"], stats=["mean", "std", "norm", "min", "max"])]
+    """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
+    merges, for parameters and gradients together, and for updates. The first step takes the fallback."""
+    stats = ["mean", "std", "norm", "min", "max"]
+    rules = [
+        Watch(params="*", tensors=["param", "grad", "update"], stats=stats),
+        Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=stats),
+    ]
     found = []
     counts = Counter()
     for serves in (None, cuda):
@@ -273,21 +317,27 @@ def step():
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 3))
         optimizer = torch.optim.AdamW(model.parameters())
-        with counting(counts), instrument(model, watch=rules, optimizer=optimizer) as watched:
-            model(normal(4, 70)).square().sum().backward()
-            optimizer.step()
-        found.append(watched.compute())
-    assert counts == {"measure_blocks": 2, "merge_rows": 2}, counts
+        with instrument(model, watch=rules, optimizer=optimizer) as watched:
+            for _ in range(2):
+                counts.clear()
+                with counting(counts):
+                    optimizer.zero_grad()
+                    model(normal(4, 70)).square().sum().backward()
+                    optimizer.step()
+                    found_here = watched.compute()
+        found.append(found_here)
+    assert counts == {"measure_one": 4, "measure_list": 2, "merge_rows": 3}, counts
     assert found[0].keys() == found[1].keys() and len(found[0]) > 60
     for tag, value in found[0].items():
         assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
 
 
-ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, step)
+ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, partial_rows, step)
 CHECKS = {check.__name__: check for check in ALL}
 
 if __name__ == "__main__":
     np.seterr(invalid="ignore", over="ignore", divide="ignore")  # NaN and infinities are meant
+    warnings.filterwarnings("ignore", "All-NaN slice")
     for name in sys.argv[1:]:
         CHECKS[name]()
         print(f"{name} agrees")

@@ -1,0 +1,97 @@
+"""The command for a GPU: parts that stop in time, whatever they do; what was done is reported. No GPU is needed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import output
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.report import render
+from benchmarks.workloads import SIZES
+
+XML = """<testsuites><testsuite>
+<testcase classname="a" name="passes"/>
+<testcase classname="a" name="fails"><failure message="no"/></testcase>
+<testcase classname="b" name="skips"><skipped message="needs gigabytes"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_all_parts_fit_into_the_time_and_come_with_their_device(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        parts = command.parts(device, tmp_path, tmp_path)
+        assert parts[0].name == "tests" and len({part.name for part in parts}) == len(parts)
+        assert all("--device" in part.command and device in part.command for part in parts[1:])
+        assert sum(part.limit for part in parts[:5]) < 530  # the tests, and what has a target
+
+
+def test_a_part_is_stopped_with_what_it_started_and_its_output_is_kept(tmp_path: Path) -> None:
+    log, pid = tmp_path / "log", tmp_path / "pid"
+    code = f"import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); open({str(pid)!r}, 'w').write(str(p.pid)); "
+    part = command.Part("slow", ["-uc", code + "print('so far'); time.sleep(60)"], 60)
+    started = time.monotonic()
+    assert command._run(part, 3, log, os.environ) == "stopped after 3 s"
+    assert time.monotonic() - started < 30 and log.read_text() == "so far\n"
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int(pid.read_text()), 0)
+            time.sleep(0.05)
+    assert command._run(command.Part("fails", ["-c", "1 / 0"], 60), 60, log, os.environ) == "failed"
+    assert "ZeroDivisionError" in log.read_text()
+
+
+def test_the_command_reports_each_part_and_copies_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"workload": "A", "title": "MLP", "variant": "everything", "kernel": "triton (3)", "step_ms": 9.0, "median": 1.2}
+    row |= {"low": 1.1, "high": 1.3, "of_means": 1.2, "extra_ms": 1.8}
+    made = (
+        f"from benchmarks import output; from pathlib import Path; output.write('A', [{row}], Path({str(tmp_path / 'dry')!r}))"
+    )
+    parts = [command.Part("A", ["-c", made], 60), command.Part("G", ["-c", "1 / 0"], 60)]
+    monkeypatch.setattr(command, "parts", lambda *args: parts)
+    monkeypatch.setattr(command, "build", lambda log: None)
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "ROOT", tmp_path.parent)
+    monkeypatch.setenv("PYTHONPATH", str(output.RESULTS.parents[1]))
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    assert command.main(["--device", "cpu"]) == 1
+    report = (tmp_path / "out" / "RESULTS-dry.md").read_text()
+    assert "| A: MLP | triton (3) | 9.0 | 1.200 [1.100, 1.300] |" in report and "≤ 1.15, **missed**" in report
+    assert "| A | done |" in report and "| G | failed |" in report
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["A"]["rows"] == [row] and found["parts"]["G"]["outcome"] == "failed"
+    assert "ZeroDivisionError" in (tmp_path / "out" / "logs.txt").read_text()
+
+
+def test_what_the_tests_came_to_is_read_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "tests.xml"
+    assert command.counts_of_tests(path) == {}
+    path.write_text(XML)
+    found = {"passed": 1, "failed": ["a::fails"], "skipped": ["skips: needs gigabytes"]}
+    assert command.counts_of_tests(path) == found
+    tests: dict[str, Any] = {"tests": {"outcome": "failed", "seconds": 1.0, **found}}
+    (tmp_path / "parts.json").write_text(json.dumps(tests))
+    assert "1 passed, 1 failed, 1 skipped; a::fails; skips: needs gigabytes" in render(tmp_path)
+
+
+def test_the_tables_of_the_kernel_and_of_what_waits(tmp_path: Path) -> None:
+    row = {"dtype": "bfloat16", "mb": 536.9, "kernel_us": 250.0, "kernel_gb_s": 2000.0, "with_zeros_gb_s": 1900.0}
+    row |= {"sum_gb_s": 2500.0, "copy_gb_s": 3000.0, "share": 0.667}
+    output.write("bandwidth", [row], tmp_path, host=[{"what": "a tensor", "tensors": 1, "us": 5.0}])
+    waits = ("debug_mode", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpy", "cudaEventSynchronize")
+    counts = {f"{name}_{label}": 1.0 for name in waits for label in ("with", "without")}
+    output.write("synchronisations", [{"workload": "A", **counts}], tmp_path)
+    report = render(tmp_path)
+    assert "| 0.67 | ≥ 0.7, **missed** |" in report and "| A | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 | ≤ 0, met |" in report
+
+
+def test_the_large_model_has_about_350_million_parameters() -> None:
+    import torch
+
+    with torch.device("meta"):
+        net = SIZES["gpu"]["G"].net()
+    assert 340e6 < sum(parameter.numel() for parameter in net.parameters()) < 360e6
