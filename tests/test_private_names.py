@@ -58,6 +58,7 @@ def test_every_private_name_is_listed_and_every_listed_one_is_tried() -> None:
         assert any(name in each for each in names) or name in LISTED_WITH_ANOTHER, f"nothing tries {name}"
 
 
+ON_CUDA_ONLY = {"CompiledKernel.run, function, packed_metadata", "torch._C._cuda_getCurrentRawStream"}
 LISTED_WITH_ANOTHER = {
     "Tensor._backward_hooks": "Node._register_hook_dict",
     "reset_code": "torch._dynamo.convert_frame.input_codes",
@@ -85,7 +86,7 @@ def test_training_without_private_names_is_bit_identical_and_says_what_is_lost(t
     report = json.loads(done.stdout.splitlines()[-1])
     for name, fit in report["fits"].items():
         assert fit["same"] and fit["tags"] > 50, name
-    assert set(report["lost"]) == set(looked_for())
+    assert set(report["lost"]) == set(looked_for()) - ON_CUDA_ONLY
     assert all(report["lost"].values())
 
 
