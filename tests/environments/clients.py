@@ -53,7 +53,7 @@ CLIENTS = {
     "pytorch-forecasting": Client(
         "pytorch_forecasting_tft", ("pytorch-forecasting",), "Temporal Fusion Transformer, 2 epochs; `load_from_checkpoint`"
     ),
-    "darts": Client("darts_nbeats", ("u8darts[torch]",), "NBEATS, 3 epochs, `save_checkpoints=True`; `load_from_checkpoint`"),
+    "darts": Client("darts_nbeats", ("darts[torch]",), "NBEATS, 3 epochs, `save_checkpoints=True`; `load_from_checkpoint`"),
     "scvi-tools": Client("scvi_tools", ("scvi-tools",), "SCVI, 4 epochs; `save`, `load`"),
     "chemprop": Client("chemprop_mpnn", ("chemprop",), "MPNN, 4 epochs, `logger=False`; `load_from_checkpoint`"),
     "gluonts": Client("gluonts_deepar", ("gluonts[torch]",), "DeepAR, 2 epochs; `serialize`, `deserialize`"),
