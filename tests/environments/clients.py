@@ -58,7 +58,9 @@ CLIENTS = {
     "chemprop": Client("chemprop_mpnn", ("chemprop",), "MPNN, 4 epochs, `logger=False`; `load_from_checkpoint`"),
     "gluonts": Client("gluonts_deepar", ("gluonts[torch]",), "DeepAR, 2 epochs; `serialize`, `deserialize`"),
     "pytorch-tabular": Client(
-        "pytorch_tabular_category", ("pytorch-tabular", "requests"), "category embeddings, 2 epochs; weights"
+        "pytorch_tabular_category",
+        ("pytorch-tabular", "requests"),  # imported, not required
+        "category embeddings, 2 epochs; the weights alone",
     ),
     "finetuning-scheduler": Client(
         "finetuning_scheduler_phases", ("finetuning-scheduler",), "a schedule of three phases, 8 epochs; `load_from_checkpoint`"
@@ -156,7 +158,8 @@ def compared(found: dict[str, Any]) -> dict[str, Any]:
             if plain[kind].get(key) != other[kind].get(key)
         ]
 
-    facts: dict[str, Any] = {"arrays": {kind: len(found["plain"]["trained"][kind]) for kind in ("weights", "predictions")}}
+    arrays = {part: {kind: len(values[kind]) for kind in ("weights", "predictions")} for part, values in found["plain"].items()}
+    facts: dict[str, Any] = {"arrays": arrays}
     for name in ("again", *WATCHED):
         facts[name] = {part: differences(name, part) for part in found[name]}
         facts[name]["seconds"] = found[name]["trained"]["seconds"]

@@ -63,7 +63,7 @@ def _identical(facts: dict[str, Any], part: str) -> str:
     if different:
         words = (f"{', '.join(names[:3])} ({len(names)}) with {variant}" for variant, names in different.items())
         return f"**different:** {'; '.join(words)}"
-    return f"identical ({facts['arrays']['weights']} and {facts['arrays']['predictions']} arrays)"
+    return "identical ({weights} and {predictions} arrays)".format(**facts["arrays"][part])
 
 
 def _written(facts: dict[str, Any]) -> str:
