@@ -6,6 +6,8 @@
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
+#   make wheels  build the compiled and the pure wheel, check them, run each in a bare environment; AARCH64=1 emulates that too
+#   make clients train packages built on Lightning, plain and watched, into docs/clients.md; CLIENTS="darts gluonts" for some
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -26,7 +28,7 @@ FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks
 	tests/engine/monitor $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
-.PHONY: demo test bench matrix gpu clean
+.PHONY: demo test bench matrix gpu wheels clients clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -53,6 +55,12 @@ matrix: $(READY)
 # With the interpreter and the packages that are there, from this folder: nothing is installed or fetched. Done in nine minutes.
 gpu:
 	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
+
+wheels:
+	PYTHONS="$(PYTHONS)" VENVS="$(VENVS)" AARCH64="$(AARCH64)" .ci/wheels
+
+clients: $(READY)
+	$(BIN)/python -m tests.environments.clients $(CLIENTS)
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)

@@ -9,6 +9,7 @@
 #include "scalar.hpp"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -119,15 +120,31 @@ namespace hooks {
 
 namespace {
 
+#if defined(__x86_64__)
+struct Extensions {
+  bool avx2, avx512;  // with all that is compiled beside them above
+};
+// Asks the processor itself: __builtin_cpu_supports needs a runtime library that not every Clang links.
+Extensions extensions() {
+  constexpr unsigned kFma = 1u << 12, kPopcnt = 1u << 23, kOsxsave = 1u << 27, kF16c = 1u << 29;  // leaf 1, ecx
+  constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;  // leaf 7, ebx
+  constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // leaf 7, ebx: F, DQ, BW, VL
+  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // saved by the system
+  const auto all = [](unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; };
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, kFma | kPopcnt | kOsxsave | kF16c)) return {false, false};
+  unsigned saved, high;
+  asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !all(b, kBmi | kAvx2 | kBmi2) || !all(saved, kYmm)) return {false, false};
+  return {true, all(b, kAvx512) && all(saved, kZmm)};
+}
+#endif
+
 std::vector<Blocks> supported() {
   std::vector<Blocks> out;
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx2 && has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract});
+  const auto [has_avx2, has_avx512] = extensions();
+  if (has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract});
   if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract});
 #endif
   out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract});

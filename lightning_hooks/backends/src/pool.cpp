@@ -55,7 +55,7 @@ class Pool {
 
  private:
   void start(unsigned helpers) {
-    const SignalsBlocked blocked;
+    [[maybe_unused]] const SignalsBlocked blocked;
     try {
       for (; started_ < helpers; ++started_) std::thread(&Pool::serve, this).detach();
     } catch (const std::system_error&) {

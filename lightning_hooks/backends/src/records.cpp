@@ -29,7 +29,12 @@ constexpr Tables make_tables() {
 constexpr Tables kTables8 = make_tables();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t crc_by_instruction(const unsigned char* data, std::size_t size) {
+#if defined(__clang__)
+__attribute__((target("sse4.2,crc32")))
+#else
+__attribute__((target("sse4.2")))
+#endif
+std::uint32_t crc_by_instruction(const unsigned char* data, std::size_t size) {
   std::uint64_t crc = 0xffffffffu;
   for (; size >= 8; size -= 8, data += 8) {
     std::uint64_t word;

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stats.kernels.agreement import DTYPES, agrees
@@ -82,6 +82,7 @@ def test_scattered_at_first_and_not_later_and_the_other_way_round():
     agrees(torch.cat([narrow, wide, narrow]))
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**31), st.integers(1, 9000), st.lists(st.tuples(st.integers(-140, 127), st.integers(1, 100)), min_size=1)
 )

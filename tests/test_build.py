@@ -1,0 +1,38 @@
+"""What setup.py builds for each value of LIGHTNING_HOOKS_BUILD."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools")
+ROOT = Path(__file__).parent.parent
+DESCRIBE = """
+import setuptools
+from distutils.core import run_setup
+made = run_setup("setup.py", stop_after="init")
+print([(each.name, each.optional, each.py_limited_api) for each in made.ext_modules or []])
+print(made.command_options.get("bdist_wheel", {}).get("py_limited_api", (None, None))[1])
+"""
+
+
+def described(wanted):
+    """The extensions of the wheel, whether they are optional and of the stable interface, and the tag of the interpreter."""
+    command = [sys.executable, "-c", DESCRIBE]
+    environment = {"LIGHTNING_HOOKS_BUILD": wanted}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it depends on clang-cl")
+def test_what_is_built():
+    native = "lightning_hooks.backends._native"
+    assert described("") == [repr([(native, True, True)]), "cp311"]
+    assert described("compiled") == [repr([(native, False, True)]), "cp311"]
+    assert described("pure") == ["[]", "None"]
+
+
+def test_another_value_is_an_error():
+    command = [sys.executable, "setup.py", "--name"]
+    done = subprocess.run(command, cwd=ROOT, env={"LIGHTNING_HOOKS_BUILD": "fast"}, capture_output=True, text=True)
+    assert done.stderr == "LIGHTNING_HOOKS_BUILD='fast': choose 'compiled' or 'pure', or leave it unset\n"
