@@ -137,7 +137,7 @@ def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, index: in
         for step in range(layout.steps)
         if layout.mode_at(step) == name and layout.index_in_block(step) >= 0 and index in (None, layout.index_in_block(step))
     ]
-    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps))
+    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, max_histograms=10**6, histogram_every_n_steps=1))
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._lightning import Callback, refuse_old_trainer
-from lightning_hooks.callbacks._run import WrappedHook, begin_run, hook_manager_of, owner_of
+from lightning_hooks.callbacks._lightning import refuse_old_trainer
+from lightning_hooks.callbacks._run import (
+    OurCallback,
+    WrappedHook,
+    begin_run,
+    for_each_stage,
+    hook_manager_of,
+    our_callbacks,
+    warn_if_in_use,
+)
 from lightning_hooks.callbacks._trainer import (
     SkippedSteps,
     all_callbacks,
@@ -22,19 +29,17 @@ from lightning_hooks.callbacks._trainer import (
     has_scaler,
     in_fit,
     is_log_step,
-    is_running,
     loss_scale,
 )
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.errors import RuleError, UnsupportedError
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 
-class HooksCallback(Callback):
+class HooksCallback(OurCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
     A subclass has `_build`, and overrides what it needs of the methods up to `_load_state`. State goes through
@@ -42,13 +47,8 @@ class HooksCallback(Callback):
     that contains the rules a changed rule would lose the state of all others.
     """
 
-    origin: str = ""
-    """The file and the key in it that this one was read from, for messages; empty for one made in Python."""
-    environment: str | None = None
-    """A mark that the callbacks of one Trainer from the environment variable share; None for others."""
-
     def __init__(self) -> None:
-        self._hook_manager: HookManager | None = None
+        super().__init__()
         self._participants: list[Participant] = []
         self._skipped = SkippedSteps()
         self._is_scaled = False  # whether the loss is
@@ -58,11 +58,7 @@ class HooksCallback(Callback):
     @property
     def _stages(self) -> Collection[str]:
         """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
-        return ("train",)
-
-    def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without a run."""
-        raise NotImplementedError
+        return self.stages
 
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         """Resolve the rules; raises before anything is hooked. Empty if no rule matches anything."""
@@ -87,11 +83,6 @@ class HooksCallback(Callback):
     def _after_run(self, trainer: Trainer, stage: str) -> None:
         """Called when a run of a stage other than `train` ends: one validation, for example."""
 
-    @property
-    def _wants_final(self) -> bool:
-        """Whether a participant reads gradients in the phase `final`."""
-        return False
-
     def _state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the fit under way; empty if there is none."""
         return {}
@@ -107,7 +98,7 @@ class HooksCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
         refuse_old_trainer(trainer)
-        if self not in our_callbacks(trainer) or self._is_busy_elsewhere(trainer):
+        if warn_if_in_use(self, trainer) or self not in our_callbacks(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
         self._detach()
@@ -121,14 +112,13 @@ class HooksCallback(Callback):
             self._attach(trainer, pl_module)
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        joined = [callback._hook_manager for callback in our_callbacks(trainer)]
-        hook_manager = hook_manager_of(trainer, pl_module, joined)
+        hook_manager = hook_manager_of(trainer, pl_module)
         self._is_scaled = has_scaler(trainer)
         participants = self._built(trainer, pl_module, hook_manager)
         if not participants:
             return
         if not hook_manager.participants:
-            begin_run(hook_manager, trainer, our_callbacks)
+            begin_run(hook_manager, trainer)
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, hook_manager), *participants]
         position = next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
@@ -137,34 +127,22 @@ class HooksCallback(Callback):
             participant.order = (position, i)
             hook_manager.join(participant)
             self._participants.append(participant)
-        if self._wants_final and hook_manager.install_final is None:
+        if any(each.reads_final for each in participants) and hook_manager.install_final is None:
             # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
             name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
             hook_manager.install_final = WrappedHook(pl_module, name, hook_manager).install
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
-        name = f"{self.origin}: {type(self).__name__}" if self.origin else type(self).__name__
         try:
             participants = list(self._build(trainer, pl_module, hook_manager))
         except (RuleError, UnsupportedError) as error:
-            if not self.origin:
+            if str(error).startswith(self._label):
                 raise
-            raise type(error)(f"{name}: {error}") from error
+            raise type(error)(f"{self._label}{error}") from error
         if not participants:
-            warnings.warn(f"{name}: no rule matches anything ({self._rules}); it does nothing in this run", stacklevel=2)
+            name = self._label or f"{type(self).__name__}: "
+            warnings.warn(f"{name}no rule matches anything ({self._rules}); it does nothing in this run", stacklevel=2)
         return participants
-
-    def _is_busy_elsewhere(self, trainer: Trainer) -> bool:
-        """Whether this callback is in use by a run of another trainer, within which this run began."""
-        owner = None if self._hook_manager is None else owner_of(self._hook_manager)
-        if owner is trainer or not is_running(owner):
-            return False
-        warnings.warn(
-            f"{type(self).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
-            "give each Trainer a callback of its own",
-            stacklevel=2,
-        )
-        return True
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -219,23 +197,30 @@ class HooksCallback(Callback):
         if self._hook_manager is not None:
             self._hook_manager.end_batch()
 
-    def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`; a validation may be part of a fit, or stand alone."""
         if self._hook_manager is not None:
             self._hook_manager.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 
-    def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
-        if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
+    def _acts_in(self, stage: str, trainer: Trainer) -> bool:
+        return self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking
+
+    def _start_batch(
+        self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._hook_manager is not None and self._acts_in(stage, trainer):
             self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
-    def _end_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
-        if self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking:
+    def _end_batch(
+        self, stage: str, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._hook_manager is not None and self._acts_in(stage, trainer):
             self._hook_manager.end_batch()
             self._after_batch(trainer, stage, batch_idx, dataloader_idx)
 
-    def _end_run(self, trainer: Trainer, stage: str) -> None:
+    def _end_run(self, stage: str, trainer: Trainer, pl_module: Any) -> None:
         if self._hook_manager is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
@@ -252,14 +237,12 @@ class HooksCallback(Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the run failed or was interrupted: remove all hooks."""
-        self._detach(exception)
-        self._release_model()
+        self._leave(exception)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called last: remove all hooks, whatever was skipped."""
-        self._detach()
-        self._release_model()
+        self._leave()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -281,11 +264,14 @@ class HooksCallback(Callback):
 
     @property
     def _saved_as(self) -> str:
-        return f"lightning_hooks.{type(self).__name__}"
+        """The class of this package, of subclasses too."""
+        return next(f"lightning_hooks.{k.__name__}" for k in type(self).__mro__ if k.__module__.startswith("lightning_hooks."))
 
     def _saved_at(self, trainer: Trainer) -> str:
-        """The key of this callback among those of its class in a checkpoint."""
-        return str([callback for callback in our_callbacks(trainer) if type(callback) is type(self)].index(self))
+        """The key of this callback in a checkpoint among those of its class."""
+        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, HooksCallback)]
+        same = [each for each in ours if each._saved_as == self._saved_as and each.prefix == self.prefix]
+        return f"{self.prefix}{same.index(self)}"
 
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks; a second call does nothing."""
@@ -299,91 +285,13 @@ class HooksCallback(Callback):
                 assert hook_manager is not None
                 hook_manager.leave(participant)
 
-    def _release_model(self) -> None:
-        """Drop `log` and `log_dict`, bound methods of the model that Lightning gives every callback when a run begins."""
+    def _leave(self, error: BaseException | None = None) -> None:
+        self._detach(error)
+        # Bound methods of the model, which Lightning gives every callback when a run begins.
         for name in ("log", "log_dict"):
             vars(self).pop(name, None)
 
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_run(trainer, pl_module, "validate")
-
-    @override
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_run(trainer, pl_module, "test")
-
-    @override
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_run(trainer, pl_module, "predict")
-
-    @override
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._start_batch(trainer, "validate", batch_idx, dataloader_idx)
-
-    @override
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._start_batch(trainer, "test", batch_idx, dataloader_idx)
-
-    @override
-    def on_predict_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._start_batch(trainer, "predict", batch_idx, dataloader_idx)
-
-    @override
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._end_batch(trainer, "validate", batch_idx, dataloader_idx)
-
-    @override
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._end_batch(trainer, "test", batch_idx, dataloader_idx)
-
-    @override
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._end_batch(trainer, "predict", batch_idx, dataloader_idx)
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end_run(trainer, "validate")
-
-    @override
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end_run(trainer, "test")
-
-    @override
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end_run(trainer, "predict")
-
-
-def options_repr(callback: HooksCallback, kind: type[HooksCallback], **normalised: Any) -> str:
-    """The call that makes a callback, with the arguments that differ from their defaults.
-
-    Args:
-        callback: with an attribute for each argument of `kind`.
-        kind: its public class.
-        normalised: what the attributes hold for a default that is converted.
-    """
-    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
-    shown = [f"{k}={getattr(callback, k)!r}" for k, default in defaults.items() if getattr(callback, k) != default]
-    return f"{kind.__name__}({', '.join(shown)})"
-
-
-def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
-    """The callbacks of this package in a trainer, in order.
-
-    Lightning adds those from the environment to the list that the Trainer is given. A second Trainer with that list has
-    those of the first too: only its own count, which come last.
-    """
-    ours = [callback for callback in all_callbacks(trainer) if isinstance(callback, HooksCallback)]
-    marks = [callback.environment for callback in ours if callback.environment is not None]
-    return [callback for callback in ours if callback.environment is None or callback.environment == marks[-1]]
+    on_validation_start, on_test_start, on_predict_start = for_each_stage("_start_run")
+    on_validation_batch_start, on_test_batch_start, on_predict_batch_start = for_each_stage("_start_batch")
+    on_validation_batch_end, on_test_batch_end, on_predict_batch_end = for_each_stage("_end_batch")
+    on_validation_end, on_test_end, on_predict_end = for_each_stage("_end_run")

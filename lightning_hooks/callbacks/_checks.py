@@ -1,25 +1,21 @@
-"""Checks: options and set-ups that a callback refuses, with the reason and an alternative."""
+"""Options and set-ups of a callback: what it refuses, with the reason and an alternative, and how it is typed."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from lightning_hooks.callbacks._loggers import pinned_names
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.errors import NoMatchError, RuleError, UnsupportedError, did_you_mean
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import parse_tensor
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
-
-    from lightning_hooks.callbacks.monitor import StatsMonitor
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
 _SHARDING: Final = {
@@ -28,7 +24,6 @@ _SHARDING: Final = {
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "
     "optimizer steps, .grad is empty or a slice, and a change of it is not used",
 }
-_MOST_COMBINATIONS: Final = 128  # of schedules: of seven, all
 _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on modules work here"
 
 
@@ -61,7 +56,7 @@ def refuse_unsupported(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterabl
             )
 
 
-def check_options(scalars: list[Any], max_scalars: Any, prefix: Any, on_error: Any, max_overhead: Any) -> None:
+def check_options(scalars: list[Any], prefix: Any, on_error: Any, max_overhead: Any) -> None:
     """Refuse invalid options of a monitor; each argument is the option of its name.
 
     Raises:
@@ -70,8 +65,6 @@ def check_options(scalars: list[Any], max_scalars: Any, prefix: Any, on_error: A
     for i, pattern in enumerate(scalars):
         if not isinstance(pattern, str):
             raise RuleError(f"scalars[{i}] must be a string, got {pattern!r}")
-    if isinstance(max_scalars, bool) or not isinstance(max_scalars, int) or max_scalars < 0:
-        raise RuleError(f"max_scalars must be an integer of at least 0, got {max_scalars!r}")
     if not isinstance(prefix, str):
         raise RuleError(f"prefix must be a string, got {prefix!r}")
     if on_error not in ("raise", "warn"):
@@ -80,6 +73,17 @@ def check_options(scalars: list[Any], max_scalars: Any, prefix: Any, on_error: A
     number = isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool)
     if max_overhead is not None and not (number and 0 < max_overhead < 1):
         raise RuleError(f"max_overhead must be a share above 0 and below 1, or None, got {max_overhead!r}")
+
+
+def check_counts(least: int, **counts: Any) -> None:
+    """Refuse options that are not integers of at least `least`; each is given by its name.
+
+    Raises:
+        RuleError: with the name and the value.
+    """
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise RuleError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None:
@@ -96,34 +100,33 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
         )
 
 
-def refuse_common_tags(monitors: Iterable[tuple[StatsMonitor, Mapping[str, Plan]]]) -> None:
+def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan], Limits | None]]) -> None:
     """Refuse two monitors that write the same tag.
 
     Args:
-        monitors: each with its plan in each stage. Of those with one prefix the first writes the global numbers of a stage.
+        monitors: the prefix of each, its plan in each stage, and its limits. Of those with one prefix the first writes the
+            global numbers of a stage.
 
     Raises:
         RuleError: with the first such tag.
     """
-    several = list(monitors)
     leading: set[tuple[str, str]] = set()
     known: list[tuple[set[str], set[str]]] = []
-    for monitor, plans in several:
+    for prefix, plans, limits in monitors:
         tags: set[str] = set()
         merged: set[str] = set()
         for stage, plan in plans.items():
-            start = monitor.prefix + STAGE_PREFIX[stage]
+            start = prefix + STAGE_PREFIX[stage]
             tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in [*plan.rows, *plan.groups] for stat in each.stats}
-            if (monitor.prefix, stage) not in leading:
-                leading.add((monitor.prefix, stage))
+            merged |= {f"{start}{tag}" for tag in (limits.merged_tags(stage) if limits is not None else ())}
+            if (prefix, stage) not in leading:
+                leading.add((prefix, stage))
                 tags.add(f"{start}hooks/nonfinite")  # of the global numbers the one that is always written
-            if len(several) > 1:
-                merged |= _merged_tags(monitor, stage, plan)
         for others, others_merged in known:
             common, why = sorted(tags & others), ""
             if not common:
                 common = sorted((tags | merged) & (others | others_merged))
-                why = ", the name of rows that are merged because of max_scalars"
+                why = ", the name of rows that are merged because of max_scalars or max_histograms"
             if common:
                 raise RuleError(
                     f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common){why}; give one of "
@@ -132,16 +135,14 @@ def refuse_common_tags(monitors: Iterable[tuple[StatsMonitor, Mapping[str, Plan]
         known.append((tags, merged))
 
 
-def _merged_tags(monitor: StatsMonitor, stage: str, plan: Plan) -> set[str]:
-    """The tags of rows that are merged along the module tree, at the steps at which some of the schedules are due."""
-    pinned: set[str] = set()
-    with suppress(NoMatchError):  # raised where the writer starts
-        pinned = pinned_names(plan, monitor.scalars)
-    sizes = range(len(plan.schedules), 0, -1)
-    tags: set[str] = set()
-    for due in islice((due for size in sizes for due in combinations(plan.schedules, size)), _MOST_COMBINATIONS):
-        layout = Layout(plan.index, frozenset(due), stage, monitor.prefix, monitor.max_scalars, pinned)
-        if layout.depth is None and len(due) == len(plan.schedules):
-            break  # where all fits, each part fits
-        tags |= layout.merged_tags
-    return tags
+def options_repr(callback: Any, kind: type, **normalised: Any) -> str:
+    """The call that makes a callback, with the arguments that differ from their defaults.
+
+    Args:
+        callback: with an attribute for each argument of `kind`.
+        kind: its public class.
+        normalised: what the attributes hold for a default that is converted.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
+    shown = [f"{k}={getattr(callback, k)!r}" for k, default in defaults.items() if getattr(callback, k) != default]
+    return f"{kind.__name__}({', '.join(shown)})"

@@ -34,19 +34,21 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
+def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | None = None) -> list[HooksCallback]:
     """The callbacks that a file lists under `callbacks`, or under `trainer: callbacks` as for LightningCLI.
 
     Args:
         path: a YAML file.
         where: who asks, for messages.
+        defaults: attributes of callbacks whose `init_args` do not give them.
 
     Raises:
         RuleError: no such file, no list of callbacks in it, or an invalid callback.
     """
     file = Path(path)
     if not file.is_file():
-        raise RuleError(f"{where}: there is no file {str(path)!r}")
+        here = "" if file.is_absolute() else f" in {os.getcwd()} (give an absolute path)"
+        raise RuleError(f"{where}: there is no file {str(path)!r}{here}")
     content = _read(file, f"{where}: {path}")
     listed: Any = content
     if isinstance(content, Mapping):
@@ -54,10 +56,10 @@ def load_callbacks(path: str | Path, where: str) -> list[HooksCallback]:
         listed = content.get("callbacks", trainer.get("callbacks") if isinstance(trainer, Mapping) else None)
     if not isinstance(listed, list):
         raise RuleError(f"{where}: {path} must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'")
-    return [_callback(item, f"{where}: {path}: callbacks[{i}]") for i, item in enumerate(listed)]
+    return [_callback(item, f"{where}: {path}: callbacks[{i}]", defaults) for i, item in enumerate(listed)]
 
 
-def _callback(item: Any, where: str) -> HooksCallback:
+def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) -> HooksCallback:
     if isinstance(item, str):
         item = {"class_path": item}
     if not isinstance(item, Mapping) or "class_path" not in item:
@@ -73,6 +75,9 @@ def _callback(item: Any, where: str) -> HooksCallback:
             _check_statistics(callback)
     except (TypeError, RuleError) as error:
         raise RuleError(f"{where}: {name}: {error}") from error
+    for name, value in (defaults or {}).items():
+        if name not in arguments:
+            setattr(callback, name, value)
     callback.origin = where
     return callback
 

@@ -1,82 +1,133 @@
-"""The consumer that writes steps to the loggers: one event to each TensorBoard, one dictionary to every other logger."""
+"""The loggers of a run, and the consumer that writes steps to them: events to a TensorBoard, dictionaries to the others."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.errors import HooksError
+from lightning_hooks.callbacks._own_board import own_board
+from lightning_hooks.callbacks._run import OurCallback, our_callbacks
+from lightning_hooks.callbacks._trainer import deferred, is_log_step
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.errors import HooksError, RuleError
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.consumer import StepConsumer
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import Layout, Levels
+from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.row_index import Due, RowIndex
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.rules.patterns import select
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
 
-def pinned_names(plan: Plan, patterns: Sequence[str]) -> set[str]:
-    """The names of rows whose scalars are never merged; raises `NoMatchError` where patterns match none."""
-    targets = list({row.name: row.target for row in plan.rows}.values())
-    return {target.name for target in select(targets, patterns, where="scalars")} if patterns else set()
+def as_loggers(loggers: Any) -> tuple[str, ...]:
+    """The choice of loggers as a tuple.
+
+    Raises:
+        RuleError: it holds something other than names.
+    """
+    found = (loggers,) if isinstance(loggers, str) else loggers
+    if not isinstance(found, Sequence) or not all(isinstance(name, str) and name for name in found):
+        raise RuleError(f"loggers must be 'all', 'tensorboard', names of classes of loggers, or an empty list, got {loggers!r}")
+    return tuple(found)
+
+
+def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookManager, **options: Any) -> LoggerWriter:
+    """The consumer that writes to the loggers that a callback chooses; on ranks other than 0 it writes nothing.
+
+    Where none of them is a TensorBoard, and a callback of the trainer has a `logdir`, an event file there joins them: one that
+    all callbacks share.
+    """
+    found: list[Any] = []
+    if trainer.is_global_zero:
+        found = [logger for logger in trainer.loggers if _is_chosen(logger, callback.loggers)]
+        shared = next((each.logdir for each in our_callbacks(trainer) if each.logdir is not None), None)
+        logdir = callback.logdir if callback.logdir is not None or not callback.loggers else shared
+        if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, found)):  # type: ignore[attr-defined]
+            found.append(own_board(trainer, hook_manager, logdir))
+    return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
+
+
+def _is_chosen(logger: Any, chosen: Sequence[str]) -> bool:
+    names = {kind.__name__ for kind in type(logger).__mro__}
+    return "all" in chosen or not names.isdisjoint(chosen) or ("tensorboard" in chosen and _is_board(logger))
+
+
+def _is_board(logger: Any) -> bool:
+    return is_tensorboard(getattr(logger, "experiment", None))  # a Logger need not have one
 
 
 class LoggerWriter(StepConsumer):
-    """Writes to the loggers of a trainer, in the process of rank 0.
+    """Writes each watched step to every TensorBoard, and to other loggers the steps at which Lightning logs.
 
     Args:
-        trainer: whose loggers.
+        loggers: what to write to; anything with `log_metrics`, or with an `experiment` that is a `SummaryWriter`.
+        logs_at: whether Lightning logs at a step of training.
         prefix: put before every tag.
-        max_scalars: how many scalars are written before rows are merged along the module tree.
-        scalars: patterns of names whose scalars are never merged.
+        histogram_every_n_steps: how many steps are between two writes of histograms at least.
+
+    Attributes:
+        limits: on what is written; None for none.
     """
 
-    def __init__(self, trainer: Trainer, prefix: str = "", max_scalars: int = 500, scalars: Sequence[str] = ()) -> None:
-        self._writes = trainer.is_global_zero
-        self._loggers = list(trainer.loggers)
-        self._writers: list[RunWriter] = []
+    def __init__(
+        self, loggers: Sequence[Any], logs_at: Callable[[int], bool], prefix: str = "", histogram_every_n_steps: int = 1
+    ) -> None:
+        self.loggers = list(loggers)
+        self.limits: Limits | None = None
+        self._logs_at = logs_at
         self._prefix = prefix
-        self._max_scalars = max_scalars
-        self._patterns = list(scalars)
-        self._pinned: set[str] = set()
+        self._histogram_every = histogram_every_n_steps
+        self._drawn_at: dict[Layout, int] = {}
+        self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
-        self._warned: set[str] = set()
-
-    def start(self, plan: Plan) -> None:
-        """Find the rows whose scalars are never merged.
-
-        Raises:
-            NoMatchError: a pattern of `scalars` matches no row.
-        """
-        self._pinned = pinned_names(plan, self._patterns)
+        self._missed: dict[str, bool] = {}  # of other loggers, whether they have got no step of training yet
 
     def consume(self, view: StepView) -> None:
-        """Write a step to every logger, also if an earlier one fails."""
-        if not (self._writes and self._loggers):
-            return
-        entry = self._layout(view).fill(view)
-
-        def write(logger: Any) -> None:
+        """Write a step to the loggers, also if an earlier one fails."""
+        logs = view.stage != "train" or self._logs_at(view.step)
+        due: list[tuple[Any, RunWriter | None]] = []
+        for logger in self.loggers:
             writer = self._writer(logger)
+            if writer is not None or logs:
+                due.append((logger, writer))
+            if writer is None and view.stage == "train":
+                name = type(logger).__name__
+                self._missed[name] = self._missed.get(name, True) and not logs
+        if not due:
+            return
+        layout = self._layout(view)
+        entry = layout.fill(view, draw=self._draws(layout, view))
+
+        def write(each: tuple[Any, RunWriter | None]) -> None:
+            logger, writer = each
             if writer is not None:
                 writer.write(entry)
             else:
                 logger.log_metrics(entry.scalars, step=entry.step)
 
-        for_each(write, self._loggers)
+        for_each(write, due)
+
+    def close(self, error: BaseException | None) -> None:
+        """Say which loggers have got nothing because no watched step is one at which Lightning logs."""
+        missed = [name for name, nothing in self._missed.items() if nothing]
+        if missed and error is None:
+            warnings.warn(
+                f"{', '.join(missed)} got no statistics: no watched step was one at which Lightning logs; a smaller "
+                "Trainer(log_every_n_steps=…), or an every_n_steps that divides it, changes that",
+                stacklevel=2,
+            )
 
     def write_start(self, markdown: str, charts: Sequence[tuple[str, str]], step: int, *, transforms: bool = False) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
-            markdown: the match report.
+            markdown: the page.
             charts: tensor and statistic of each, as they will be logged.
             step: of the coming batch.
             transforms: whether there are transforms that report.
@@ -95,33 +146,40 @@ class LoggerWriter(StepConsumer):
         for writer in self._boards():
             for name, (tensor, samples) in tensors.items():
                 try:
-                    writer.write_tensor(f"{folder}/{name}", tensor, step, samples)
+                    writer.write_tensor(f"{self._prefix}{folder}/{name}", tensor, step, samples)
                 except (OSError, HooksError) as error:
                     warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=2)
 
+    @property
+    def path(self) -> str:
+        """The folder of the first TensorBoard, as it is typed; `path` where there is none."""
+        return next((repr(str(logger.experiment.log_dir)) for logger in self.loggers if _is_board(logger)), "path")
+
     def _boards(self) -> list[RunWriter]:
-        every = map(self._writer, self._loggers if self._writes else ())
+        every = map(self._writer, self.loggers)
         return [writer for writer in every if writer is not None]
 
     def _writer(self, logger: Any) -> RunWriter | None:
-        experiment = getattr(logger, "experiment", None)  # a Logger need not have one
+        experiment = getattr(logger, "experiment", None)
         known = next((writer for writer in self._writers if writer.writes_to(experiment)), None)
         if known is None and is_tensorboard(experiment):
             known = RunWriter(experiment)
             self._writers.append(known)
         return known
 
+    def _draws(self, layout: Layout, view: StepView) -> bool:
+        """Whether the histograms of a step are written."""
+        if not layout.draws:
+            return False
+        last = self._drawn_at.get(layout)
+        if view.stage == "train" and last is not None and view.step - last < self._histogram_every:
+            return False
+        self._drawn_at[layout] = view.step
+        return True
+
     def _layout(self, view: StepView) -> Layout:
         key = view.rows, view.stage, view.due
         if key not in self._layouts:
-            layout = Layout(view.rows, view.due, view.stage, self._prefix, self._max_scalars, self._pinned)
-            self._layouts[key] = layout
-            if layout.depth is not None and view.stage not in self._warned:
-                self._warned.add(view.stage)
-                level = f"level {layout.depth} of the module tree" if layout.depth else "one row for all"
-                warnings.warn(
-                    f"{layout.scalars} scalars are more than max_scalars={self._max_scalars}: they are merged "
-                    f"exactly at {level}; the table has them all, scalars= keeps chosen names in full",
-                    stacklevel=2,
-                )
+            levels = Levels() if self.limits is None else self.limits.levels(view.stage)
+            self._layouts[key] = Layout(view.rows, view.due, view.stage, self._prefix, levels)
         return self._layouts[key]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import types
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -13,12 +15,12 @@ from typing_extensions import override
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
+from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.hooks import for_each
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
-OursOf = Callable[["Trainer"], Sequence[Callback]]
 _OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
 
 
@@ -28,9 +30,77 @@ def owner_of(hook_manager: HookManager) -> Trainer | None:
     return None if known is None else known()
 
 
-def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterable[HookManager | None]) -> HookManager:
-    """One of those that callbacks of this trainer have joined, or a new one; `begin_run` must come before its first join."""
-    for hook_manager in joined:
+class OurCallback(Callback):
+    """What tells a callback of this package, and what callbacks of one Trainer know of each other.
+
+    Attributes:
+        origin: the file and the key in it that it was read from, for messages; empty for one made in Python.
+        environment: a mark that the callbacks of one Trainer from the environment variable share; None for others.
+        loggers: which loggers are written to.
+        logdir: where an event file of our own is made if none of them is a TensorBoard.
+        prefix: of every tag.
+        stages: in which it acts.
+    """
+
+    origin: str = ""
+    environment: str | None = None
+    loggers: Sequence[str] = ("all",)
+    logdir: str | os.PathLike[str] | None = None
+    prefix: str = ""
+    stages: Collection[str] = ("train",)
+
+    def __init__(self) -> None:
+        self._hook_manager: HookManager | None = None
+
+    def match(self, model: LightningModule) -> Match:
+        """What the rules match in a model, without a run."""
+        raise NotImplementedError
+
+    @property
+    def _label(self) -> str:
+        """What goes before the names of rules in messages: the file and the class; nothing for one made in Python."""
+        return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
+
+
+def for_each_stage(method: str) -> tuple[Any, ...]:
+    """Lightning's hooks that call a method with each stage other than `train`."""
+
+    def hook_of(stage: str) -> Any:
+        def hook(self: OurCallback, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+            getattr(self, method)(stage, trainer, pl_module, *args, **kwargs)
+
+        return hook
+
+    return tuple(map(hook_of, ("validate", "test", "predict")))
+
+
+def our_callbacks(trainer: Trainer) -> list[OurCallback]:
+    """The callbacks of this package in a trainer, in order.
+
+    Lightning adds those from the environment to the list that the Trainer is given. A second Trainer with that list has
+    those of the first too: only its own count, which come last.
+    """
+    ours = [callback for callback in all_callbacks(trainer) if isinstance(callback, OurCallback)]
+    marks = [callback.environment for callback in ours if callback.environment is not None]
+    return [callback for callback in ours if callback.environment is None or callback.environment == marks[-1]]
+
+
+def warn_if_in_use(callback: OurCallback, trainer: Trainer) -> bool:
+    """Whether a callback is in use by a run of another trainer, within which a run of this one began."""
+    owner = None if callback._hook_manager is None else owner_of(callback._hook_manager)
+    if owner is trainer or not is_running(owner):
+        return False
+    warnings.warn(
+        f"{type(callback).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
+        "give each Trainer a callback of its own",
+        stacklevel=2,
+    )
+    return True
+
+
+def hook_manager_of(trainer: Trainer, pl_module: LightningModule) -> HookManager:
+    """One that callbacks of this trainer have joined, or a new one; `begin_run` must come before its first join."""
+    for hook_manager in [callback._hook_manager for callback in our_callbacks(trainer)]:
         if hook_manager is not None and hook_manager.model is pl_module:
             return hook_manager
     # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
@@ -42,12 +112,12 @@ def hook_manager_of(trainer: Trainer, pl_module: LightningModule, joined: Iterab
     return hook_manager
 
 
-def begin_run(hook_manager: HookManager, trainer: Trainer, ours_of: OursOf) -> None:
+def begin_run(hook_manager: HookManager, trainer: Trainer) -> None:
     """Pause the hooks of outer runs on the same model, and install the guard; closing the hook manager undoes both."""
     for outer in live_hook_managers(hook_manager.model):
         if owner_of(outer) is not trainer and is_running(owner_of(outer)):
             hook_manager.run_handles.keep(_Interruption(outer))
-    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager, ours_of).install())
+    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager).install())
 
 
 class HooksGuard(Callback):
@@ -59,10 +129,9 @@ class HooksGuard(Callback):
     puts its callbacks first in the same way.
     """
 
-    def __init__(self, trainer: Trainer, hook_manager: HookManager, ours_of: OursOf) -> None:
+    def __init__(self, trainer: Trainer, hook_manager: HookManager) -> None:
         self._trainer: Callable[[], Trainer | None] = ref(trainer)
         self._hook_manager: Callable[[], HookManager | None] = ref(hook_manager)
-        self._ours_of = ours_of
         self._given: list[Callback] = []
 
     def __repr__(self) -> str:
@@ -76,7 +145,7 @@ class HooksGuard(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
-        return {"_trainer": _none, "_hook_manager": _none, "_ours_of": self._ours_of, "_given": []}
+        return {"_trainer": _none, "_hook_manager": _none, "_given": []}
 
     def install(self) -> HooksGuard:
         """Replace the list of callbacks instead of changing it: Lightning may be iterating over it."""
@@ -115,7 +184,7 @@ class HooksGuard(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove the hooks from the model, whatever other callbacks do now."""
         self._end_batch()
-        for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), self._ours_of(trainer))
+        for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), our_callbacks(trainer))
 
 
 def _none() -> None:

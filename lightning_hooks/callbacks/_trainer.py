@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _SAVED_AS = "lightning_hooks.loss_scaler"
+_UNCALLED: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
 
 
 def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:
@@ -129,6 +130,11 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
     sampler = getattr(loaders, "batch_sampler", None)
     seen: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
     return seen[batch_idx] if batch_idx < len(seen) else None
+
+
+def uncalled_of(trainer: Trainer) -> set[str]:
+    """The modules of which it was said in a run of this Trainer that they are not called."""
+    return _UNCALLED.setdefault(trainer, set())
 
 
 class SkippedSteps:

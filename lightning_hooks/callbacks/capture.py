@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
-from lightning_hooks.callbacks._checks import refuse_unsupported
-from lightning_hooks.callbacks._loggers import LoggerWriter
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._checks import options_repr, refuse_unsupported
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._own_board import new_folder
+from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.engine.capture_participant import CaptureParticipant
@@ -29,6 +33,7 @@ from lightning_hooks.rules.schedule import every_n
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+_FOLDERS: WeakKeyDictionary[Trainer, Path] = WeakKeyDictionary()  # of Trainers whose loggers have none for each run
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
 
@@ -54,7 +59,8 @@ class ActivationCapture(HooksCallback):
         dtype: the dtype to store, for example `float16`; default: that of the tensor.
         max_bytes: limit for the total size of a rank's files, in bytes; default: no limit.
         batches_per_file: the number of batches per file, which are held in host memory until then; default 32.
-        folder: where to write; default: `captures` in the logger's folder.
+        folder: where to write; default: `captures` in the logger's folder, or `captures/run_<n>` where the logger has no folder
+            for each run.
         tensorboard: whether to show the last captured batch in TensorBoard at the end of a run or a training epoch: feature
             maps as images, vectors [N, D] in the projector. Default False.
         strict: whether patterns that match nothing are an error (default) or a warning.
@@ -108,7 +114,7 @@ class ActivationCapture(HooksCallback):
         self.tensorboard = tensorboard
         self.strict = strict
         CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
-        self._writer: CaptureWriter | None = None
+        self._files: CaptureWriter | None = None
         self._loggers: LoggerWriter | None = None
         self._step = 0
         self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
@@ -120,7 +126,7 @@ class ActivationCapture(HooksCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_writer": None, "_loggers": None, "_shown": {}}
+        return {**super().__getstate__(), "_files": None, "_loggers": None, "_shown": {}}
 
     def match(self, model: LightningModule) -> Match:
         """The dry run: what the patterns match in a model.
@@ -136,30 +142,45 @@ class ActivationCapture(HooksCallback):
 
     def _targets(self, model: nn.Module) -> list[Target[nn.Module]]:
         how: dict[str, Any] = {"types": self.types, "leaves": self.leaves, "strict": self.strict}
-        targets = list(select(named_modules(model), self.modules, **how, where="modules"))
-        return targets
+        return list(select(named_modules(model), self.modules, **how, where=f"{self._label}modules"))
 
     @property
     @override
-    def _stages(self) -> Collection[str]:
-        return self.stages
+    def _label(self) -> str:
+        return super()._label or "ActivationCapture: "
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        refuse_unsupported(trainer, [("tensor", None, (self.tensor,))])
+        refuse_unsupported(trainer, [(f"{self._label}tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
         if not targets:  # the same on every rank
             return []
-        # log_dir is the same on every rank, and asking for it is a collective.
-        folder = Path(self.folder or Path(trainer.log_dir or trainer.default_root_dir) / "captures").resolve()
+        folder = self._folder(trainer)
         for other in our_callbacks(trainer):
-            if other is not self and isinstance(other, ActivationCapture) and other._writer is not None:
-                if other._writer.folder == folder:
+            if other is not self and isinstance(other, ActivationCapture) and other._files is not None:
+                if other._files.folder == folder:
                     raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
-        self._writer = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
-        self._loggers = LoggerWriter(trainer)
+        self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
+        self._loggers = logger_writer(self, trainer, hook_manager)
         self._shown = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+
+    def _folder(self, trainer: Trainer) -> Path:
+        """The given folder, the log folder of this run, or where loggers have none of their own for each run a new one.
+
+        The same on every rank: asking for it is a collective.
+        """
+        if self.folder is not None:
+            return Path(self.folder).resolve()
+        folder = Path(trainer.log_dir or trainer.default_root_dir).resolve() / "captures"
+        if getattr(next(iter(trainer.loggers), None), "log_dir", None) is not None:
+            return folder
+        if trainer not in _FOLDERS:
+            made = folder
+            with suppress(OSError):  # the writer says why on every rank
+                made = new_folder(folder, "run") if trainer.is_global_zero else folder
+            _FOLDERS[trainer] = trainer.strategy.broadcast(made)
+        return _FOLDERS[trainer]
 
     @property
     @override
@@ -167,10 +188,10 @@ class ActivationCapture(HooksCallback):
         return f"modules={self.modules!r}"
 
     def _take(self, name: str, tensor: Tensor, number: int, stage: str) -> None:
-        if self._writer is None or self._writer.stopped is not None:
+        if self._files is None or self._files.stopped is not None:
             return
         batch_idx, dataloader_idx, samples = self._batch
-        self._writer.add(
+        self._files.add(
             name,
             tensor,
             step=self._step,  # of training in every stage, so that one validation run differs from the next
@@ -189,15 +210,17 @@ class ActivationCapture(HooksCallback):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     @override
-    def _start_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> None:
+    def _start_batch(
+        self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         self._step = current_step(trainer)
         self._batch = (batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
-        super()._start_batch(trainer, stage, batch_idx, dataloader_idx)
+        super()._start_batch(stage, trainer, pl_module, batch, batch_idx, dataloader_idx)
 
     @override
     def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if self._writer is not None:
-            self._writer.end_batch()
+        if self._files is not None:
+            self._files.end_batch()
 
     @override
     def _after_run(self, trainer: Trainer, stage: str) -> None:
@@ -218,6 +241,6 @@ class ActivationCapture(HooksCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         super()._detach(error)
         self._shown = {}
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None

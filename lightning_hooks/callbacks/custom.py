@@ -61,7 +61,7 @@ class CustomHooks(HooksCallback):
         Raises:
             RuleError: the errors that a fit would raise.
         """
-        return Match(hooks_report(resolve_hooks(model, self.hooks)))
+        return Match(hooks_report(resolve_hooks(model, self.hooks, self._label)))
 
     @property
     @override
@@ -70,8 +70,8 @@ class CustomHooks(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        refuse_unsupported(trainer, [(f"hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
-        bound = resolve_hooks(pl_module, self.hooks)
+        refuse_unsupported(trainer, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
+        bound = resolve_hooks(pl_module, self.hooks, self._label)
         if not any(hook.runners for hook in bound):
             return []
         return [UserHooksParticipant(bound, optimizers=deferred(trainer, optimizers_of, ()))]

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback, options_repr, our_callbacks
-from lightning_hooks.callbacks._checks import check_options, refuse_changed_sums, refuse_common_tags, refuse_unsupported
-from lightning_hooks.callbacks._loggers import LoggerWriter
-from lightning_hooks.callbacks._trainer import current_step
-from lightning_hooks.callbacks._widening import Widening
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._checks import (
+    check_counts,
+    check_options,
+    options_repr,
+    refuse_common_tags,
+    refuse_unsupported,
+)
+from lightning_hooks.callbacks._loggers import as_loggers
+from lightning_hooks.callbacks._max_overhead import Widening
+from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
+from lightning_hooks.callbacks._producers import plans_of, producers_of
+from lightning_hooks.callbacks._run import our_callbacks
+from lightning_hooks.callbacks._trainer import current_step, uncalled_of
 from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
+from lightning_hooks.engine.plan.match_report import Match, plan_report
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.resolve import DEFAULT_WATCH, resolve
-from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
+from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
-from lightning_hooks.records.step_view import STAGE_PREFIX
-from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
+from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_stages
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
@@ -48,8 +55,16 @@ class StatsMonitor(HooksCallback):
             are watched in every batch and merged exactly into one row per run, with tags `val_…`, `test_…`, `predict_…`;
             the sanity check before training is skipped.
         scalars: patterns of names that keep their own scalars when others are merged; default: none.
-        max_scalars: the maximum number of scalars; above it, rows are merged along the module tree; default 500.
+        max_scalars: the maximum number of scalars of all stages; above it, rows are merged along the module tree and
+            statistics are skipped; default 500.
+        max_histograms: the same for histograms, which are added up; default 100.
+        histogram_every_n_steps: the least number of steps between two histograms in TensorBoard; default 50.
         prefix: the prefix of every tag; default: none.
+        loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
+            of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
+            logs (`log_every_n_steps`).
+        logdir: a folder for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these loggers is a
+            TensorBoard. Default: none.
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
         max_overhead: the maximum share of the step time that watching may take, for example 0.05. Above it, `every_n_steps`
             and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
@@ -71,7 +86,11 @@ class StatsMonitor(HooksCallback):
         stages: str | Sequence[str] = ("train",),
         scalars: str | Sequence[str] | None = None,
         max_scalars: int = 500,
+        max_histograms: int = 100,
+        histogram_every_n_steps: int = 50,
         prefix: str = "",
+        loggers: str | Sequence[str] = "all",
+        logdir: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
         max_overhead: float | None = None,
         consumers: Sequence[StepConsumer] | None = None,
@@ -84,26 +103,32 @@ class StatsMonitor(HooksCallback):
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
         self.stages = as_stages(stages)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
-        check_options(self.scalars, max_scalars, prefix, on_error, max_overhead)
+        check_options(self.scalars, prefix, on_error, max_overhead)
+        check_counts(0, max_scalars=max_scalars, max_histograms=max_histograms)
+        check_counts(1, histogram_every_n_steps=histogram_every_n_steps)
         self.max_scalars = max_scalars
+        self.max_histograms = max_histograms
+        self.histogram_every_n_steps = histogram_every_n_steps
         self.prefix = prefix
+        self.loggers = as_loggers(loggers)
+        self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead
         self._widening = Widening(max_overhead, self.schedule)
         self.consumers = check_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
         self._publisher: Publisher | None = None
-        self._loggers: LoggerWriter | None = None
+        self._log: MonitorLog | None = None
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        return options_repr(self, StatsMonitor, scalars=[], consumers=[])
+        return options_repr(self, StatsMonitor, scalars=[], consumers=[], loggers=("all",))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         self._flush()
-        return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_loggers": None}
+        return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_log": None}
 
     @override
     def _state(self) -> dict[str, Any]:
@@ -119,17 +144,6 @@ class StatsMonitor(HooksCallback):
         if producer is not None:
             producer.load_state_dict(state)
             self._widening.load_state_dict(producer.observer, state)
-
-    @property
-    @override
-    def _saved_as(self) -> str:
-        return "lightning_hooks.StatsMonitor"  # of subclasses too
-
-    @override
-    def _saved_at(self, trainer: Trainer) -> str:
-        monitors = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
-        same = [monitor for monitor in monitors if monitor.prefix == self.prefix]
-        return f"{self.prefix}{same.index(self)}"
 
     @property
     def latest(self) -> dict[str, float]:
@@ -149,12 +163,7 @@ class StatsMonitor(HooksCallback):
         Raises:
             RuleError: the errors that a fit would raise.
         """
-        return Match(plan_report(self._plan(model)))
-
-    @property
-    @override
-    def _stages(self) -> Collection[str]:
-        return self.stages
+        return Match(plan_report(self._plan(model), histogram_every_n_steps=self.histogram_every_n_steps))
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
@@ -162,32 +171,25 @@ class StatsMonitor(HooksCallback):
         plan = self._plan(pl_module)
         if not plan.rows:
             return []
-        where = "the default watch" if self.watch is None else "watch"
-        about = [
-            (f"{where}[{i}]", known.rule, [plan.rows[row].tensor for row in known.members])
-            for i, known in enumerate(plan.rules)
-        ]
+        about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
         refuse_unsupported(trainer, about)
-        self._loggers = LoggerWriter(trainer, self.prefix, self.max_scalars, self.scalars)
-        self._publisher = Publisher([self._latest, self._loggers, *self.consumers])
+        self._log = MonitorLog(self, trainer, hook_manager)
+        self._publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         self._last = {}
-        if "train" in self.stages:
-            observer = Observer(plan, on_error=self.on_error, device=pl_module.device)
-            refuse_changed_sums(plan, hook_manager.participants)
-            producer = self._producers["train"] = self._producer(observer, trainer)
-            producer.load_state_dict(self._saved)
-            self._widening.start(observer, hook_manager, self._saved)
+        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
+        others = [other for other in ours if other is not self and other._hook_manager is not None]
+        self._producers = producers_of(self, others, hook_manager, plan, self._publisher)
+        if self._trained is not None:
+            self._trained.load_state_dict(self._saved)
+            self._widening.start(self._trained.observer, hook_manager, self._saved)
             self._saved = {}
-        for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in self.stages]:
-            forward = plan.forward()
-            if not forward.rows:
-                if not any(map(_flows_forward, self.watch or DEFAULT_WATCH)):
-                    raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {stage!r} has no gradients")
-                warnings.warn(f"stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
-                continue
-            observer = Observer(forward, stage, on_error=self.on_error, device=pl_module.device)
-            self._producers[stage] = self._producer(observer, trainer)
-        refuse_common_tags((monitor, monitor._plans) for monitor in [*self._others(trainer), self])
+        plans = plans_of(self._producers)
+        limits = limits_of(self, plan, plans)
+        written = [
+            (each.prefix, plans_of(each._producers), each._log.writer.limits) for each in others if each._log is not None
+        ]
+        refuse_common_tags([*written, (self.prefix, plans, limits)])
+        self._log.start(trainer, plans, limits)
         self._publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 
@@ -201,44 +203,9 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
-    def _producer(self, observer: Observer, trainer: Trainer) -> Producer:
-        assert self._publisher is not None
-        leads = not any(other.prefix == self.prefix and observer.stage in other.stages for other in self._others(trainer))
-        return Producer(observer, self._publisher, summaries=leads)
-
-    @property
-    def _plans(self) -> dict[str, Plan]:
-        """What it watches in each stage of the run."""
-        return {stage: producer.observer.plan for stage, producer in self._producers.items()}
-
-    def _others(self, trainer: Trainer) -> list[StatsMonitor]:
-        """The monitors that were attached before this one."""
-        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
-        return [other for other in ours if other is not self and other._hook_manager is not None]
-
-    @property
-    @override
-    def _wants_final(self) -> bool:
-        return self._trained is not None and "final_grad" in self._trained.observer.plan.tensors
-
-    @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before the first batch: write what is watched, and the layout of the charts."""
-        producer = self._trained
-        if self._loggers is None or producer is None or self._hook_manager is None:
-            return
-        plans = {STAGE_PREFIX[stage]: plan for stage, plan in self._plans.items()}
-        participants = self._hook_manager.participants
-        transforms = [bound for p in participants for bound in getattr(p, "transforms", ())]
-        hooks = [hook for p in participants if isinstance(p, UserHooksParticipant) for hook in p.hooks]
-        markdown = Match(
-            [*plan_report(producer.observer.plan), *transforms_report(transforms), *hooks_report(hooks)]
-        ).markdown()
-        charts = [(prefix + tensor, stat) for prefix, plan in plans.items() for tensor, stat in plan.charts]
-        try:
-            self._loggers.write_start(markdown, charts, current_step(trainer), transforms=bool(transforms))
-        except Exception as error:
-            producer.observer.fail(error)
+    def _write_page(self, trainer: Trainer) -> None:
+        if self._log is not None and self._trained is not None and self._hook_manager is not None:
+            self._log.write_page(trainer, self._trained.observer, self._hook_manager.participants)
 
     @property
     @override
@@ -260,8 +227,9 @@ class StatsMonitor(HooksCallback):
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
                 producer.end(step, reports, hook_manager.scale)
-                observer.warn_uncalled(hook_manager.called)
+                observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
             self._widening.warn(observer)
+        self._write_page(trainer)
 
     def _flush(self) -> None:
         """Publish the steps that have ended and whose tables were still being copied from a device."""
@@ -280,11 +248,12 @@ class StatsMonitor(HooksCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
         self._flush()
+        self._write_page(trainer)
 
     @override
-    def _start_run(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         self._flush()  # steps of training before are written first
-        super()._start_run(trainer, pl_module, stage)
+        super()._start_run(stage, trainer, pl_module)
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
@@ -292,7 +261,7 @@ class StatsMonitor(HooksCallback):
             super()._detach(error)
         finally:
             publisher, self._publisher = self._publisher, None
-            self._producers, self._loggers = {}, None
+            self._producers, self._log = {}, None
             if publisher is not None:
                 publisher.close(error)
 
@@ -310,19 +279,11 @@ class StatsMonitor(HooksCallback):
         producer = self._producers.get(stage)
         if producer is None or producer.observer.stopped:
             return
-        try:
+        with producer.guard():
             try:
                 producer.end(current_step(trainer), {})
             finally:
                 producer.observer.table.clear()  # for the next run
-        except Exception as error:
-            producer.observer.fail(error)
 
     def _plan(self, model: nn.Module) -> Plan:
-        return resolve(model, self.watch, self.schedule)
-
-
-def _flows_forward(rule: Watch) -> bool:
-    """Whether a rule asks for tensors that exist outside training too."""
-    tensors = rule.tensors or ("output",)
-    return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)
+        return resolve(model, self.watch, self.schedule, self._label)

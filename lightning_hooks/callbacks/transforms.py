@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
-from lightning_hooks.callbacks._loggers import LoggerWriter
+from lightning_hooks.callbacks._loggers import logger_writer
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
@@ -91,11 +91,11 @@ class AppliesRules(HooksCallback):
             seed: of the random transforms.
             start: index of the first.
         """
-        return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor)
+        return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor, where=self._label)
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        about = [(f"apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
+        about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_unsupported(trainer, about)
         taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
@@ -106,7 +106,7 @@ class AppliesRules(HooksCallback):
         if self._saved:
             changer.load_state_dict(self._saved)
             self._saved = {}
-        self._publisher = Publisher([LoggerWriter(trainer)])
+        self._publisher = Publisher([logger_writer(self, trainer, hook_manager)])
         return [changer]
 
     @property

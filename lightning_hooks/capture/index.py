@@ -176,7 +176,7 @@ class IndexWriter:
         Raises:
             OSError: it could not be written.
         """
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(descriptor).st_size
             try:

@@ -243,7 +243,10 @@ class CaptureWriter:
         tensors = {key: item.stored() for key, item in zip(keys, items, strict=True)}
         try:
             self._temporary.mkdir(exist_ok=True)
+            temporary.touch()
+            allowed = temporary.stat().st_mode  # by the umask; safetensors writes for the owner alone
             self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
+            temporary.chmod(allowed)
             size = temporary.stat().st_size
             if self.max_bytes is not None and self.bytes_written + size > self.max_bytes:
                 self._stop(f"the next file, {size} bytes, would exceed max_bytes={self.max_bytes}")

@@ -102,7 +102,7 @@ def _version(distribution: str) -> str:
 
 
 def _match(arguments: list[str]) -> None:
-    from lightning_hooks.callbacks._base import our_callbacks
+    from lightning_hooks.callbacks._run import our_callbacks
 
     cli = _lightning_cli(arguments)
     cli.model.configure_model()  # a fit would: some models make their layers here
@@ -117,6 +117,7 @@ def _match(arguments: list[str]) -> None:
 def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     """Refuse what a fit would refuse although each callback alone is valid."""
     from lightning_hooks.callbacks._checks import refuse_common_tags
+    from lightning_hooks.callbacks._monitor_log import limits_of
     from lightning_hooks.callbacks._trainer import has_scaler
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
@@ -124,7 +125,11 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
 
     monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
     in_fit = [monitor for monitor in monitors if not {"train", "validate"}.isdisjoint(monitor.stages)]
-    refuse_common_tags((monitor, _plans(monitor, cli.model)) for monitor in in_fit)
+    written = []
+    for monitor in in_fit:
+        plan, plans = _plans(monitor, cli.model)
+        written.append((monitor.prefix, plans, limits_of(monitor, plan, plans)))
+    refuse_common_tags(written)
     if has_scaler(cli.trainer):
         for callback in ours:
             if isinstance(callback, GradientTransforms):
@@ -132,12 +137,10 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
                 Changer(callback.bound_transforms(cli.model)).refuse_unsupported((), scaled=True)
 
 
-def _plans(monitor: StatsMonitor, model: Any) -> dict[str, Plan]:
-    """What a monitor would watch in each stage."""
-    from lightning_hooks.engine.plan.resolve import resolve
-
-    plan = resolve(model, monitor.watch, monitor.schedule)
-    return {stage: plan if stage == "train" else plan.forward() for stage in monitor.stages}
+def _plans(monitor: StatsMonitor, model: Any) -> tuple[Plan, dict[str, Plan]]:
+    """What a monitor would watch, and in each stage."""
+    plan = monitor._plan(model)
+    return plan, {stage: plan if stage == "train" else plan.forward() for stage in monitor.stages}
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -48,12 +48,14 @@ class Participant:
     Attributes:
         order: sorts the participants of a model.
         reports: whether it writes what transforms report.
+        reads_final: whether it acts in the phase `final`.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         account: takes the time of its work; opened by the hook manager when it joins.
     """
 
     order: tuple[int, ...] = (0,)
     reports: bool = False
+    reads_final: bool = False
     ever: Hashable | None = None
     account: Account
 

@@ -10,16 +10,17 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.records.roll_up import Labels, RollUp
-from lightning_hooks.records.row_index import Due, Indices, RowIndex, requested
+from lightning_hooks.records.roll_up import block_of
+from lightning_hooks.records.row_index import Column, Due, Indices, RowIndex, columns_of, joined
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
+from lightning_hooks.stats.statistics import STATISTICS, Derived, RowStatistics, ratio
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
+_NOTHING_DRAWN: Array = np.empty((0, len(BUCKET_LIMITS)))
 
 
 class Head(NamedTuple):
@@ -86,57 +87,37 @@ class LogEntry:
                 yield from ((f"{series.tensor}_{series.stat}/{name}", value) for name, value, is_there in found if is_there)
 
 
-def _joined(parts: Iterable[Indices]) -> Indices:
-    return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
+class Levels(NamedTuple):
+    """At which levels of the module tree a stage is written; see `Limits`.
 
+    Args:
+        scalars: by tensor and statistic; what is missing is not written. None where nothing is merged.
+        histograms: the same of histograms.
+        pinned: names that are never merged.
+    """
 
-class _Column(NamedTuple):
-    """One statistic of one tensor, or its `count`."""
-
-    tensor: str
-    stat: str
-    names: tuple[str, ...]
-    rows: Indices
-
-
-def _columns(index: RowIndex, due: Due) -> tuple[list[_Column], list[_Column]]:
-    """The columns of what is counted, one for each tensor, and of its statistics."""
-    counted: dict[str, list[int]] = {}
-    written: dict[tuple[str, str], list[int]] = {}
-    every = (*index.alike, *index.groups)
-    for i, alike in enumerate(every):
-        stats = requested(alike.requests, due)
-        if stats:
-            counted.setdefault(alike.tensor, []).append(i)
-        for stat in stats:
-            written.setdefault((alike.tensor, stat), []).append(i)
-    known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}  # most columns have the rows of others
-
-    def column(tensor: str, stat: str, parts: list[int]) -> _Column:
-        key = tuple(parts)
-        if key not in known:
-            rows = np.sort(_joined(every[i].rows for i in parts))
-            known[key] = tuple(map(index.names.__getitem__, rows.tolist())), rows
-        return _Column(tensor, stat, *known[key])
-
-    counts = [column(tensor, "count", parts) for tensor, parts in counted.items()]
-    return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]
+    scalars: Mapping[tuple[str, str], int] | None = None
+    histograms: Mapping[tuple[str, str], int] | None = None
+    pinned: frozenset[str] = frozenset()
 
 
 class _Merged(NamedTuple):
-    """One scalar of rows that are merged along the module tree.
+    """One scalar where rows are merged along the module tree.
 
     Args:
         tag: without prefix.
         stat: `norm`, `ratio` …
-        row: index of the union of rows, after all rows.
-        below: for a ratio, that of the union of their parameters; else as `row`.
+        row: index of a row, or of a union of rows, which come after all rows.
+        below: for a ratio, that of the parameters; else as `row`.
     """
 
     tag: str
     stat: str
     row: int
     below: int
+
+
+_IN_FULL = Levels()
 
 
 class Layout:
@@ -147,10 +128,7 @@ class Layout:
         due: the schedules.
         stage: of the views.
         prefix: of the monitor.
-        max_scalars: how many scalars there may be before rows are merged along the module tree; None for any number.
-        pinned: names whose scalars stay in full all the same.
-
-    `depth` is the level of the module tree at which rows are merged, None where they are not; `scalars` how many there are.
+        levels: of the module tree at which rows are merged.
     """
 
     def __init__(
@@ -159,27 +137,23 @@ class Layout:
         due: Due,
         stage: str = "train",
         prefix: str = "",
-        max_scalars: int | None = None,
-        pinned: Iterable[str] = (),
+        levels: Levels = _IN_FULL,
     ) -> None:
         self.rows, self.due = rows, due
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
-        counts, members = _columns(rows, due)
-        drawn = [column for column in members if column.stat == "histogram"]
-        self._drawn_tags = tuple(f"{self.prefix}{column.tensor}_histogram/{name}" for column in drawn for name in column.names)
-        self._drawn_rows = _joined(column.rows for column in drawn)
+        counts, members = columns_of(rows, due)
         self.columns = columns = [column for column in members if column.stat != "histogram"]
-        self.scalars = sum(len(column.names) for column in columns)
-        self.depth: int | None = None
-        self._full: list[
-            tuple[int, Indices, list[str]]
-        ] = []  # where rows are merged: column, its rows that are not, their tags
+        self._draw([column for column in members if column.stat == "histogram"], levels)
+        # Where rows are merged: a column, those of its rows that are not, and their tags.
+        self._full: list[tuple[int, Indices, list[str]]] = []
         self._merged: list[_Merged] = []
+        self._merges = levels.scalars is not None
         unions: list[Indices] = []
-        if max_scalars is not None and self.scalars > max_scalars:
-            unions = self._roll_up(columns, max_scalars, {*pinned})
+        if levels.scalars is not None:
+            unions = self._roll_up(columns, levels.scalars, levels.pinned)
         self._merged_tags = tuple(each.tag for each in self._merged)
-        self._merged_ratios = [i for i, each in enumerate(self._merged) if each.stat == "ratio"]
+        ratios = [(i, each.row, each.below) for i, each in enumerate(self._merged) if each.stat == "ratio"]
+        self._ratios = np.array(ratios, dtype=np.intp).reshape(-1, 3).T
         merges = RowUnions(unions)
         # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
         stats = tuple(dict.fromkeys(column.stat for column in members if column.stat in STATISTICS))
@@ -198,13 +172,8 @@ class Layout:
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
-    @property
-    def merged_tags(self) -> set[str]:
-        """The whole tags of the scalars of merged rows."""
-        return {f"{self.prefix}{tag}" for tag in self._merged_tags}
-
-    def fill(self, view: StepView) -> LogEntry:
-        """What a step writes, at which these schedules were due."""
+    def fill(self, view: StepView, *, draw: bool = True) -> LogEntry:
+        """What a step writes, at which these schedules were due; with histograms or without."""
         derived = self._statistics(view.moments)
         taken = derived.taken
         there: NDArray[np.bool_] = self._all_there  # of most steps everything was measured
@@ -218,17 +187,14 @@ class Layout:
             if column.stat in PAIR_STATS:  # needs a second gradient
                 measured[head.span] &= ~np.isnan(found)
         merged = None
-        if self.depth is not None:
+        if self._merges:
             numbers = taken[self._end :]
-            if self._merged_ratios:
+            at, rows, below = self._ratios
+            if len(at):
                 norms = derived.norms()
-                for i in self._merged_ratios:
-                    numbers[i] = ratio(norms[[self._merged[i].row]], norms[[self._merged[i].below]])[0]
+                numbers[at] = ratio(norms[rows], norms[below])
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
-        drawn_tags, drawn_rows = self._drawn_tags, self._drawn_rows
-        if drawn_tags and not derived.complete:
-            drawn = derived.measured[drawn_rows]
-            drawn_tags, drawn_rows = tuple(itertools.compress(drawn_tags, drawn)), drawn_rows[drawn]
+        drawn_tags, drawn = self._drawn(view, derived) if draw else ((), _NOTHING_DRAWN)
         return LogEntry(
             step=view.step,
             prefix=self.prefix,
@@ -238,7 +204,7 @@ class Layout:
             summaries=view.summaries,
             merged=merged,
             drawn_tags=drawn_tags,
-            drawn=view.histogram(drawn_rows) if len(drawn_tags) else np.empty((0, len(BUCKET_LIMITS))),
+            drawn=drawn,
             wall_time=view.wall_time,
         )
 
@@ -255,29 +221,68 @@ class Layout:
             out.update(itertools.compress(found, measured[span].take(kept).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
 
-    def _roll_up(self, columns: list[_Column], max_scalars: int, pinned: set[str]) -> list[Indices]:
+    def _draw(self, columns: list[Column], levels: Levels) -> None:
+        """Prepare the histograms: each is of a row, or of a block whose rows follow each other in `_drawn_rows`."""
+        tags: list[str] = []
+        parts: list[Indices] = []
+        for column in columns:
+            blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
+            if levels.histograms is not None:
+                level = levels.histograms.get((column.tensor, column.stat))
+                kept = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in self.rows.members}
+                blocks = {**({} if level is None else self._blocks(column, level)), **kept}
+            tags += [f"{self.prefix}{column.tensor}_histogram/{name}" for name in blocks]
+            parts += [np.array(rows, dtype=np.intp) for rows in blocks.values()]
+        self.draws = bool(tags)
+        self._drawn_tags = tuple(tags)
+        self._drawn_rows = joined(parts)
+        self._drawn_starts = np.cumsum([0, *map(len, parts)], dtype=np.intp)[: len(parts)]
+
+    def _drawn(self, view: StepView, derived: Derived) -> tuple[tuple[str, ...], Array]:
+        """The tags and counts of the histograms of which anything was measured."""
+        if not self._drawn_tags:
+            return (), _NOTHING_DRAWN
+        counts = view.histogram(self._drawn_rows)
+        if len(self._drawn_rows) > len(self._drawn_tags):
+            counts = np.add.reduceat(counts, self._drawn_starts, axis=0)
+        if derived.complete:
+            return self._drawn_tags, counts
+        there = np.logical_or.reduceat(derived.measured[self._drawn_rows], self._drawn_starts)
+        return tuple(itertools.compress(self._drawn_tags, there)), counts[there]
+
+    def _blocks(self, column: Column, level: int) -> dict[str, list[int]]:
+        """The rows of each block at a level of the module tree, without groups."""
+        blocks: dict[str, list[int]] = {}
+        for name, row in zip(column.names, column.rows.tolist(), strict=True):
+            if row not in self.rows.members:
+                blocks.setdefault(block_of(name, level), []).append(row)
+        return blocks
+
+    def _roll_up(self, columns: list[Column], levels: Mapping[tuple[str, str], int], pinned: frozenset[str]) -> list[Indices]:
         """Merge rows along the module tree, except pinned ones and those of groups; returns the unions of rows."""
         index = self.rows
-        full = pinned | {index.names[row] for row in index.members}
+        unions: dict[tuple[int, ...], int] = {}
+
+        def united(rows: list[int]) -> int:
+            return rows[0] if len(rows) == 1 else unions.setdefault(tuple(rows), len(index) + len(unions))
+
         for number, column in enumerate(columns):
-            kept = [i for i, name in enumerate(column.names) if name in full]
+            level = levels.get((column.tensor, column.stat))
+            merges = level is not None and (column.stat in STATISTICS or column.stat == "ratio")
+            in_full = level is not None and not merges
+            kept = [
+                i
+                for i, (name, row) in enumerate(zip(column.names, column.rows.tolist(), strict=True))
+                if in_full or name in pinned or row in index.members
+            ]
             if kept:
                 tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
                 self._full.append((number, np.array(kept, dtype=np.intp), tags))
-        fixed = sum(len(tags) for _, _, tags in self._full)
-        written = [(each, stats) for each in index.alike if (stats := requested(each.requests, self.due))]
-        labels = [Labels(each.tensor, stats, [index.names[row] for row in each.rows]) for each, stats in written]
-        indices = _joined(each.rows for each, _ in written)
-        rollup = RollUp(labels, max(max_scalars - fixed, 0))
-        self.depth = rollup.depth
-        unions: list[Indices] = []
-        for block in rollup.blocks:
-            members = np.sort(indices[block.members])
-            unions.append(members)
-            row = below = len(index) + len(unions) - 1
-            if "ratio" in block.stats:
-                unions.append(np.array([index.param_row_of.get(member, member) for member in members.tolist()]))
-                below = row + 1
-            for stat in block.stats:
-                self._merged.append(_Merged(f"{block.tensor}_{stat}/{block.name}", stat, row, below))
-        return unions
+            if level is None or not merges:
+                continue
+            for name, rows in self._blocks(column, level).items():
+                row = below = united(rows)
+                if column.stat == "ratio":
+                    below = united([index.param_row_of.get(member, member) for member in rows])
+                self._merged.append(_Merged(f"{column.tensor}_{column.stat}/{name}", column.stat, row, below))
+        return [np.array(rows, dtype=np.intp) for rows in unions]

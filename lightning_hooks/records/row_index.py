@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,3 +111,40 @@ class RowIndex:
             if any(wanted(stat) for _, stats in alike.requests for stat in stats):
                 found.update(i for row in alike.rows.tolist() for i in self.members.get(row, (row,)))
         return np.array(sorted(found), dtype=np.intp)
+
+
+def joined(parts: Iterable[Indices]) -> Indices:
+    return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
+
+
+class Column(NamedTuple):
+    """One statistic of one tensor, or its `count`."""
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    rows: Indices
+
+
+def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
+    """The columns of what is counted, one for each tensor, and of its statistics."""
+    counted: dict[str, list[int]] = {}
+    written: dict[tuple[str, str], list[int]] = {}
+    every = (*index.alike, *index.groups)
+    for i, alike in enumerate(every):
+        stats = requested(alike.requests, due)
+        if stats:
+            counted.setdefault(alike.tensor, []).append(i)
+        for stat in stats:
+            written.setdefault((alike.tensor, stat), []).append(i)
+    known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}  # most columns have the rows of others
+
+    def column(tensor: str, stat: str, parts: list[int]) -> Column:
+        key = tuple(parts)
+        if key not in known:
+            rows = np.sort(joined(every[i].rows for i in parts))
+            known[key] = tuple(map(index.names.__getitem__, rows.tolist())), rows
+        return Column(tensor, stat, *known[key])
+
+    counts = [column(tensor, "count", parts) for tensor, parts in counted.items()]
+    return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]

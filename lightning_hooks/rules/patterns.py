@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -49,9 +49,9 @@ class Target(Generic[T]):
 
 
 class Modules(list[Target[nn.Module]]):
-    """The modules of a model that can be called, and the names of those that cannot, for messages."""
+    """The modules of a model that can be called, and the names of those that cannot, with the reason."""
 
-    def __init__(self, targets: Iterable[Target[nn.Module]], uncalled: Sequence[str]) -> None:
+    def __init__(self, targets: Iterable[Target[nn.Module]], uncalled: Mapping[str, str]) -> None:
         super().__init__(targets)
         self.uncalled = uncalled
 
@@ -71,7 +71,7 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     """
     by_id: dict[int, Target[nn.Module]] = {}
     by_name: dict[str, nn.Module] = {}
-    uncalled: list[str] = []
+    uncalled: dict[str, str] = {}
     for raw, module in model.named_modules(remove_duplicate=False):
         name = _clean(raw, model)
         by_name[name] = module  # a wrapped module comes after its wrapper and takes the name
@@ -79,7 +79,8 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
         if name and _is_called(module):
             by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
         elif name:
-            uncalled.append(name)
+            own = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
+            uncalled[name] = f"the {type(module).__name__} {own}, and torch calls hooks around forward() only"
     return Modules(by_id.values(), uncalled)
 
 
@@ -106,6 +107,7 @@ def select(
     leaves: bool = False,
     strict: bool = True,
     where: str = "patterns",
+    advice: str = ". Set strict=False if this is intended",
 ) -> list[Target[T]]:
     """The targets that a rule matches, in the order of the model.
 
@@ -116,6 +118,7 @@ def select(
         leaves: only modules without children.
         strict: whether matching nothing is an error or a warning.
         where: the option, for messages: `watch[0].modules`.
+        advice: the end of the error's message.
 
     Raises:
         NoMatchError: nothing matches, with the three nearest names.
@@ -138,24 +141,30 @@ def select(
     if not found:
         message = _no_match(targets, patterns, listed, where)
         if strict:
-            raise NoMatchError(f"{message}. Set strict=False if this is intended")
+            raise NoMatchError(f"{message}{advice}")
         warnings.warn(message, stacklevel=2)
     return found
 
 
-def matched_by(model: nn.Module, rules: Iterable[R], where: str) -> Iterator[tuple[str, R, list[Target[Any]]]]:
+def matched_by(
+    model: nn.Module, rules: Iterable[R], where: str, modules: Sequence[Target[nn.Module]] | None = None
+) -> Iterator[tuple[str, R, list[Target[Any]]]]:
     """The rules of a list, each with its name in messages (`watch[0]`) and the targets that it matches in a model.
 
     Args:
         model: the root.
         rules: `Watch`, `Apply` or `Hook`; a rule on optimizers matches nothing.
         where: the option that holds them: `watch`.
+        modules: those that can be matched; default all.
 
     Raises:
         NoMatchError: a strict rule matches nothing.
         RuleError: as of `select`.
     """
-    known: dict[str, Any] = {"modules": named_modules(model), "params": named_parameters(model)}
+    known: dict[str, Any] = {
+        "modules": named_modules(model) if modules is None else modules,
+        "params": named_parameters(model),
+    }
     for position, rule in enumerate(rules):
         here, given, targets = f"{where}[{position}]", cast(Any, rule), []
         for option, there in known.items():
@@ -176,6 +185,11 @@ def _clean(raw: str, root: nn.Module) -> str:
             parts.append(part)
         module = module._modules[part]
     return ".".join(parts)
+
+
+def _attributes(kind: type) -> set[str]:
+    """The names that a class and its bases below `nn.Module` define."""
+    return {name for base in kind.__mro__ if issubclass(base, nn.Module) and base is not nn.Module for name in vars(base)}
 
 
 def _is_called(module: nn.Module) -> bool:
@@ -219,9 +233,9 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence
         wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
         message += f" of types {wanted} (the model has {', '.join(there)})"
     for pattern in [pattern for pattern in patterns if not pattern.startswith("!")]:
-        uncalled = [name for name in getattr(targets, "uncalled", ()) if _compile(pattern, where).fullmatch(name)]
-        if uncalled:
-            return f"{message}: {uncalled[0]!r} is a module without a forward() of its own, so no hook on it would be called"
+        for name, reason in getattr(targets, "uncalled", {}).items():
+            if _compile(pattern, where).fullmatch(name):
+                return f"{message}: {name!r} is there, but {reason}"
     names = [alias for target in targets for alias in target.aliases]
     plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix("re:").lstrip("!")
     close = nearest(plain, names)

@@ -88,7 +88,7 @@ def numbers(tensor: Tensor) -> list[int]:
 def test_every_n_steps_of_a_fit(tmp_path: Path) -> None:
     model = Encoder()
     make(tmp_path, ActivationCapture("encoder", every_n_steps=2), max_epochs=2).fit(model, rows(6), rows(2))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert entries.steps == (1, 3, 5) and entries.batch_indices == (1, 0, 2)
     assert [numbers(tensor) for tensor in entries] == [[2, 3], [0, 1], [4, 5]]
     assert set(entries.stages) == {"train"} and entries.sample_indices == (None,) * 3
@@ -97,7 +97,7 @@ def test_every_n_steps_of_a_fit(tmp_path: Path) -> None:
 
 def test_all_batches_of_an_accumulated_step(tmp_path: Path) -> None:
     make(tmp_path, ActivationCapture("encoder", every_n_steps=2), accumulate_grad_batches=2).fit(Encoder(), rows(10), rows(2))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert list(zip(entries.steps, entries.batch_indices, strict=True)) == [(1, 2), (1, 3)]  # the third step is the last batch
 
 
@@ -106,7 +106,7 @@ def test_validation_runs_of_a_fit_without_the_sanity_check(tmp_path: Path) -> No
     callback = ActivationCapture("encoder", stages=["validate"])
     trainer = make(tmp_path, callback, max_epochs=2, num_sanity_val_steps=2)
     trainer.fit(Encoder(), rows(6), rows(4, start=50))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert entries.stages == ("validate",) * 4
     assert entries.steps == (2, 2, 5, 5) and entries.batch_indices == (0, 1, 0, 1)
     assert [numbers(tensor) for tensor in entries.where(step=5)] == [[50, 51], [52, 53]]
@@ -115,7 +115,7 @@ def test_validation_runs_of_a_fit_without_the_sanity_check(tmp_path: Path) -> No
 def test_train_and_validate_side_by_side(tmp_path: Path) -> None:
     callback = ActivationCapture("encoder", every_n_steps=2, stages=["train", "validate"])
     make(tmp_path, callback).fit(Encoder(), rows(8), rows(8, start=50))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert [numbers(tensor) for tensor in entries.where(stage="train")] == [[2, 3], [6, 7]]
     assert [numbers(tensor) for tensor in entries.where(stage="validate")] == [[52, 53], [56, 57]]  # every second batch
 
@@ -127,7 +127,7 @@ def test_a_run_by_itself_and_no_other(tmp_path: Path, stage: str) -> None:
     for run in ("validate", "test", "predict"):
         getattr(trainer, run)(model, rows(3), **({} if run == "predict" else {"verbose": False}))
         assert_no_hooks(model)
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert set(entries.stages) == {stage}
     assert [numbers(tensor) for tensor in entries] == [[0, 1], [2]]
     assert (entries.sample_indices == ((0, 1), (2,))) == (stage == "predict")
@@ -137,7 +137,7 @@ def test_a_run_by_itself_and_no_other(tmp_path: Path, stage: str) -> None:
 def test_several_loaders(tmp_path: Path, stage: str) -> None:
     trainer = make(tmp_path, ActivationCapture("encoder", stages=stage))
     getattr(trainer, stage)(Encoder(), [rows(3), rows(2, start=50)])
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     first, second = (entries.where(dataloader_idx=i) for i in range(2))
     assert [numbers(tensor) for tensor in first] == [[0, 1], [2]] and first.batch_indices == (0, 1)
     assert [numbers(tensor) for tensor in second] == [[50, 51]] and second.batch_indices == (0,)
@@ -165,17 +165,17 @@ class Backwards(Sampler[int]):
 def test_a_prediction_knows_its_samples(tmp_path: Path, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     make(tmp_path, ActivationCapture("encoder", stages=["predict"])).predict(Encoder(), rows(7, 3, **options))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert [len(samples or ()) for samples in entries.sample_indices] == [3, 3, 1]
     for samples, tensor in zip(entries.sample_indices, entries, strict=True):
         assert samples is not None and numbers(tensor) == list(samples)
-    assert load_capture(tmp_path / "captures").sample_indices == tuple(range(7))
+    assert load_capture(tmp_path / "captures/run_0").sample_indices == tuple(range(7))
 
 
 def test_without_a_batch_sampler_the_samples_are_not_known(tmp_path: Path) -> None:
     batches = DataLoader([torch.tensor([[1.0, 0.0]])], batch_size=None)  # type: ignore[arg-type]
     make(tmp_path, ActivationCapture("encoder", stages=["predict"])).predict(Encoder(), batches)
-    assert load_capture(tmp_path / "captures")["encoder"].sample_indices == (None,)
+    assert load_capture(tmp_path / "captures/run_0")["encoder"].sample_indices == (None,)
 
 
 # -- what is kept ----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_without_a_batch_sampler_the_samples_are_not_known(tmp_path: Path) -> No
 
 def predicted(root: Path, modules: Any = "encoder", **options: Any) -> Any:
     make(root, ActivationCapture(modules, stages=["predict"], **options)).predict(Encoder(), rows(4))
-    return load_capture(root / "captures")
+    return load_capture(root / "captures/run_0")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_modules_that_are_never_called_are_fine(tmp_path: Path) -> None:
 def test_gradients_in_training(tmp_path: Path) -> None:
     model = Encoder()
     make(tmp_path, ActivationCapture("encoder", tensor="output_grad", every_n_steps=1)).fit(model, rows(4), rows(2))
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
     assert len(entries) == 2
     torch.testing.assert_close(entries[0], model.head.weight.detach().expand(2, 3) / 2)
 
@@ -245,7 +245,7 @@ class Nest(nn.Module):
 
 def test_each_call_and_each_tensor_is_an_entry_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, ActivationCapture(["encoder", "nest"], stages="predict")).predict(Shared(), rows(2))
-    capture = load_capture(tmp_path / "captures")
+    capture = load_capture(tmp_path / "captures/run_0")
     assert [info.call for info in capture["encoder"].infos] == [0, 1]
     assert capture["encoder"][1][:, 0].tolist() == [10.0, 11.0]
     assert [tensor[0, 0].item() for tensor in capture["nest"]] == [10.0, 20.0]
@@ -253,7 +253,7 @@ def test_each_call_and_each_tensor_is_an_entry_of_its_own(tmp_path: Path) -> Non
 
 def test_one_part_of_a_nest(tmp_path: Path) -> None:
     make(tmp_path, ActivationCapture("nest", tensor="output[1]", stages="predict")).predict(Shared(), rows(2))
-    assert [tensor[0, 0].item() for tensor in load_capture(tmp_path / "captures")["nest"]] == [20.0]
+    assert [tensor[0, 0].item() for tensor in load_capture(tmp_path / "captures/run_0")["nest"]] == [20.0]
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -261,7 +261,7 @@ def test_it_captures_what_the_callbacks_before_it_made(tmp_path: Path, after: bo
     change = ActivationTransforms([Apply(Scale(3.0), modules="encoder", stages="predict")])
     capture = ActivationCapture("encoder", stages="predict")
     make(tmp_path, *((change, capture) if after else (capture, change))).predict(Encoder(), rows(2))
-    assert load_capture(tmp_path / "captures")["encoder"][0][1, 0] == (3.0 if after else 1.0)
+    assert load_capture(tmp_path / "captures/run_0")["encoder"][0][1, 0] == (3.0 if after else 1.0)
 
 
 # -- where -----------------------------------------------------------------------------------------------------------------
@@ -278,15 +278,43 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert load_capture(tmp_path / "here").names == ("encoder",)
 
 
+def test_runs_without_a_folder_of_their_own_are_kept_apart(tmp_path: Path) -> None:
+    for start in (0, 4):
+        trainer = make(tmp_path, ActivationCapture("encoder", every_n_steps=1, stages=["train", "predict"]))
+        trainer.fit(Encoder(), rows(2, start=start), rows(2))
+        trainer.predict(Encoder(), rows(2, start=start + 2))  # of the same Trainer
+    for run, first in enumerate((0, 4)):
+        found = load_capture(tmp_path / "captures" / f"run_{run}")["encoder"]
+        assert [numbers(tensor) for tensor in found.where(stage="train")] == [[first, first + 1]]
+        assert [numbers(tensor) for tensor in found.where(stage="predict")] == [[first + 2, first + 3]]
+    with pytest.raises(RuleError, match=r"no capture in .*captures.*run_0.*run_1"):
+        load_capture(tmp_path / "captures")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_permissions_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        make(tmp_path, ActivationCapture("encoder", stages="predict", folder=tmp_path / "here")).predict(Encoder(), rows(2))
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "here").iterdir()} == {
+        "index-rank0.jsonl": mode,
+        "predict-rank0-000000.safetensors": mode,
+    }
+
+
 def test_two_captures_into_one_folder_are_refused(tmp_path: Path) -> None:
     model = Encoder()
     two = [ActivationCapture(name, stages="predict") for name in ("encoder", "head")]
-    with pytest.raises(RuleError, match="folder: two ActivationCapture would write into .*captures; give one another folder="):
+    with pytest.raises(
+        RuleError, match="folder: two ActivationCapture would write into .*captures/run_0; give one another folder="
+    ):
         make(tmp_path, *two).predict(model, rows(2))
     assert_no_hooks(model)
     two[1].folder = tmp_path / "other"
     make(tmp_path, *two).predict(model, rows(2))
-    assert load_capture(tmp_path / "captures").names == ("encoder",)
+    assert load_capture(tmp_path / "captures/run_1").names == ("encoder",)
     assert load_capture(tmp_path / "other").names == ("head",)
 
 
@@ -330,7 +358,7 @@ def test_what_was_captured_before_an_exception_is_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mine"):
         make(tmp_path, ActivationCapture("encoder", every_n_steps=1)).fit(model, rows(8), rows(2))
     assert_no_hooks(model)
-    assert load_capture(tmp_path / "captures").steps == (0, 1)
+    assert load_capture(tmp_path / "captures/run_0").steps == (0, 1)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------------
@@ -350,11 +378,11 @@ def test_max_bytes_stops_the_capture_with_one_warning_and_not_the_run(tmp_path: 
     trainer = make(tmp_path, callback)
     done: list[Any] = []
     (message,) = caught(lambda: done.extend(trainer.predict(model, rows(40)) or []))
-    assert message.startswith(f"the capture to {tmp_path / 'captures'} stopped, the run continues: the next ")
+    assert message.startswith(f"the capture to {tmp_path / 'captures/run_0'} stopped, the run continues: the next ")
     assert message.endswith("would exceed max_bytes=2000")
     assert len(done) == 20
-    assert 1 <= len(load_capture(tmp_path / "captures")["encoder"]) < 20
-    assert sum(path.stat().st_size for path in (tmp_path / "captures").glob("*.safetensors")) <= 2000
+    assert 1 <= len(load_capture(tmp_path / "captures/run_0")["encoder"]) < 20
+    assert sum(path.stat().st_size for path in (tmp_path / "captures/run_0").glob("*.safetensors")) <= 2000
     assert_no_hooks(model)
 
 
@@ -376,8 +404,8 @@ def test_a_full_disk_stops_the_capture_with_one_warning_and_not_the_run(
     assert "stopped, the run continues: train-rank0-000002.safetensors could not be written: " in message
     assert "No space left on device" in message
     assert trainer.global_step == 8 and len(files) == 3
-    assert load_capture(tmp_path / "captures").steps == (0, 1)
-    assert check_whole(tmp_path / "captures") == 2
+    assert load_capture(tmp_path / "captures/run_0").steps == (0, 1)
+    assert check_whole(tmp_path / "captures/run_0") == 2
     assert_no_hooks(model)
 
 
@@ -439,7 +467,7 @@ if __name__ == "__main__":
 def test_two_processes_capture_the_samples_of_both(tmp_path: Path) -> None:
     done = script(TWO, str(tmp_path), file=tmp_path / "two.py")
     assert done.returncode == 0, done.stderr
-    capture = load_capture(tmp_path / "captures")
+    capture = load_capture(tmp_path / "captures/run_0")
     assert capture.ranks == (0, 1)
     trained = capture["encoder"].where(stage="train")
     assert [sorted(set(trained.where(rank=rank).steps)) for rank in (0, 1)] == [[0, 1], [0, 1]]
@@ -454,12 +482,13 @@ def test_a_resumed_run_goes_on_in_the_folder(tmp_path: Path) -> None:
     def run(epochs: int, resume: Path | None = None) -> None:
         saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
         callback = ActivationCapture("encoder", every_n_steps=2)
-        trainer = make(tmp_path, callback, saver, max_epochs=epochs, enable_checkpointing=True)
+        logger = TensorBoardLogger(tmp_path, name="logs", version=0)
+        trainer = make(tmp_path, callback, saver, logger=logger, max_epochs=epochs, enable_checkpointing=True)
         trainer.fit(Encoder(), rows(8), rows(2), ckpt_path=resume, weights_only=False if resume else None)
 
     run(1)
     run(2, tmp_path / "step=4.ckpt")
-    entries = load_capture(tmp_path / "captures")["encoder"]
+    entries = load_capture(tmp_path / "logs/version_0/captures")["encoder"]
     assert entries.steps == (1, 3, 5, 7)
     assert [info.run for info in entries.infos] == [0, 0, 1, 1]
 
@@ -587,14 +616,14 @@ def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> 
 
 
 def test_patterns_that_match_nothing(tmp_path: Path) -> None:
-    with pytest.raises(NoMatchError, match="modules: 'encodr' matches nothing; .*'encoder'"):
+    with pytest.raises(NoMatchError, match="^ActivationCapture: modules: 'encodr' matches nothing; .*'encoder'"):
         make(tmp_path, ActivationCapture("encodr", stages="predict")).predict(Encoder(), rows(2))
     lenient = ActivationCapture("encodr", stages="predict", strict=False)
     with pytest.warns(UserWarning) as warned:
         make(tmp_path, lenient).predict(Encoder(), rows(2))
     said = [str(warning.message) for warning in warned if "encodr" in str(warning.message)]
     assert len(said) == 2
-    assert said[0].startswith("modules: 'encodr' matches nothing; the nearest names are 'encoder'")
+    assert said[0].startswith("ActivationCapture: modules: 'encodr' matches nothing; the nearest names are 'encoder'")
     assert said[1] == "ActivationCapture: no rule matches anything (modules=('encodr',)); it does nothing in this run"
     assert not (tmp_path / "captures").exists()
 

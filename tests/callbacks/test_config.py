@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import OmegaConf
 
 from lightning_hooks import (
@@ -20,13 +21,20 @@ from lightning_hooks import (
     RuleError,
     Scale,
     StatsMonitor,
+    UnsupportedError,
     Watch,
     Zero,
     assert_no_hooks,
+    read_run,
 )
 from lightning_hooks.callbacks._config import load_callbacks
-from lightning_hooks.callbacks.environment import VARIABLE, callbacks_from_environment
+from lightning_hooks.callbacks.environment import (
+    VARIABLE,
+    callbacks_for_pytorch_lightning,
+    callbacks_from_environment,
+)
 from tests.callbacks._tiny import Keeper, Line, loader, make
+from tests.callbacks.models import Gan, data
 
 HOOKS = """
 callbacks:
@@ -96,12 +104,15 @@ def test_an_unchanged_script_gets_the_callbacks(tmp_path: Path, package: str) ->
     assert "OURS StatsMonitor GradientTransforms" in lines
     assert "MOVED 0.6 0.8" in lines  # (3, 4) clipped to norm 0.5, doubled
     assert "HOOKS 0 0" in lines
-    (metrics,) = tmp_path.rglob("metrics.csv")
-    header, row = metrics.read_text().splitlines()[:2]
-    values = dict(zip(header.split(","), row.split(","), strict=True))
-    assert float(values["grad_norm/layer.weight"]) == pytest.approx(5.0)
-    assert float(values["update_norm/layer.weight"]) == pytest.approx(1.0, rel=1e-4)
-    assert float(values["transform_norm_after/0_ClipByGlobalNorm"]) == pytest.approx(0.5, rel=1e-4)
+    assert not list(tmp_path.rglob("metrics.csv"))  # the script itself logs nothing
+    (said,) = [line for line in done.stderr.splitlines() if "lightning_hooks writes" in line]
+    assert said.endswith(
+        f"lightning_hooks writes to {tmp_path}/lightning_hooks_logs/run_0: tensorboard --logdir {tmp_path}/lightning_hooks_logs"
+    )
+    values = {tag: numbers.tolist() for tag, (_, numbers) in read_run(tmp_path / "lightning_hooks_logs/run_0").scalars.items()}
+    assert values["watch/grad_norm/layer.weight"] == pytest.approx([5.0])
+    assert values["watch/update_norm/layer.weight"] == pytest.approx([1.0], rel=1e-4)
+    assert values["watch/transform_norm_after/0_ClipByGlobalNorm"] == pytest.approx([0.5], rel=1e-4)
 
 
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
@@ -126,8 +137,9 @@ def test_without_the_variable_a_trainer_has_none(monkeypatch: pytest.MonkeyPatch
 def test_they_come_after_the_scripts_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watch = [Watch(params="*", tensors=["grad"], stats=["norm"])]
     own = [GradientTransforms([Apply(Scale(0.5), params="layer.*")]), StatsMonitor(watch)]
-    path = written(tmp_path, HOOKS.replace("init_args:\n      watch", "init_args:\n      prefix: env/\n      watch"))
-    monkeypatch.setenv(VARIABLE, str(path))
+    options = "init_args:\n      prefix: env/\n      loggers: all\n      watch"
+    monkeypatch.setenv(VARIABLE, str(written(tmp_path, HOOKS.replace("init_args:\n      watch", options))))
+    monkeypatch.chdir(tmp_path)
     keeper, model = Keeper(), Line()
     trainer = make(tmp_path, *own, logger=keeper)
     assert [type(c).__name__ for c in trainer.callbacks if type(c).__module__.startswith("lightning_hooks")] == [
@@ -150,8 +162,156 @@ def test_they_come_after_the_scripts_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "nowhere.yaml")
-    with pytest.raises(RuleError, match=r"^LIGHTNING_HOOKS_CONFIG: there is no file 'nowhere\.yaml'$"):
+    said = r"^LIGHTNING_HOOKS_CONFIG: there is no file 'nowhere\.yaml' in \S+ \(give an absolute path\)$"
+    with pytest.raises(RuleError, match=said) as raised:
         Trainer(logger=False)
+    assert os.getcwd() in str(raised.value)
+
+
+def test_a_relative_path_is_found_from_other_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = written(tmp_path, HOOKS)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "hooks.yaml")
+    assert len(callbacks_from_environment()) == 2
+    assert os.environ[VARIABLE] == str(path)  # for processes that are started from here
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(callbacks_from_environment()) == 2
+    # A worker that has changed its folder before anything of this package was loaded.
+    monkeypatch.setenv(VARIABLE, "hooks.yaml")
+    monkeypatch.setenv("PWD", str(tmp_path))
+    assert len(callbacks_from_environment()) == 2 and os.environ[VARIABLE] == str(path)
+
+
+def test_a_pytorch_lightning_below_2_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(written(tmp_path, HOOKS)))
+    assert len(callbacks_for_pytorch_lightning()) == 2
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"pytorch-lightning": "1.9.5"}[name])
+    expected = r"^LIGHTNING_HOOKS_CONFIG: lightning_hooks needs Lightning 2\.5 or newer, and pytorch_lightning is 1\.9\.5; pip"
+    with pytest.raises(UnsupportedError, match=expected):
+        callbacks_for_pytorch_lightning()
+    assert len(callbacks_from_environment()) == 2  # for the Trainer of `lightning`
+    monkeypatch.delenv(VARIABLE)
+    assert callbacks_for_pytorch_lightning() == []
+
+
+def test_the_users_own_loggers_and_curves_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a TensorBoard there is one of our own; with one the tags have a prefix of their own."""
+    monkeypatch.chdir(tmp_path)
+    logger = TensorBoardLogger(tmp_path, name="tb")
+    everything = (
+        "{modules: '*', tensors: [input, output, output_grad]}, {params: '*', tensors: [param, grad, final_grad, update]}"
+    )
+    content = f"callbacks: [{{class_path: StatsMonitor, init_args: {{watch: [{everything}]}}}}]"
+    plain, watched = Keeper(), Keeper()
+    weights = []
+    for keeper, more in ((plain, []), (watched, []), (Keeper(), [logger])):
+        if keeper is not plain:
+            monkeypatch.setenv(VARIABLE, str(written(tmp_path, content)))
+        model = Line()
+        make(tmp_path, logger=[keeper, *more]).fit(model, loader([3.0, 4.0], [3.0, 4.0]))
+        assert_no_hooks(model)
+        assert keeper.lines == plain.lines
+        weights.append(model.w)
+    assert weights[1:] == weights[:1] * 2
+    assert [path.name for path in (tmp_path / "lightning_hooks_logs").iterdir()] == ["run_0"]
+    for folder in (tmp_path / "lightning_hooks_logs/run_0", logger.log_dir):
+        run = read_run(folder)
+        assert "watch/grad_norm/layer.weight" in run.scalars and "watch/hooks/grad_norm" in run.scalars
+        assert {tag.partition("/")[0] for tag in run.scalars} <= {"watch", "epoch"}
+        assert "watch/hooks/taps" in run.texts
+
+
+def test_the_file_may_say_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = "callbacks: [{class_path: StatsMonitor, init_args: {prefix: '', loggers: all, logdir: mine}}]"
+    monkeypatch.setenv(VARIABLE, str(written(tmp_path, content)))
+    monkeypatch.chdir(tmp_path)
+    keeper = Keeper()
+    make(tmp_path, logger=keeper).fit(Line(), loader([3.0, 4.0]))
+    assert keeper.lines[0]["grad_norm/layer.weight"] == 5.0
+    assert read_run(tmp_path / "mine/run_0").scalars["grad_norm/layer.weight"][1].tolist() == [5.0]
+
+
+def test_reports_of_transforms_alone_have_the_same_board(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = "callbacks: [{class_path: GradientTransforms, init_args: {apply: [{params: '*', transform: Zero}]}}]"
+    monkeypatch.setenv(VARIABLE, str(written(tmp_path, content)))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path).fit(Line(), loader([3.0, 4.0]))
+    assert read_run(tmp_path / "lightning_hooks_logs/run_0").scalars["watch/transform_norm_before/0_Zero"][1].tolist() == [5.0]
+
+
+LENIENT = """
+callbacks:
+  - class_path: StatsMonitor
+    init_args:
+      loggers: all
+      prefix: ""
+      scalars: [encoder.*, "*.weight"]
+      watch:
+        - {modules: encoder, tensors: output, strict: %(strict)s}
+        - {params: "*", tensors: [grad, state.exp_avg], stats: norm, strict: %(strict)s}
+  - {class_path: GradientTransforms, init_args: {apply: [{params: "encoder.*", transform: Zero, strict: %(strict)s}]}}
+  - {class_path: ActivationCapture, init_args: {modules: encoder, every_n_steps: 1, strict: %(strict)s}}
+"""
+
+
+@pytest.mark.parametrize("model", [Line, Gan], ids=["SGD", "SGD and Adam"])
+def test_one_lenient_file_serves_several_models_and_optimizers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any
+) -> None:
+    path = written(tmp_path, LENIENT % {"strict": "false"})
+    monkeypatch.setenv(VARIABLE, str(path))
+    monkeypatch.chdir(tmp_path)
+    keeper = Keeper()
+    with pytest.warns(UserWarning) as caught:
+        make(tmp_path, logger=keeper).fit(model(), loader([3.0, 4.0], [3.0, 4.0]) if model is Line else data(2))
+    last = keeper.lines[max(keeper.lines)]
+    assert {tag.rpartition("/")[2].partition(".")[0] for tag in last if tag.startswith("state.exp_avg")} == (
+        set() if model is Line else {"disc"}
+    )
+    assert any(tag.startswith("grad_norm/") for tag in last)
+    ours = [str(w.message) for w in caught if "matches" in str(w.message) or "exp_avg" in str(w.message)]
+    where = f"LIGHTNING_HOOKS_CONFIG: {path}: callbacks"
+    assert all(message.startswith(where) and "Set strict" not in message for message in ours)
+    starts = [
+        "[0]: StatsMonitor: watch[0].modules: 'encoder' matches nothing; the nearest names are",
+        "[1]: GradientTransforms: apply[0].params: 'encoder.*' matches nothing; the nearest names are",
+        "[1]: GradientTransforms: no rule matches anything (apply[0]); it does nothing in this run",
+        "[2]: ActivationCapture: modules: 'encoder' matches nothing; the nearest names are",
+        "[2]: ActivationCapture: no rule matches anything (modules=('encoder',)); it does nothing in this run",
+        "[0]: StatsMonitor: watch[1].tensors: 'state.exp_avg': SGD has no 'exp_avg'; it keeps nothing for this parameter",
+    ]
+    assert len(ours) == len(starts)
+    for start in starts:
+        assert any(message.startswith(f"{where}{start}") for message in ours), start
+    assert not (tmp_path / "captures").exists()
+
+
+def test_strict_errors_name_the_callback_and_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for content, said in (
+        (
+            "{class_path: ActivationCapture, init_args: {modules: a, every_n_steps: 1}}",
+            "ActivationCapture: modules: 'a' matches",
+        ),
+        (
+            "{class_path: StatsMonitor, init_args: {watch: [{params: '*', tensors: state.exp_avg}]}}",
+            "StatsMonitor: watch[0].tensors: 'state.exp_avg': SGD has no 'exp_avg'; it keeps nothing for this parameter. Set "
+            "strict=False if this is intended",
+        ),
+        (
+            "{class_path: StatsMonitor, init_args: {scalars: a}}",
+            "StatsMonitor: scalars: 'a' matches nothing; the nearest names",
+        ),
+    ):
+        path = written(tmp_path, f"callbacks: [{content}]")
+        monkeypatch.setenv(VARIABLE, str(path))
+        model = Line()
+        with pytest.raises(RuleError) as raised:
+            make(tmp_path).fit(model, loader([3.0, 4.0]))
+        assert str(raised.value).startswith(f"LIGHTNING_HOOKS_CONFIG: {path}: callbacks[0]: {said}")
+        assert "scalars" not in said or "Set strict" not in str(raised.value)
+        assert_no_hooks(model)
 
 
 @pytest.mark.parametrize(

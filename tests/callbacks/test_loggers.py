@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
+import threading
+import warnings
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,30 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch, read_run
+from lightning_hooks import (
+    ActivationCapture,
+    Apply,
+    GradientTransforms,
+    Scale,
+    StatsMonitor,
+    StepConsumer,
+    Watch,
+    read_run,
+)
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.records import StepView
-from tests.callbacks.models import Gan, Memory, Net, assert_clean, data, everything, trainer_of, watch_fit
+from tests.callbacks.models import Gan, Memory, Net, ValNet, assert_clean, data, everything, trainer_of, watch_fit
 
 NORMS = [Watch(params="*", tensors=["grad", "update"], stats="norm"), Watch(modules="body.*", tensors="output", stats="mean")]
+
+
+def ours_in(caught: Any) -> list[str]:
+    """The warnings that are not Lightning's."""
+    theirs = ("many workers", "does not have many", "Checkpoint directory", "number of training batches", "LeafSpec")
+    return [str(w.message) for w in caught if not any(part in str(w.message) for part in theirs)]
 
 
 def tables(directory: str | Path) -> list[tuple[int, list[str]]]:
@@ -118,7 +135,8 @@ def test_a_resume_inside_a_window_covers_what_is_left(tmp_path: Path) -> None:
 
 def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
-    model, monitor = Net(log=True), StatsMonitor(everything(), max_scalars=5000)
+    model = Net(log=True)
+    monitor = StatsMonitor(everything(), max_scalars=5000, max_histograms=5000, histogram_every_n_steps=1)
     transforms = GradientTransforms([Apply(Scale(0.5), params="*")])
     trainer = trainer_of(
         tmp_path, monitor, transforms, logger=logger, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=1.0
@@ -180,9 +198,198 @@ def test_every_logger_gets_the_step(tmp_path: Path) -> None:
 
 def test_without_a_logger_latest_still_holds_the_step(tmp_path: Path) -> None:
     monitor = StatsMonitor()
-    trainer_of(tmp_path, monitor, logger=False).fit(Net(), data())
+    with pytest.warns(UserWarning) as caught:
+        trainer_of(tmp_path, monitor, logger=False).fit(Net(), data())
+    (said,) = ours_in(caught)
+    assert said.startswith("StatsMonitor: nothing is written: loggers=['all'] chooses none of the Trainer's loggers (none). ")
+    assert "TensorBoardLogger" in said and "logdir=" in said and "loggers=[]" in said
     assert monitor.latest["grad_norm/body.0.weight"] > 0
     assert not list(tmp_path.iterdir())
+
+
+class Steps(StepConsumer):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def consume(self, view: StepView) -> None:
+        self.steps.append(view.step)
+
+
+@pytest.mark.parametrize("options", [{"loggers": []}, {"consumers": [Steps()]}], ids=["loggers=[]", "consumers"])
+def test_who_wants_no_logger_is_not_warned(tmp_path: Path, options: dict[str, Any]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer_of(tmp_path, StatsMonitor(NORMS, **options), logger=False).fit(Net(), data())
+    assert ours_in(caught) == []
+
+
+def test_other_loggers_get_the_steps_at_which_lightning_logs(tmp_path: Path) -> None:
+    board, memory = TensorBoardLogger(tmp_path, name="run"), Memory()
+    options: dict[str, Any] = {"log_every_n_steps": 3, "max_epochs": 2, "accumulate_grad_batches": 2}
+    trainer_of(tmp_path, StatsMonitor(NORMS), logger=[board, memory], **options).fit(Net(log=True), data(14))
+    assert memory.steps == memory.steps_of("loss") == [2, 5, 8, 11]
+    assert [step for step, _ in tables(board.log_dir)] == list(range(14))
+
+
+def test_validation_reaches_other_loggers_whatever_the_interval(tmp_path: Path) -> None:
+    memory = Memory()
+    monitor = StatsMonitor([Watch(modules="body.0", tensors="output", stats="mean")], stages=["train", "validate"])
+    trainer = trainer_of(tmp_path, monitor, logger=memory, log_every_n_steps=6, max_epochs=2)
+    trainer.fit(ValNet(log=True), data(), data())
+    assert memory.steps_of("output_mean/body.0") == [5, 11] and memory.steps_of("val_output_mean/body.0") == [5, 11]
+
+
+def test_steps_that_never_meet_are_reported(tmp_path: Path) -> None:
+    memory = Memory()
+    trainer = trainer_of(tmp_path, StatsMonitor(NORMS, every_n_steps=[0, 1]), logger=memory, log_every_n_steps=4)
+    with pytest.warns(
+        UserWarning, match="^Memory got no statistics: no watched step was one at which Lightning logs; a smaller"
+    ):
+        trainer.fit(Net(log=True), data())
+    assert memory.steps == []
+
+
+@pytest.mark.parametrize(
+    ("loggers", "chosen"),
+    [
+        ("all", "board memory table"),
+        ("tensorboard", "board"),
+        (["Memory", "tensorboard"], "board memory"),
+        ("CSVLogger", "table"),
+    ],
+)
+def test_loggers_are_chosen(tmp_path: Path, loggers: Any, chosen: str) -> None:
+    board, memory, table = TensorBoardLogger(tmp_path, name="tb"), Memory(), CSVLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(NORMS, loggers=loggers), logger=[board, memory, table]).fit(Net(log=True), data())
+    got = {
+        "board": bool(tables(board.log_dir)),
+        "memory": bool(memory.ours),
+        "table": "grad_norm" in (Path(table.log_dir) / "metrics.csv").read_text(),
+    }
+    assert [name for name, there in got.items() if there] == chosen.split()
+    assert memory.steps_of("loss")
+
+
+def test_a_choice_that_none_of_the_loggers_is_says_what_there_is(tmp_path: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"nothing is written: loggers=\['tensorboard'\] chooses none of .* loggers \(Memory\)"
+    ):
+        trainer_of(tmp_path, StatsMonitor(NORMS, loggers="tensorboard"), logger=Memory()).fit(Net(), data())
+
+
+# -- a TensorBoard of our own ----------------------------------------------------------------------------------------------
+
+
+def writing_threads() -> int:
+    return sum(type(thread).__name__ == "_AsyncWriterThread" for thread in threading.enumerate())
+
+
+def test_a_logdir_makes_a_run_that_other_callbacks_share(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logdir = tmp_path / "ours"
+    capture = ActivationCapture("body.0", every_n_steps=1, tensorboard=True)
+    halve = GradientTransforms([Apply(Scale(0.5), params="*")])
+    trainer = trainer_of(tmp_path, StatsMonitor(NORMS, logdir=logdir), halve, capture, logger=False)
+    with caplog.at_level("INFO"):
+        trainer.fit(Net(), data())
+        trainer.fit_loop.max_epochs = 2
+        trainer.fit(Net(), data())  # goes on in its folder
+        trainer_of(tmp_path, StatsMonitor(NORMS, logdir=logdir), logger=CSVLogger(tmp_path)).fit(Net(), data())
+    assert sorted(path.name for path in logdir.iterdir()) == ["run_0", "run_1"]
+    run = read_run(logdir / "run_0")
+    assert run.scalars["grad_norm/body.0.weight"][0].tolist() == list(range(12))
+    assert run.scalars["transform_norm_after/0_Scale"][0].tolist() == list(range(12))
+    assert (logdir / "run_0" / "projector_config.pbtxt").exists()
+    said = [record.getMessage() for record in caplog.records if "lightning_hooks" in record.getMessage()]
+    assert said == [f"lightning_hooks writes to {logdir / run}: tensorboard --logdir {logdir}" for run in ("run_0", "run_1")]
+
+
+def test_a_logdir_is_not_used_beside_a_tensorboard(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path, name="theirs")
+    trainer_of(tmp_path, StatsMonitor(NORMS, logdir=tmp_path / "ours"), logger=logger).fit(Net(), data())
+    assert not (tmp_path / "ours").exists() and len(tables(logger.log_dir)) == 6
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "error"])
+def test_our_event_file_is_closed_with_the_run(tmp_path: Path, fails: bool) -> None:
+    class Fails(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if fails and batch_idx == 3:
+                raise ValueError("stop")
+
+    before = writing_threads()
+    trainer = trainer_of(tmp_path, StatsMonitor(NORMS, logdir=tmp_path), Fails(), logger=False)
+    with pytest.raises(ValueError, match="stop") if fails else nullcontext():
+        trainer.fit(Net(), data())
+    assert writing_threads() == before
+    assert read_run(tmp_path / "run_0").scalars["grad_norm/body.0.weight"][0].tolist() == list(range(4 if fails else 6))
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------------
+
+
+def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    watch = [Watch(params="*", tensors=["grad", "param"], stats=["norm", "histogram"])]
+    monitor = StatsMonitor(watch, max_histograms=4, histogram_every_n_steps=4)
+    said = (
+        r"^8 histograms are more than max_histograms=4: they are added up along the module tree at level 2 of 3 "
+        r"\(4 histograms, at most every 4 steps: histogram_every_n_steps\). max_histograms=8 keeps level 3$"
+    )
+    with pytest.warns(UserWarning, match=said) as caught:
+        trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Net(), data())
+    assert len(ours_in(caught)) == 1
+    run = read_run(logger.log_dir)
+    assert sorted(run.histograms) == [f"{t}_histogram/body.{i}" for t in ("grad", "param") for i in (0, 3)]
+    for name, elements in (("body.0", 6 * 8 + 8), ("body.3", 8 * 3 + 3)):
+        drawn = run.histograms[f"param_histogram/{name}"]
+        assert [step for step, _, _ in drawn] == [0, 4, 8]
+        assert all(counts.sum() == elements for _, _, counts in drawn)
+    assert "grad_norm/body.0.weight" in run.scalars
+
+
+def test_all_stages_share_the_limit_of_scalars(tmp_path: Path) -> None:
+    memory = Memory()
+    watch = [Watch(modules="body.*", tensors="output", stats=["mean", "norm"])]  # 8 scalars in each stage
+    monitor = StatsMonitor(watch, stages=["train", "validate"], max_scalars=12)
+    with pytest.warns(UserWarning, match="^16 scalars are more than max_scalars=12") as caught:
+        trainer_of(tmp_path, monitor, logger=memory, max_epochs=2).fit(ValNet(), data(), data())
+    assert len(ours_in(caught)) == 1
+    tags = {tag for _, metrics in memory.ours for tag in metrics if not tag.startswith("hooks/")}
+    assert len(tags) <= 12
+    assert {f"{stage}output_norm/body.{i}" for stage in ("", "val_") for i in range(4)} <= tags
+
+
+# -- the page --------------------------------------------------------------------------------------------------------------
+
+
+class Spare(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+
+def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    monitor = StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats=["norm", "mean"])], max_scalars=6)
+    with pytest.warns(UserWarning):
+        trainer_of(tmp_path, monitor, logger=logger, accumulate_grad_batches=2).fit(Spare(), data())
+    page = read_run(logger.log_dir).texts["hooks/taps"]
+    lines = page.splitlines()
+    assert lines[0] == f"- monitor: `{monitor!r}`" and "max_scalars=6" in lines[0]
+    assert lines[1].startswith("- run: precision 32-true, accumulate_grad_batches 2, ")
+    assert (
+        lines[2].startswith("- merged: 10 scalars are more than max_scalars=6") and f"read_run({logger.log_dir!r})" in lines[2]
+    )
+    assert lines[3] == "- not called in the first watched step: spare (Linear)"
+    cells = {line.split(" | ")[1]: line.strip("| ").split(" | ") for line in lines if line.startswith("| watch")}
+    assert cells["body.0"][3] == "4×8" and cells["body.3"][3] == "4×3" and cells["spare"][3] == ""
+    assert [cells[f"body.{i}"][6] for i in range(4)] == ["1"] * 4  # the means are merged
+
+
+def test_the_page_is_written_without_a_watched_step(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(NORMS, every_n_steps=100), logger=logger).fit(Net(), data())
+    assert "body.0.weight" in read_run(logger.log_dir).texts["hooks/taps"]
 
 
 @pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
@@ -224,7 +431,7 @@ def test_a_failing_logger_raises_its_own_exception(tmp_path: Path) -> None:
 
 def test_a_failing_logger_does_not_keep_the_step_from_the_others() -> None:
     logger, other = Broken(), Memory()
-    writer = LoggerWriter(SimpleNamespace(is_global_zero=True, loggers=[logger, other]))  # type: ignore[arg-type]
+    writer = LoggerWriter([logger, other], logs_at=lambda step: True)
     for step in (1, 2, 3):
         view = StepView(step, summaries={"grad_norm/body.0.weight": 1.0})
         with pytest.raises(OSError, match="no space left") if step == 2 else nullcontext():

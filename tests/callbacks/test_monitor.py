@@ -191,10 +191,29 @@ def test_a_module_that_is_never_called_is_named_once(tmp_path: Path) -> None:
             self.spare = nn.Linear(2, 2)
 
     model = Idle()
-    with pytest.warns(UserWarning, match="matched modules were not called in the first watched step: spare. Usual") as caught:
+    with pytest.warns(
+        UserWarning, match=r"matched modules were not called in the first watched step: spare \(Linear\). Usual"
+    ) as caught:
         memory, _ = watch_fit(tmp_path, model, StatsMonitor([Watch(modules=["spare", "body.0"])]), max_epochs=2)
     assert sum("not called" in str(w.message) for w in caught) == 1
     assert not [tag for tag in memory.ours[-1][1] if "spare" in tag]
+
+
+def test_modules_that_are_never_called_are_named_once_per_trainer_by_class(tmp_path: Path) -> None:
+    class Idle(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.ModuleList([*(nn.Linear(2, 2) for _ in range(12)), nn.Tanh()])
+
+    monitors = StatsMonitor([Watch(modules="*", leaves=True)]), StatsMonitor([Watch(modules="spare.*")], prefix="b/")
+    trainer = trainer_of(tmp_path, *monitors)
+    with pytest.warns(UserWarning, match="never|not called") as caught:
+        for epochs in (1, 2):
+            trainer.fit_loop.max_epochs = epochs
+            trainer.fit(Idle(), data())
+    (said,) = [str(w.message) for w in caught if "not called" in str(w.message)]
+    names = ", ".join(f"spare.{i}" for i in range(10))
+    assert f"step: {names} and 2 more (Linear); spare.12 (Tanh). Usual reasons" in said
 
 
 # -- when ------------------------------------------------------------------------------------------------------------------
@@ -383,14 +402,19 @@ class Deep(Net):
 
 def test_more_scalars_than_max_scalars_are_rolled_up_exactly(tmp_path: Path) -> None:
     model = Deep()
-    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats=["norm", "abs_max"])], max_scalars=12, scalars="body.4.*")
-    with pytest.warns(UserWarning, match=r"36 scalars are more than max_scalars=12: they are merged exactly at") as caught:
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats=["abs_max", "norm"])], max_scalars=16, scalars="body.4.*")
+    said = (
+        r"^36 scalars are more than max_scalars=16: rows are merged exactly along the module tree, and 13 scalars are written "
+        r"\(the first statistic of every tensor at level 3 of 4, the others where there is room\). max_scalars=20 keeps level "
+        r"4; scalars= keeps chosen names in full; lightning_hooks.read_run\(path\).table\(tensor, stat\) has every row$"
+    )
+    with pytest.warns(UserWarning, match=said) as caught:
         memory, _ = watch_fit(tmp_path, model, monitor, max_epochs=2)
     assert sum("max_scalars" in str(w.message) for w in caught) == 1
     step, seen = memory.ours[-1]
     latest = monitor.latest
     rows = {tag: value for tag, value in seen.items() if not tag.startswith("hooks/")}
-    assert len(rows) <= 12
+    assert len(rows) <= 16
     assert {"grad_norm/body.4.weight", "grad_norm/body.4.bias", "grad_abs_max/body.4.weight"} <= set(rows)
     assert sum(tag.startswith("grad_norm/body.") for tag in latest) == 18
     merged = [tag for tag in rows if "body.4" not in tag]

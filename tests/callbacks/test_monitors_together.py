@@ -69,19 +69,25 @@ def of(params: str, **options: Any) -> StatsMonitor:
     return StatsMonitor([grads(params)], **options)
 
 
+def drawn(params: str, **options: Any) -> StatsMonitor:
+    return StatsMonitor([Watch(params=params, tensors="grad", stats="histogram")], **options)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "tag"),
     [
-        (of("body.a.*", max_scalars=2), of("body.b.*", max_scalars=2), None),
-        (of("body.a.*", max_scalars=1), of("body.b.*", max_scalars=1), "grad_mean/all"),
-        (of("body.*.weight", max_scalars=2), of("body.*.bias", max_scalars=2), "grad_mean/body"),
-        (of("body.*.weight", max_scalars=2), of("body.*.bias", max_scalars=2, prefix="b/"), None),
-        (of("body.*.weight", max_scalars=2), of("body.*.bias"), None),
-        # The first one merges rows only where both of its schedules are due; the second has a group of that name.
+        (of("body.a.*", max_scalars=1), of("body.b.*", max_scalars=1), None),  # `body.a` and `body.b`
+        (of("body.*.weight", max_scalars=1), of("body.*.bias", max_scalars=1), "grad_norm/body"),
+        (of("body.*.weight", max_scalars=3), of("body.*.bias", max_scalars=3), "grad_mean/body"),  # norms are not merged
+        (of("body.*.weight", max_scalars=2), of("body.*.bias", max_scalars=2), None),  # and the means are not written
+        (of("body.*.weight", max_scalars=1), of("body.*.bias", max_scalars=1, prefix="b/"), None),
+        (of("body.*.weight", max_scalars=1), of("body.*.bias"), None),
+        (drawn("body.*.weight", max_histograms=1), drawn("body.*.bias", max_histograms=1), "grad_histogram/body"),
+        # The first one merges rows at every step, whichever of its schedules are due; the second has a group of that name.
         (
-            StatsMonitor([grads("body.a.*"), grads("body.b.*", every_n_steps=2)], max_scalars=4),
+            StatsMonitor([grads("body.a.*"), grads("body.b.*", every_n_steps=2)], max_scalars=2),
             StatsMonitor([grads("layer.*", group_by={"body.a": "*"})]),
-            "grad_mean/body.a",
+            "grad_norm/body.a",
         ),
     ],
 )
@@ -90,7 +96,7 @@ def test_tags_of_merged_rows_that_both_would_write(
 ) -> None:
     def run() -> None:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*are more than max_scalars")
+            warnings.filterwarnings("ignore", ".*are more than max_")
             make(tmp_path, first, second, logger=Keeper()).fit(Deep(), loader([3.0, 4.0]))
 
     if tag is None:

@@ -108,8 +108,9 @@ def test_a_validation_inside_a_fit_is_of_its_own_monitor_alone(tmp_path: Path, e
 
 def test_callbacks_from_the_environment_in_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hooks.yaml"
-    path.write_text(HOOKS.replace(", count", ""))
+    path.write_text(HOOKS.replace(", count", "").replace("stages:", "prefix: ''\n      loggers: all\n      stages:"))
     monkeypatch.setenv(VARIABLE, str(path))
+    monkeypatch.chdir(tmp_path)
     plain = fit(tmp_path)
     assert [step for step, line in plain.items() if "grad_norm/layer.weight" in line] == [0, 1, 2]
     keepers: list[Keeper] = []
@@ -167,11 +168,13 @@ def test_two_trainers_from_one_list_of_callbacks(tmp_path: Path, monkeypatch: py
     path = tmp_path / "hooks.yaml"
     path.write_text(
         "callbacks:\n"
-        "  - {class_path: StatsMonitor, init_args: {watch: [{params: '*', tensors: grad, stats: norm}]}}\n"
+        "  - {class_path: StatsMonitor, init_args: {prefix: '', loggers: all, "
+        "watch: [{params: '*', tensors: grad, stats: norm}]}}\n"
         "  - {class_path: GradientTransforms, init_args: {apply: [{params: '*', transform: {class_path: Scale, init_args: "
         "{factor: 0.5}}}]}}\n"
     )
     monkeypatch.setenv(VARIABLE, str(path))
+    monkeypatch.chdir(tmp_path)
     listed: list[Callback] = [Callback()]
     options: dict[str, Any] = {"max_epochs": 1, "accelerator": "cpu", "devices": 1, "enable_progress_bar": False}
     options |= {"enable_model_summary": False, "enable_checkpointing": False, "log_every_n_steps": 1}

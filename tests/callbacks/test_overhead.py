@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Transform, Watch
-from lightning_hooks.callbacks import _widening
+from lightning_hooks.callbacks import _max_overhead
 from lightning_hooks.engine import overhead
 from lightning_hooks.engine.change.report import Report
 from lightning_hooks.engine.overhead import hook_cost
@@ -62,7 +62,7 @@ def test_what_hooks_do_is_counted_in_every_step(tmp_path, clock):
 
 
 def test_calls_of_hooks_cost_what_torch_takes_for_one(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(_widening, "hook_cost", lambda clock: 0.125)
+    monkeypatch.setattr(_max_overhead, "hook_cost", lambda clock: 0.125)
     rule = Watch(modules=["body.0", "body.3"], tensors=["output", "output_grad"], stats="mean")
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
     assert memory.values("hooks/overhead") == pytest.approx([4 * 0.125] * 5, abs=0.02)  # the kernel has a clock of its own

@@ -229,7 +229,8 @@ def test_match_without_a_callback_of_ours(folder: Path, capsys: pytest.CaptureFi
     ("watch", "within"), [("null", 0.25), ("[{params: '*', stats: [histogram]}]", 0.5)], ids=["scalars", "histograms"]
 )
 def test_the_bytes_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str], watch: str, within: float) -> None:
-    write(f"trainer: {{callbacks: [{{class_path: StatsMonitor, init_args: {{watch: {watch}}}}}]}}")
+    options = f"{{histogram_every_n_steps: 5, watch: {watch}}}"
+    write(f"trainer: {{callbacks: [{{class_path: StatsMonitor, init_args: {options}}}]}}")
     assert main(["match", *both("hooks.yaml")]) == 0
     (claimed,) = re.findall(r"about ([\d.]+) MB", capsys.readouterr().out)
     assert main(["fit", *both("hooks.yaml"), "--trainer.limit_train_batches=200"]) == 0

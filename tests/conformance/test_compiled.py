@@ -268,7 +268,7 @@ def test_validation_and_captures(tmp_path: Path, way: Callable[..., Any]) -> Non
     fit(tmp_path / "b", way, "aot_eager", compiled, ActivationCapture("net.blocks.*.up", every_n_steps=2), validates=True)
     assert_close(compiled.latest, plain.latest, 1e-9)
     assert any(tag.startswith("val_output_norm/net.blocks.0.pair") for tag in compiled.latest)
-    one, other = load_capture(tmp_path / "a" / "captures"), load_capture(tmp_path / "b" / "captures")
+    one, other = (load_capture(tmp_path / run / "captures" / "run_0") for run in "ab")
     assert one.names == other.names and len(one.names) == 2
     torch.testing.assert_close(one["net.blocks.1.up"].cat(), other["net.blocks.1.up"].cat())
 

@@ -116,7 +116,7 @@ def test_modules_that_are_not_called_are_named_in_one_warning_and_have_no_row(tm
         warnings.simplefilter("always")
         trainer_of(tmp_path, monitor, book, max_epochs=2).fit(Idle(), data(3))
     messages = [str(w.message) for w in seen if "were not called" in str(w.message)]
-    assert len(messages) == 1 and "never, later" in messages[0]
+    assert len(messages) == 1 and "never, later (Linear)" in messages[0]
     assert not [tag for rows in book.rows.values() for tag in rows if tag.endswith("/never")]
     of_never = {tag.split("_")[0] for rows in book.rows.values() for tag in rows if "/never." in tag}
     assert of_never == {"param", "update"}  # its optimizer steps, and leaves it where it is

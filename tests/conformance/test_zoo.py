@@ -7,7 +7,6 @@ called, and no hook is left.
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_hooks import StatsMonitor, assert_no_hooks
+from lightning_hooks.engine.plan.defaults import layers
+from lightning_hooks.rules.patterns import named_modules
 from tests.callbacks.models import Memory, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import equal_weights
 
@@ -273,21 +274,17 @@ def test_two_steps_of(tmp_path: Path, name: str) -> None:
     assert memory.steps == [0, 1]
     said = [str(w.message) for w in caught if "were not called" in str(w.message)]
     idle = idle_modules(said)
-    leaves = {n for n, module in watched.named_modules() if not any(module.children()) and called(module)}
+    leaves = {target.name for target in layers(named_modules(watched)) if not any(target.value.children())}
     rows = {tag.partition("/")[2] for _, metrics in memory.ours for tag in metrics if tag.startswith("output_mean/")}
     assert leaves - rows == idle
     trained = {n for n, p in watched.named_parameters() if p.requires_grad and p.grad is not None}
     assert {f"update_ratio/{n}" for n in trained} <= set(monitor.latest)
 
 
-def called(module: torch.nn.Module) -> bool:
-    """Lists and dictionaries of modules that are empty are never called by anything."""
-    return not isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict))
-
-
 def idle_modules(messages: list[str]) -> set[str]:
     assert len(messages) <= 1, "one warning"
-    return {name for m in messages for name in re.split(r", ", m.partition("step: ")[2].partition(". Usual")[0])}
+    groups = [group for m in messages for group in m.partition("step: ")[2].partition(". Usual")[0].split("; ")]
+    return {name for group in groups for name in group.rpartition(" (")[0].split(", ")}
 
 
 def test_every_kind_of_architecture_is_there() -> None:

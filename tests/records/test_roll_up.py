@@ -1,30 +1,73 @@
-"""The roll-up: the deepest level of the module tree at which the scalars fit."""
+"""The roll-up: rows go before statistics, and what is left of the limit is filled level by level."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.records.roll_up import Labels, RollUp, block_of
+from lightning_hooks.records.roll_up import Labels, block_of, roll_up
 
 names = st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(".".join)
-stats = st.sampled_from([("norm",), ("norm", "std"), ("p99",)])
-labels = st.builds(Labels, st.sampled_from(["grad", "param"]), stats, st.lists(names, max_size=6))
+labels = st.builds(
+    Labels,
+    st.sampled_from(["train", "validate"]),
+    st.sampled_from(["grad", "param"]),
+    st.sampled_from(["mean", "norm", "std", "p99"]),
+    st.lists(names, max_size=6, unique=True).map(tuple),
+    st.frozensets(names, max_size=2),
+)
 
 
-def scalars_at(depth, labelled):
-    every = ((each, name, stat) for each in labelled for name in each.names for stat in each.stats)
-    return {(each.tensor, stat, block_of(name, depth)) for each, name, stat in every if stat != "p99"}
+def scalars(column, level):
+    return {block_of(name, level) for name in column.names} - column.kept
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)
-@given(labelled=st.lists(labels, max_size=10), limit=st.integers(0, 40))
-def test_the_deepest_level_that_fits_is_taken(labelled, limit):
-    deepest = max((name.count(".") + 1 for each in labelled for name in each.names), default=0)
-    wanted = max((depth for depth in range(1, deepest + 1) if len(scalars_at(depth, labelled)) <= limit), default=0)
-    rollup = RollUp(labelled, limit)
-    assert rollup.depth == wanted
-    assert sorted(i for block in rollup.blocks for i in block.members) == list(range(sum(len(each.names) for each in labelled)))
-    of_position = [(each, name) for each in labelled for name in each.names]
-    for block in rollup.blocks:
-        kept = [of_position[i] for i in block.members]
-        assert {(each.tensor, block_of(name, rollup.depth)) for each, name in kept} == {(block.tensor, block.name)}
-        assert set(block.stats) == {stat for each, _ in kept for stat in each.stats} - {"p99"}
+@given(columns=st.lists(labels, max_size=8, unique_by=lambda each: each[:3]), limit=st.integers(0, 40))
+def test_the_limit_is_kept_and_nothing_more_would_fit(columns, limit):
+    found = roll_up(columns, limit)
+    fixed = sum(len(column.kept) for column in columns)
+    spent = sum(len(scalars(columns[i], level)) for i, level in found.levels.items())
+    assert found.written == fixed + spent and found.total == fixed + sum(len(scalars(c, 9)) for c in columns)
+    assert spent <= max(limit - fixed, 0)
+    left = max(limit - fixed, 0) - spent
+    for i, column in enumerate(columns):
+        level = found.levels.get(i, 0)
+        now = len(scalars(column, level)) if i in found.levels else 0
+        assert column.mergeable or level in (0, found.deepest)
+        if level < found.deepest:  # one level more does not fit
+            deeper = level + 1 if column.mergeable else found.deepest
+            assert len(scalars(column, deeper)) - now > left
+    if all(c.stat == "norm" for c in columns):
+        fitting = [d for d in range(found.deepest + 1) if sum(len(scalars(c, d)) for c in columns) <= limit - fixed]
+        assert found.level == max(fitting, default=0)
+
+
+def transformer(layers=24):
+    """Names of parameters as a large network has them."""
+    parts = [f"{part}.{kind}" for part in ("attn.qkv", "attn.out", "mlp.up", "mlp.down") for kind in ("weight", "bias")]
+    return (*(f"net.layers.{i}.{part}" for i in range(layers) for part in parts), "net.embed.weight", "head.weight")
+
+
+def test_four_thousand_scalars_show_their_blocks_and_never_one_row_for_all():
+    stats = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")
+    columns = [
+        Labels("train", tensor, stat, transformer()) for tensor in ("output", "param", "grad", "update") for stat in stats
+    ]
+    found = roll_up(columns, 500)
+    assert found.total == 4 * 6 * 194 and found.written <= 500
+    assert found.level == 5  # net.layers.7.attn.qkv: 98 blocks of each of four tensors
+    norms = [i for i, column in enumerate(columns) if column.stat == "norm"]
+    assert all(found.levels[i] == 5 for i in norms)
+    assert all(level > 0 for level in found.levels.values())
+    assert found.next_limit == 4 * 194
+    assert roll_up(columns, found.next_limit).level == found.level + 1
+
+
+def test_a_limit_below_the_number_of_tensors_is_kept_too():
+    columns = [Labels("train", tensor, "norm", transformer()) for tensor in ("param", "grad", "update")]
+    found = roll_up(columns, 2)
+    assert (found.level, found.levels, found.written) == (0, {0: 0, 1: 0}, 2)
+
+
+def test_stages_share_one_limit():
+    columns = [Labels(stage, "output", stat, transformer()) for stage in ("train", "validate") for stat in ("norm", "std")]
+    assert roll_up(columns, 300).written <= 300

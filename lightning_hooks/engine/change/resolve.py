@@ -22,6 +22,7 @@ def resolve_applies(
     seed: int = 0,
     start: int = 0,
     default: str = "output_grad",
+    where: str = "",
 ) -> list[BoundTransform]:
     """The transforms of apply rules, bound to a model.
 
@@ -31,12 +32,13 @@ def resolve_applies(
         seed: of the random transforms; equal on all ranks.
         start: index of the first, above those of earlier callbacks.
         default: the tensor of a rule on modules that names none.
+        where: what goes before the names of rules in messages.
 
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
     """
     transforms: list[BoundTransform] = []
-    for here, rule, targets in matched_by(model, rules, "apply"):
+    for here, rule, targets in matched_by(model, rules, f"{where}apply"):
         tensor, when = rule.acts_on(default), rule.acts_at(default)
         if when == "forward":
             refuse_compiled(model, targets, f"{here}.modules", "a changed activation")

@@ -20,7 +20,7 @@ from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import is_sharded, tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
-from lightning_hooks.errors import StoppedError
+from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
@@ -51,6 +51,9 @@ class Observer(Participant):
         schedules: those that are due in the step under way.
         scale: the loss scale of the last backward; None without a scaler.
         execution_order: rows of modules in the order in which they are measured; None after the first step.
+        shapes: of tensors of modules in the first watched step, by row.
+        uncalled: the modules that it did not call, with their classes; None before.
+        label: the callback in messages, where one needs it.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Observer(Participant):
         self.stage = stage
         self.order = order
         self.reports = stage == "train"
+        self.reads_final = "final_grad" in plan.tensors
         self.on_error = on_error
         self.failed = False
         self.stopped = False
@@ -73,6 +77,9 @@ class Observer(Participant):
         self.overhead: Overhead | None = None
         self.scale: Tensor | None = None
         self.execution_order: list[int] | None = []
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        self.uncalled: dict[str, str] | None = None
+        self.label = ""
         self.absent = AbsentParts()
         index = plan.index
         self.table = Table(
@@ -92,7 +99,6 @@ class Observer(Participant):
         self._all_due: Due = frozenset(plan.schedules)
         self.ever = self.schedules = self._all_due
         self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
-        self._calls_checked = False
         self._unmeasurable: set[str] = set()
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
@@ -232,23 +238,31 @@ class Observer(Participant):
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 
-    def warn_uncalled(self, called: set[int]) -> None:
+    def warn_uncalled(self, called: set[int], said: set[str]) -> None:
         """Warn of watched modules that the first watched step did not call; later steps are not looked at.
 
         Args:
             called: the ids of the modules that were called in the step that ends.
+            said: names of which there was a warning; takes these in.
         """
-        if self._calls_checked:
+        if self.uncalled is not None:
             return
-        self._calls_checked = True
         watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
-        idle = list(dict.fromkeys(row.name for row in watched if id(row.target.value) not in called))
-        if idle:
-            shown = ", ".join(idle[:10]) + (f" and {len(idle) - 10} more" if len(idle) > 10 else "")
+        self.uncalled = {row.name: type(row.target.value).__name__ for row in watched if id(row.target.value) not in called}
+        by_class: dict[str, list[str]] = {}
+        for name, kind in self.uncalled.items():
+            if name not in said:
+                by_class.setdefault(kind, []).append(name)
+        said.update(self.uncalled)
+        shown = [
+            f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''} ({kind})"
+            for kind, names in by_class.items()
+        ]
+        if shown:
             warnings.warn(
-                f"matched modules were not called in the first watched step: {shown}. Usual reasons: the forward uses their "
-                "weights directly, calls another method than forward, does not need them in this step, or is compiled as a "
-                "part of a function (compile the module instead)",
+                f"{self.label}matched modules were not called in the first watched step: {'; '.join(shown)}. Usual reasons: "
+                "the forward uses their weights directly, calls another method than forward, does not need them in this step, "
+                "or is compiled as a part of a function (compile the module instead)",
                 stacklevel=2,
             )
 
@@ -258,6 +272,8 @@ class Observer(Participant):
         Raises:
             Exception: the error, unless `on_error` is `warn`.
         """
+        if isinstance(error, RuleError) and self.label and not str(error).startswith(self.label):
+            error = RuleError(f"{self.label}{error}")
         if self.on_error == "raise":
             raise error
         self.stopped = world_size() == 1 or isinstance(error, StoppedError)

@@ -169,13 +169,13 @@ class ParamReader:
 
     def _missing(self, tensor: str, error: RuleError) -> None:
         """Raise where a strict rule asks for it; otherwise warn once."""
-        asking = [(i, known.rule) for i, known in enumerate(self._plan.rules) if tensor in (known.rule.tensors or ())]
-        position, rule = next(((i, rule) for i, rule in asking if rule.strict), asking[0])
-        if rule.strict:
-            raise RuleError(f"watch[{position}].{error}. Set strict=False if this is intended") from error
+        asking = [known for known in self._plan.rules if tensor in (known.rule.tensors or ())]
+        found = next((known for known in asking if known.rule.strict), asking[0])
+        if found.rule.strict:
+            raise RuleError(f"{found.where}.{error}. Set strict=False if this is intended") from error
         if tensor not in self._said_missing:
             self._said_missing.add(tensor)
-            warnings.warn(f"watch[{position}].{error}", stacklevel=2)
+            warnings.warn(f"{found.where}.{error}", stacklevel=2)
 
 
 class Snapshots:

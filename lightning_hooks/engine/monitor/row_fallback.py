@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -36,6 +37,8 @@ class RowFallback(FallbackWriter):
         self.calls += 1
         if observer.execution_order is not None:
             observer.execution_order.append(row)
+            with suppress(RuntimeError):  # a nested tensor has none
+                observer.shapes.setdefault(row, tuple(look.tensor.shape))
         with observer.account:
             observer.take(row, look, last=False)
 

@@ -58,7 +58,7 @@ def index_groups(plan: Plan) -> None:
                 taken = names.setdefault((group.tensor, stat, group.name), f"a group of rule {position}")
                 if taken != f"a group of rule {position}":
                     raise RuleError(
-                        f"watch[{position}].group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
+                        f"{found.where}.group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
                         f"{taken} too; give the group another name with a mapping of names to patterns"
                     )
             group.index = len(plan.rows) + len(plan.groups)

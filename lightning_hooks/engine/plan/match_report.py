@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
+from lightning_hooks.records.limits import Limits
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
 
@@ -35,7 +36,7 @@ class MatchLine:
         rule: `watch[0]` or `apply[1]`.
         name: dotted name of the target.
         type: class of the module, or `Parameter`.
-        shape: of a parameter, else empty.
+        shape: of a parameter; of a module that of its first watched tensor, where it is known.
         tensors: what is seen or changed of it.
         statistics: what is computed, or the transform.
         tags: how many tags it makes.
@@ -95,8 +96,33 @@ class Match:
         )
 
 
-def plan_report(plan: Plan) -> list[MatchLine]:
-    """One line for each target of each watch rule, and one for each group."""
+def plan_report(
+    plan: Plan,
+    shapes: Mapping[int, tuple[int, ...]] | None = None,
+    limits: Limits | None = None,
+    histogram_every_n_steps: int = 1,
+) -> list[MatchLine]:
+    """One line for each target of each watch rule, and one for each group.
+
+    Args:
+        plan: from `resolve`.
+        shapes: of tensors of modules, by row, where they are known.
+        limits: by which rows may lose their tags; none by default.
+        histogram_every_n_steps: how many steps are between two histograms.
+    """
+
+    def written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
+        """The fields of a line that tell what is written of rows; `target` is None for a group."""
+        asked = [(row, stat) for row in rows for stat in row.stats]
+        found = [pair for pair in asked if limits is None or limits.has_tag("train", pair[0].tensor, pair[1], pair[0].name)]
+        size = 0
+        for row, stat in found:
+            each = 1000 * (len(f"{row.tensor}_{stat}/{row.name}") + _bytes_beside_tag(stat, target))
+            size += each // histogram_every_n_steps if stat == "histogram" else each
+        statistics = ", ".join(dict.fromkeys(stat for _, stat in asked))
+        return {"statistics": statistics, "tags": len(found), "bytes_per_1000_steps": size}
+
+    shapes = shapes or {}
     lines = []
     for position, found in enumerate(plan.rules):
         rule = f"watch[{position}]"
@@ -110,10 +136,12 @@ def plan_report(plan: Plan) -> list[MatchLine]:
             groups = dict.fromkeys(group_of[row.index] for row in rows if row.index in group_of)
             note = "; ".join(filter(None, [_note(target, rows), *(f"merged into {name}" for name in groups)]))
             line = _target_line(rule, target, ", ".join(row.tensor for row in rows), "")
-            lines.append(replace(line, note=note, **_written(alone, target)))
+            seen = next((shapes[row.index] for row in rows if row.index in shapes), None)
+            shape = line.shape if seen is None else _shown(seen)
+            lines.append(replace(line, shape=shape, note=note, **written(alone, target)))
         for group in found.groups:
             line = MatchLine(rule, group.name, f"group of {len(group.members)}", "", group.tensor, "", 0, 0)
-            lines.append(replace(line, **_written([group], None)))
+            lines.append(replace(line, **written([group], None)))
     return lines
 
 
@@ -121,7 +149,7 @@ def transforms_report(transforms: Sequence[BoundTransform]) -> list[MatchLine]:
     """One line for each target of each transform; the tags of its report are counted at the first."""
     lines = []
     for bound in transforms:
-        rule, tensors = bound.where.removesuffix(".transform"), f"{bound.tensor} ({bound.when})"
+        rule, tensors = _rule(bound.where).removesuffix(".transform"), f"{bound.tensor} ({bound.when})"
         kept = [_target_line(rule, target, tensors, repr(bound.transform)) for target in bound.targets]
         tags = [f"transform_{what}/{bound.index}_{bound.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
         size = 1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags)
@@ -133,11 +161,11 @@ def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
     """One line for each target of each hook; one for the hook of an optimizer."""
     lines = []
     for hook in hooks:
-        call, kind = hook.rule.call, hook.rule.kind
+        rule, call, kind = _rule(hook.where), hook.rule.call, hook.rule.kind
         shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
-        lines += [_target_line(hook.where, target, kind, shown) for target in hook.targets]
+        lines += [_target_line(rule, target, kind, shown) for target in hook.targets]
         if kind in OPTIMIZER_KINDS:
-            lines.append(MatchLine(hook.where, "(every optimizer)", "Optimizer", "", kind, shown, 0, 0))
+            lines.append(MatchLine(rule, "(every optimizer)", "Optimizer", "", kind, shown, 0, 0))
     return lines
 
 
@@ -159,16 +187,8 @@ def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) 
     if isinstance(value, UninitializedParameter):
         shape = "not yet known"
     elif isinstance(value, nn.Parameter):
-        shape = "×".join(map(str, value.shape)) or "scalar"
+        shape = _shown(value.shape)
     return MatchLine(rule, target.name, type(value).__name__, shape, tensors, statistics, 0, 0, _note(target, ()))
-
-
-def _written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
-    """The fields of a line that tell what is written of it; `target` is None for a group."""
-    tags = [(stat, f"{row.tensor}_{stat}/{row.name}") for row in rows for stat in row.stats]
-    size = sum(len(tag) + _bytes_beside_tag(stat, target) for stat, tag in tags)
-    statistics = ", ".join(dict.fromkeys(stat for stat, _ in tags))
-    return {"statistics": statistics, "tags": len(tags), "bytes_per_1000_steps": 1000 * size}
 
 
 def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
@@ -181,6 +201,15 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     # The least of n ordinary magnitudes is about 1/n of the greatest: log2(n) buckets for each sign. A few elements
     # fill a bucket each, and have an empty one before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
+
+
+def _rule(where: str) -> str:
+    """The name of a rule without its file."""
+    return where.rpartition(": ")[2]
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
 
 
 def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:

@@ -23,11 +23,13 @@ class Matched:
 
     Args:
         rule: the rule.
+        where: its name in messages.
         members: the indices of its rows.
         groups: its groups, where it merges rows.
     """
 
     rule: Watch
+    where: str
     members: array[int] = field(default_factory=lambda: array("i"))
     groups: list[Row] = field(default_factory=list)
 

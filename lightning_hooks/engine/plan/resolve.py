@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.engine.plan.groups import add_groups, index_groups
 from lightning_hooks.engine.plan.plan import Matched, Plan
 from lightning_hooks.engine.plan.rows import Row, Rows
@@ -17,32 +18,32 @@ from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.records.row_index import Requests
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
-from lightning_hooks.rules.patterns import Target, matched_by
+from lightning_hooks.rules.patterns import Target, matched_by, named_modules
 from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, quantile_of
 from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
 
-DEFAULT_WATCH = (
-    Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
-    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
-)
 # A statistic that only one tensor has.
 _ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
 _KNOWN = (*NAMES, *PAIR_STATS)
 
 
-def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN) -> Plan:
+def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "") -> Plan:
     """Resolve watch rules against a model.
 
     Args:
         model: the root; names are those of its `named_modules()` and `named_parameters()`.
         rules: watch rules; None for the default ones.
         schedule: of the rules that have none of their own.
+        where: what goes before the names of rules in messages.
 
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
     """
+    modules: list[Target[nn.Module]] | None = None
+    if rules is None:
+        rules, modules = DEFAULT_WATCH, layers(named_modules(model))
     rows: dict[tuple[int, str], Row] = {}  # one for each target and tensor, however many rules name it
 
     def row_of(target: Target[Any], tensor: str) -> Row:
@@ -52,12 +53,12 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN) -
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
     own: dict[str, UserStatistic] = {}
-    for here, rule, targets in matched_by(model, DEFAULT_WATCH if rules is None else rules, "watch"):
+    for here, rule, targets in matched_by(model, rules, f"{where}watch", modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         tensors = rule.tensors or (("output", "output_grad") if rule.modules is not None else ("param", "grad", "update"))
         names, users = _statistics(rule, tensors, here, own)
-        found = Matched(rule)
+        found = Matched(rule, here)
         for tensor in tensors:
             stats = _stats_of(names, tensor, default=rule.stats is None)
             fresh = [row_of(target, tensor) for target in targets]

@@ -50,18 +50,19 @@ class BoundHook:
         return [runner.target for runner in self.runners if runner.target is not None]
 
 
-def resolve_hooks(model: nn.Module, rules: Sequence[Hook]) -> list[BoundHook]:
+def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> list[BoundHook]:
     """Hook rules with their targets in a model.
 
     Args:
         model: the root.
         rules: hook rules, in order.
+        where: what goes before the names of rules in messages.
 
     Raises:
         RuleError: a rule that matches nothing.
     """
     bound = []
-    for here, rule, targets in matched_by(model, rules, "hooks"):
+    for here, rule, targets in matched_by(model, rules, f"{where}hooks"):
         if rule.modules is not None:
             refuse_compiled(model, targets, f"{here}.modules", "a hook of your own")
         elif rule.kind == "param_grad":

@@ -8,7 +8,8 @@ from torch import nn
 from lightning_hooks import Watch
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.plan.rows import Row, Rows
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import Layout, Levels, LogEntry
+from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.rules.schedule import EveryN
@@ -57,10 +58,13 @@ RULES = [
 ]
 
 
-def filled(due, absent=(), max_scalars=1000, pinned=()):
+IN_FULL = Levels()
+
+
+def filled(due, absent=(), levels=IN_FULL):
     """A plan, its layout, and rows of moments with what follows from them."""
     plan = resolve(net(), RULES, EveryN())
-    layout = Layout(plan.index, due, max_scalars=max_scalars, pinned=pinned)
+    layout = Layout(plan.index, due, levels=levels)
     torch.manual_seed(0)
     rows = torch.stack([neutral(1)[0] if i in absent else measure(torch.randn(5 + i) + i) for i in range(len(plan.rows))])
     groups = [merge_groups(rows[list(group.members)]) for group in plan.groups]
@@ -90,32 +94,52 @@ def test_columns_are_what_rows_and_groups_ask_for(due, absent):
             np.testing.assert_allclose(series.values[there], compute(series.stat, moments)[rows][there], rtol=1e-12)
 
 
+LEVELS = {("grad", "mean"): 1, ("grad", "norm"): 3, ("param", "norm"): 2, ("output", "std"): 0}
+"""`grad_max` and `param_mean` are not written."""
+
+
 @pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
 @pytest.mark.parametrize("pinned", [(), ("2.0.weight",)], ids=["", "pinned"])
 def test_merged_rows_are_those_of_their_block(absent, pinned):
     due = SCHEDULES[-1]
-    plan, layout, moments, step = filled(due, absent, max_scalars=40, pinned=pinned)
-    assert layout.depth is not None
+    plan, _, moments, step = filled(due, absent, Levels(LEVELS, pinned=frozenset(pinned)))
     merged = dict(zip(step.merged[0], step.merged[1].tolist(), strict=True))
     expected: dict[str, float] = {}
-    blocks: dict[tuple[str, str], list[Row]] = {}
-    for row in plan.rows:
-        if row.asked(due):
-            blocks.setdefault((row.tensor, ".".join(row.name.split(".")[: layout.depth]) or "all"), []).append(row)
-    for (tensor, block), rows in blocks.items():
-        union = merge_groups(torch.from_numpy(moments[[row.index for row in rows]])).numpy()[None]
-        for stat in dict.fromkeys(stat for row in rows for stat in row.asked(due)):
-            if union[0, 0] > 0 and stat != "ratio":
+    for (tensor, stat), level in LEVELS.items():
+        blocks: dict[str, list[int]] = {}
+        for row in plan.rows:
+            if row.tensor == tensor and stat in row.asked(due):
+                blocks.setdefault(block_of(row.name, level), []).append(row.index)
+        for block, rows in blocks.items():
+            union = merge_groups(torch.from_numpy(moments[rows])).numpy()[None]
+            if union[0, 0] > 0:
                 expected[f"{tensor}_{stat}/{block}"] = compute(stat, union)[0]
-    for group in plan.groups:
-        for stat in group.asked(due):
+    for each in [*plan.groups, *(row for row in plan.rows if row.name in pinned and row.index not in absent)]:
+        for stat in each.asked(due):
             if stat != "ratio":
-                expected[f"{group.tensor}_{stat}/{group.name}"] = compute(stat, moments[[group.index]])[0]
-    for row in plan.rows:
-        if row.name in pinned and row.index not in absent:
-            expected.update(
-                {f"{row.tensor}_{stat}/{row.name}": compute(stat, moments[[row.index]])[0] for stat in row.asked(due)}
-            )
+                expected[f"{each.tensor}_{stat}/{each.name}"] = compute(stat, moments[[each.index]])[0]
     assert {tag for tag in merged if "_ratio/" not in tag} == set(expected)
     for tag, value in expected.items():
         assert merged[tag] == pytest.approx(value, rel=1e-12), tag
+
+
+def test_ratios_and_histograms_of_blocks():
+    rules = [Watch(params="*", tensors="update", stats=["ratio"]), Watch(params="*", tensors="grad", stats=["histogram"])]
+    plan = resolve(net(), rules, EveryN())
+    levels = Levels({("update", "ratio"): 1}, {("grad", "histogram"): 1}, frozenset({"0.0.weight"}))
+    rows = [measure(torch.randn(5 + i)) for i in range(len(plan.rows))]
+    moments = torch.stack(rows).numpy()
+    counts = np.arange(8.0)[:, None] * np.ones((1, LogEntry(0).drawn.shape[1]))
+    due = frozenset([EveryN()])
+    step = Layout(plan.index, due, levels=levels).fill(
+        StepView(0, rows=plan.index, moments=moments, due=due, histograms=counts)
+    )
+    for block in range(4):
+        members = [row.index for row in plan.rows if row.tensor == "update" and row.name.startswith(f"{block}.")]
+        above, below = (
+            merge_groups(torch.from_numpy(moments[rows])).numpy()[None]
+            for rows in (members, [plan.param_row_of[i] for i in members])
+        )
+        assert step.scalars[f"update_ratio/{block}"] == pytest.approx(compute("norm", above)[0] / compute("norm", below)[0])
+    drawn = dict(zip(step.drawn_tags, step.drawn[:, 0].tolist(), strict=True))
+    assert drawn == {f"grad_histogram/{i}": 4.0 * i + 1 for i in range(4)} | {"grad_histogram/0.0.weight": 0.0}

@@ -1,0 +1,119 @@
+"""What a monitor tells of itself: its warnings at the start of a run, and the page in TensorBoard's Text tab."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._trainer import current_step
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
+from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.step_view import STAGE_PREFIX
+from lightning_hooks.rules.patterns import Target, select
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+
+
+class MonitorLog:
+    """The loggers of a monitor during a run, and what it tells there of itself.
+
+    Attributes:
+        writer: the consumer that writes its steps.
+    """
+
+    def __init__(self, monitor: StatsMonitor, trainer: Trainer, hook_manager: HookManager) -> None:
+        self._monitor = monitor
+        self._histogram_every = monitor.histogram_every_n_steps
+        self.writer: LoggerWriter = logger_writer(monitor, trainer, hook_manager, histogram_every_n_steps=self._histogram_every)
+        self._plans: Mapping[str, Plan] = {}
+        self._page_is_due = True
+
+    def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits) -> None:
+        """Warn where less is written than was asked for.
+
+        Args:
+            trainer: of the run.
+            plans: of the stages.
+            limits: on what is written.
+        """
+        monitor, self._plans = self._monitor, plans
+        self.writer.limits = limits
+        if self.writer.loggers:
+            if limits.exceeded:  # only then is the path asked for, which opens an event file of our own
+                merged = limits.warning(self.writer.path, self._histogram_every)
+                warnings.warn(f"{monitor._label}{merged}", stacklevel=2)
+        elif trainer.is_global_zero and monitor.loggers and not monitor.consumers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
+            warnings.warn(
+                f"{monitor._label or 'StatsMonitor: '}nothing is written: loggers={list(monitor.loggers)} chooses none of the "
+                f"Trainer's loggers ({given}). Give the Trainer a TensorBoardLogger, or StatsMonitor(logdir='…') a folder; "
+                "with StatsMonitor(loggers=[]) it is silent, for `latest`",
+                stacklevel=2,
+            )
+
+    def write_page(self, trainer: Trainer, observer: Observer, participants: Sequence[Participant]) -> None:
+        """Write the page and the layout of the charts, once: after the first watched step, which knows shapes.
+
+        Args:
+            trainer: of the run.
+            observer: of training.
+            participants: of the run; transforms and custom hooks are listed too.
+        """
+        if not self._page_is_due:
+            return
+        self._page_is_due = False
+        if not self.writer.loggers:
+            return
+        transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
+        hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
+        table = plan_report(observer.plan, observer.shapes, self.writer.limits)
+        match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)])
+        page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
+        charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
+        try:
+            self.writer.write_start(page, charts, current_step(trainer), transforms=bool(transforms))
+        except Exception as error:
+            observer.fail(error)
+
+    def _facts(self, trainer: Trainer, observer: Observer) -> list[str]:
+        """The settings, what is merged, and what was never called, as a list in Markdown."""
+        run: Any = trainer
+        names = ("precision", "accumulate_grad_batches", "gradient_clip_val", "log_every_n_steps", "world_size")
+        lines = [f"- monitor: `{self._monitor!r}`", f"- run: {', '.join(f'{name} {getattr(run, name)}' for name in names)}"]
+        limits = self.writer.limits
+        merged = "" if limits is None else limits.warning(self.writer.path, self._histogram_every)
+        lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")
+        if observer.uncalled is not None:
+            idle = ", ".join(f"{name} ({kind})" for name, kind in observer.uncalled.items())
+            lines.append(f"- not called in the first watched step: {idle or 'none'}")
+        return lines
+
+
+def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> Limits:
+    """What a monitor writes of each stage.
+
+    Args:
+        monitor: whose options count.
+        plan: of the monitor.
+        plans: of its stages.
+
+    Raises:
+        NoMatchError: a pattern of `scalars` matches no row.
+    """
+    pinned: list[Target[Any]] = []
+    if monitor.scalars:
+        targets = list({row.name: row.target for row in plan.rows}.values())
+        strict = monitor.watch is None or any(rule.strict for rule in monitor.watch)
+        pinned = select(targets, monitor.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
+    stages = {stage: each.index for stage, each in plans.items()}
+    return Limits(stages, monitor.max_scalars, monitor.max_histograms, [target.name for target in pinned])

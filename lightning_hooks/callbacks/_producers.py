@@ -1,0 +1,72 @@
+"""The producers of a monitor: one for each of its stages."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_hooks.callbacks._checks import refuse_changed_sums
+from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.monitor.producer import Producer
+from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.errors import RuleError
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.step_view import STAGE_PREFIX
+from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks.monitor import StatsMonitor
+
+
+def producers_of(
+    monitor: StatsMonitor, others: Sequence[StatsMonitor], hook_manager: HookManager, plan: Plan, publisher: Publisher
+) -> dict[str, Producer]:
+    """What makes the step views of each stage; a stage for which no rule matches anything is skipped with a warning.
+
+    Args:
+        monitor: whose options count.
+        others: those before it; of monitors with one prefix the first writes the global numbers of a stage.
+        hook_manager: of the run.
+        plan: of the monitor.
+        publisher: takes the views.
+
+    Raises:
+        RuleError: statistics of pairs behind a transform, or a stage for which no rule could match anything.
+    """
+    found: dict[str, Producer] = {}
+
+    def add(observer: Observer) -> None:
+        stage = observer.stage
+        observer.label = monitor._label
+        leads = not any(other.prefix == monitor.prefix and stage in other.stages for other in others)
+        found[stage] = Producer(observer, publisher, summaries=leads)
+
+    device: Any = hook_manager.model.device
+    if "train" in monitor.stages:
+        refuse_changed_sums(plan, hook_manager.participants)
+        add(Observer(plan, on_error=monitor.on_error, device=device))
+    for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in monitor.stages]:
+        forward = plan.forward()
+        if not forward.rows:
+            if not any(map(_flows_forward, monitor.watch or DEFAULT_WATCH)):
+                raise RuleError(
+                    f"{monitor._label}stages: no rule watches 'input' or 'output' of modules, and {stage!r} has no gradients"
+                )
+            warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
+            continue
+        add(Observer(forward, stage, on_error=monitor.on_error, device=device))
+    return found
+
+
+def plans_of(producers: Mapping[str, Producer]) -> dict[str, Plan]:
+    """What is watched in each stage."""
+    return {stage: producer.observer.plan for stage, producer in producers.items()}
+
+
+def _flows_forward(rule: Watch) -> bool:
+    """Whether a rule asks for tensors that exist outside training too."""
+    tensors = rule.tensors or ("output",)
+    return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)

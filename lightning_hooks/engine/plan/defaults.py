@@ -1,0 +1,47 @@
+"""What a monitor without rules watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch import nn
+from torchmetrics import Metric
+
+from lightning_hooks.rules import Watch
+from lightning_hooks.rules.patterns import Target
+
+DEFAULT_WATCH: Final = (
+    Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
+    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
+)
+
+
+def layers(modules: Sequence[Target[nn.Module]]) -> list[Target[nn.Module]]:
+    """Those of the modules that are layers of a network.
+
+    Metrics and losses have no activations of a network, nor has what is inside them: losses are those of torch, and classes
+    without parameters whose name ends in `Loss`. The output projection of `nn.MultiheadAttention` is never called: torch uses
+    its weights directly.
+
+    Args:
+        modules: of a model.
+
+    Example:
+        >>> from lightning_hooks.rules.patterns import named_modules
+        >>> model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2)), "loss": nn.MSELoss()})
+        >>> [target.name for target in layers(named_modules(model))]
+        ['net', 'net.0']
+    """
+    others = {id(inner) for target in modules if _is_no_layer(target.value) for inner in target.value.modules()}
+    return [target for target in modules if id(target.value) not in others]
+
+
+def _is_no_layer(module: nn.Module) -> bool:
+    if isinstance(module, Metric):
+        return True
+    if type(module).__name__.endswith("Loss") and next(module.parameters(), None) is None:  # a loss may hold the network
+        return True
+    # By name: both classes are private to torch.
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__}
+    return bool(names & {"torch.nn.modules.loss._Loss", "torch.nn.modules.linear.NonDynamicallyQuantizableLinear"})
