@@ -36,9 +36,19 @@ PAGE = ROOT / "docs" / "versions.md"
 
 FOLDERS = ["hooks", "engine", "callbacks", "stats", "tensorboard", "records", "backends", "cli", "conformance"]
 TESTS = [*(f"tests/{name}" for name in FOLDERS), "tests/transforms/test_laws.py", "tests/capture/test_round_trip.py"]
-SKIPPED = ["tests/conformance/test_zoo.py"]  # needs transformers, which has ranges of its own
+SKIPPED = {
+    "tests/conformance/test_zoo.py": "needs transformers, which has ranges of its own",
+    **{f"tests/conformance/test_{name}.py": "several processes" for name in ("ddp", "ranks", "sharded")},
+    "tests/stats/kernels/test_threads.py": "several processes",
+}
 EXTRAS = ["lightning", "pytorch-lightning", "cli", "capture"]
-NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "setuptools<81"]  # TensorBoard below 2.20 imports pkg_resources
+NEEDED = [
+    "pytest>=8",
+    "pytest-xdist",
+    "hypothesis",
+    "hydra-core",
+    "setuptools<81",
+]  # TensorBoard below 2.20 imports pkg_resources
 REPORTED = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "jsonargparse", "safetensors"]
 
 
@@ -253,7 +263,8 @@ def rendered(results: dict[str, Any]) -> str:
     if not {each.name for each in PRODUCT} <= set(results):
         others.append("the full product of Python, torch and Lightning (`python -m tests.environments.matrix --product`)")
     others.append("Lightning 2.7, which is not on PyPI yet, and torch above 2.15")
-    what = f"those in {ran} that are not marked as slow, without `{SKIPPED[0]}`"
+    skipped = ", ".join(f"`{name}` ({why})" for name, why in SKIPPED.items())
+    what = f"those in {ran} that are not marked as slow, without {skipped}"
     return page({name: results[name] for name in [*(each.name for each in known), *rest]}, what, others)
 
 
