@@ -42,13 +42,8 @@ SKIPPED = {
     "tests/stats/kernels/test_threads.py": "several processes",
 }
 EXTRAS = ["lightning", "pytorch-lightning", "cli", "capture"]
-NEEDED = [
-    "pytest>=8",
-    "pytest-xdist",
-    "hypothesis",
-    "hydra-core",
-    "setuptools<81",
-]  # TensorBoard below 2.20 imports pkg_resources
+# Old TensorBoards import pkg_resources.
+NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "hydra-core", "setuptools<81"]
 REPORTED = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "jsonargparse", "safetensors"]
 
 
@@ -102,11 +97,21 @@ def interpreter(version: str) -> str | None:
 
 
 def built_wheel(folder: Path) -> Path:
-    """The wheel of this tree, which serves every Python."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
+    """The wheel of this tree, which serves every Python; built from a copy, since others may be built beside it."""
+    with tempfile.TemporaryDirectory() as source:
+        for name in files_of_tree():
+            target = Path(source) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+        run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), source])
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def files_of_tree() -> list[str]:
+    """The files under version control, and those that may come to be."""
+    listed = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT).stdout.split("\n")
+    return [name for name in listed if name and (ROOT / name).is_file()]
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -147,10 +152,9 @@ def floors() -> dict[str, str]:
 
 def copy_of_tests(folder: Path, lightning: str) -> None:
     """The tree without the package, which is to come from the wheel."""
-    listed = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT).stdout.split("\n")
-    for name in filter(None, listed):
+    for name in files_of_tree():
         source = ROOT / name
-        if name.startswith("lightning_hooks/") or not source.is_file():
+        if name.startswith("lightning_hooks/"):
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
