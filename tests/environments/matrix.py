@@ -38,7 +38,7 @@ FOLDERS = ["hooks", "engine", "callbacks", "stats", "tensorboard", "records", "b
 TESTS = [*(f"tests/{name}" for name in FOLDERS), "tests/transforms/test_laws.py", "tests/capture/test_round_trip.py"]
 SKIPPED = {
     "tests/conformance/test_zoo.py": "needs transformers, which has ranges of its own",
-    **{f"tests/conformance/test_{name}.py": "several processes" for name in ("ddp", "ranks", "sharded")},
+    **{f"tests/conformance/test_{name}.py": "several processes" for name in ("ddp", "products", "ranks", "sharded")},
     "tests/stats/kernels/test_threads.py": "several processes",
 }
 EXTRAS = ["lightning", "pytorch-lightning", "cli", "capture"]
@@ -161,7 +161,9 @@ def copy_of_tests(folder: Path, lightning: str) -> None:
         shutil.copy(source, target)
         if lightning == "pytorch-lightning" and name.startswith("tests/") and source.suffix == ".py":
             text = source.read_text(encoding="utf-8")
-            text = text.replace("lightning.pytorch", "pytorch_lightning").replace("lightning.fabric", "lightning_fabric")
+            text = text.replace("lightning.pytorch", "pytorch_lightning").replace(
+                "from lightning import", "from pytorch_lightning import"
+            )
             target.write_text(text, encoding="utf-8")
 
 
