@@ -238,6 +238,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the page")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning-hooks-matrix")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
     parser.add_argument("--tests", nargs="*", default=TESTS)
     arguments = parser.parse_args()
     known = {each.name: each for each in [*COMBINATIONS, *PRODUCT]}
@@ -245,7 +246,7 @@ def main() -> None:
     if arguments.names:
         chosen = [known[name] for name in arguments.names]
     if not arguments.render:
-        wheel = built_wheel(arguments.work / f"wheel-{os.getpid()}")
+        wheel = arguments.wheel or built_wheel(arguments.work / f"wheel-{os.getpid()}")
         for each in chosen:
             if interpreter(each.python) is None:
                 print(f"{each.name}: there is no Python {each.python}", flush=True)
