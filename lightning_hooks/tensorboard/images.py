@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,13 +88,19 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
 
     Raises:
         RuleError: the array is not such an image.
+        UnsupportedError: Pillow is not installed.
 
     Example:
         >>> value = image_summary("maps/conv1", np.zeros((4, 6, 3), dtype=np.uint8)).value[0]
         >>> value.tag, value.image.height, value.image.width, value.image.colorspace
         ('maps/conv1', 4, 6, 3)
     """
-    from PIL import Image  # TensorBoard depends on it
+    try:
+        from PIL import Image  # newer TensorBoards depend on it
+    except ImportError as error:
+        raise UnsupportedError(
+            "an image in TensorBoard needs Pillow: pip install pillow, or 'lightning-hooks[capture]'"
+        ) from error
 
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (1, 3) or image.size == 0:
         found = f"{list(image.shape)} of {image.dtype}"

@@ -42,6 +42,7 @@ from lightning_hooks.transforms import Context, Transform
 from tests.callbacks._tiny import Keeper, Line, Skip, loader, make
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.callbacks.test_capture import script
+from tests.versions import reading
 
 
 def changing(transform: Any, modules: str = "layer", **options: Any) -> ActivationTransforms:
@@ -506,7 +507,7 @@ def test_a_resumed_run_is_bit_identical_to_the_run_that_never_stopped(tmp_path: 
         callback = changing(transform, stages=["train", "validate"] if validates else None)
         trainer = make(tmp_path, callback, saver, max_epochs=epochs, enable_checkpointing=True, num_sanity_val_steps=0)
         batches = loader([3.0, 4.0], [1.0, -2.0], [0.5, 0.5])
-        trainer.fit(model, batches, batches, ckpt_path=resume, weights_only=False if resume else None)
+        trainer.fit(model, batches, batches, ckpt_path=resume, **reading(False if resume else None))
         return model
 
     whole = run(3, 0)

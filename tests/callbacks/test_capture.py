@@ -36,6 +36,7 @@ from lightning_hooks import (
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.capture._tools import check_whole
+from tests.versions import reading
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -484,7 +485,7 @@ def test_a_resumed_run_goes_on_in_the_folder(tmp_path: Path) -> None:
         callback = ActivationCapture("encoder", every_n_steps=2)
         logger = TensorBoardLogger(tmp_path, name="logs", version=0)
         trainer = make(tmp_path, callback, saver, logger=logger, max_epochs=epochs, enable_checkpointing=True)
-        trainer.fit(Encoder(), rows(8), rows(2), ckpt_path=resume, weights_only=False if resume else None)
+        trainer.fit(Encoder(), rows(8), rows(2), ckpt_path=resume, **reading(False if resume else None))
 
     run(1)
     run(2, tmp_path / "step=4.ckpt")

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_hooks import Apply, ClipByNorm, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
 from tests.callbacks._tiny import Line, loader, make
+from tests.versions import reading
 
 RULE = Watch(params="*", tensors="grad", stats=["noise_scale", "micro_cosine"])
 BATCHES = [[[3.0, 1.0]], [[1.0, 2.0]], [[2.0, 2.0]], [[4.0, 0.0]], [[1.0, 1.0]]]
@@ -19,7 +20,7 @@ BATCHES = [[[3.0, 1.0]], [[1.0, 2.0]], [[2.0, 2.0]], [[4.0, 0.0]], [[1.0, 1.0]]]
 def fit(tmp_path: Path, monitor: StatsMonitor, *others: Any, resume: Path | None = None, **options: Any) -> None:
     options = {"accumulate_grad_batches": 2, "max_epochs": 1, **options}
     trainer = make(tmp_path, monitor, *others, **options)
-    trainer.fit(Line(), loader(*BATCHES), ckpt_path=resume, weights_only=False if resume else None)
+    trainer.fit(Line(), loader(*BATCHES), ckpt_path=resume, **reading(False if resume else None))
 
 
 def test_micro_batches_of_an_accumulation_window(tmp_path: Path) -> None:

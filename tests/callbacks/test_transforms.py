@@ -34,6 +34,7 @@ from lightning_hooks import (
     read_run,
 )
 from tests.callbacks._tiny import Keeper, Line, Skip, Spy, Two, loader, make, scale_of, scaled
+from tests.versions import reading
 
 W = "layer.weight"
 
@@ -342,7 +343,7 @@ def test_a_resumed_run_draws_the_noise_of_the_run_that_never_stopped(tmp_path: P
         saver = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_epochs=1)
         change = GradientTransforms([Apply(AddNoise(0.1, decay=0.5), params="*", when=stage), Apply(Scale(0.9), params="*")])
         trainer = make(tmp_path, change, saver, max_epochs=epochs, enable_checkpointing=True)
-        trainer.fit(model, loader(*BATCHES), ckpt_path=resume, weights_only=False if resume else None)
+        trainer.fit(model, loader(*BATCHES), ckpt_path=resume, **reading(False if resume else None))
         return model, change
 
     whole, _ = run(2, seed=1)
@@ -393,7 +394,7 @@ def test_changed_parameters_warn_once(tmp_path: Path, now: list[Any], message: s
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer = make(tmp_path, rule(now), max_epochs=2)
-        trainer.fit(model, loader(*BATCHES), ckpt_path=path, weights_only=False)
+        trainer.fit(model, loader(*BATCHES), ckpt_path=path, **reading(False))
     ours = [str(w.message) for w in caught if "since the checkpoint" in str(w.message)]
     assert ours == [message]
 

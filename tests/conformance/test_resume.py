@@ -27,6 +27,7 @@ from lightning_hooks import (
     ZClip,
 )
 from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, trainer_of
+from tests.versions import reading
 
 pytestmark = pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 
@@ -82,7 +83,7 @@ def fit(folder: Path, ours: Sequence[Callback], *others: Callback, resume: Path 
     batches = Resumable(list(data(8)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(model, batches, ckpt_path=resume, weights_only=True if resume else None)
+        trainer.fit(model, batches, ckpt_path=resume, **reading(True if resume else None))
     assert_clean(model)
     said = [str(w.message) for w in caught if "since the checkpoint" in str(w.message)]
     return model, memory, said, trainer

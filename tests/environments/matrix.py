@@ -36,9 +36,14 @@ PAGE = ROOT / "docs" / "versions.md"
 
 FOLDERS = ["hooks", "engine", "callbacks", "stats", "tensorboard", "records", "backends", "cli", "conformance"]
 TESTS = [*(f"tests/{name}" for name in FOLDERS), "tests/transforms/test_laws.py", "tests/capture/test_round_trip.py"]
-SKIPPED = ["tests/conformance/test_zoo.py"]  # needs transformers, which has ranges of its own
+SKIPPED = {
+    "tests/conformance/test_zoo.py": "needs transformers, which has ranges of its own",
+    **{f"tests/conformance/test_{name}.py": "several processes" for name in ("ddp", "products", "ranks", "sharded")},
+    "tests/stats/kernels/test_threads.py": "several processes",
+}
 EXTRAS = ["lightning", "pytorch-lightning", "cli", "capture"]
-NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "setuptools<81"]  # TensorBoard below 2.20 imports pkg_resources
+# Old TensorBoards import pkg_resources.
+NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "hydra-core", "setuptools<81"]
 REPORTED = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "jsonargparse", "safetensors"]
 
 
@@ -92,11 +97,21 @@ def interpreter(version: str) -> str | None:
 
 
 def built_wheel(folder: Path) -> Path:
-    """The wheel of this tree, which serves every Python."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
+    """The wheel of this tree, which serves every Python; built from a copy, since others may be built beside it."""
+    with tempfile.TemporaryDirectory() as source:
+        for name in files_of_tree():
+            target = Path(source) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+        run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), source])
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def files_of_tree() -> list[str]:
+    """The files under version control, and those that may come to be."""
+    listed = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT).stdout.split("\n")
+    return [name for name in listed if name and (ROOT / name).is_file()]
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -137,18 +152,22 @@ def floors() -> dict[str, str]:
 
 def copy_of_tests(folder: Path, lightning: str) -> None:
     """The tree without the package, which is to come from the wheel."""
-    listed = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT).stdout.split("\n")
-    for name in filter(None, listed):
+    for name in files_of_tree():
         source = ROOT / name
-        if name.startswith("lightning_hooks/") or not source.is_file():
+        if name.startswith("lightning_hooks/"):
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
-        if lightning == "pytorch-lightning" and name.startswith("tests/") and source.suffix == ".py":
+        if lightning == "pytorch-lightning" and name != _KNOWS_BOTH and name.startswith("tests/") and source.suffix == ".py":
             text = source.read_text(encoding="utf-8")
-            text = text.replace("lightning.pytorch", "pytorch_lightning").replace("lightning.fabric", "lightning_fabric")
+            for one, other in _RENAMED.items():
+                text = text.replace(one, other)
             target.write_text(text, encoding="utf-8")
+
+
+_KNOWS_BOTH = "tests/callbacks/test_lightning_names.py"
+_RENAMED = {"lightning.pytorch": "pytorch_lightning", "from lightning import": "from pytorch_lightning import"}
 
 
 def try_out(combination: Combination, wheel: Path, work: Path, workers: int, tests: list[str]) -> dict[str, Any]:
@@ -219,6 +238,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the page")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning-hooks-matrix")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
     parser.add_argument("--tests", nargs="*", default=TESTS)
     arguments = parser.parse_args()
     known = {each.name: each for each in [*COMBINATIONS, *PRODUCT]}
@@ -226,7 +246,7 @@ def main() -> None:
     if arguments.names:
         chosen = [known[name] for name in arguments.names]
     if not arguments.render:
-        wheel = built_wheel(arguments.work / f"wheel-{os.getpid()}")
+        wheel = arguments.wheel or built_wheel(arguments.work / f"wheel-{os.getpid()}")
         for each in chosen:
             if interpreter(each.python) is None:
                 print(f"{each.name}: there is no Python {each.python}", flush=True)
@@ -253,7 +273,8 @@ def rendered(results: dict[str, Any]) -> str:
     if not {each.name for each in PRODUCT} <= set(results):
         others.append("the full product of Python, torch and Lightning (`python -m tests.environments.matrix --product`)")
     others.append("Lightning 2.7, which is not on PyPI yet, and torch above 2.15")
-    what = f"those in {ran} that are not marked as slow, without `{SKIPPED[0]}`"
+    skipped = ", ".join(f"`{name}` ({why})" for name, why in SKIPPED.items())
+    what = f"those in {ran} that are not marked as slow, without {skipped}"
     return page({name: results[name] for name in [*(each.name for each in known), *rest]}, what, others)
 
 

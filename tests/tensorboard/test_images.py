@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 
 MAPS = torch.tensor(
@@ -87,3 +88,9 @@ def test_tensorboard_reads_the_image_back(tmp_path: Path, colours: int) -> None:
     assert (event.step, event.height, event.width) == (7, 7, 7)
     pixels = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(7, 7, colours)
     np.testing.assert_array_equal(pixels, grid)
+
+
+def test_without_pillow_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UnsupportedError, match="needs Pillow: pip install pillow"):
+        image_summary("a", np.zeros((2, 2, 3), dtype=np.uint8))

@@ -11,6 +11,7 @@ from lightning_hooks import Apply, GradientTransforms
 from lightning_hooks.transforms import EMA, AutoClip, Scale, SkipStep, Transform, ZClip
 from tests.callbacks._tiny import loader, make
 from tests.transforms._catalogue import EXAMPLES, has, label
+from tests.versions import reading
 
 BATCHES = [(torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) * (1 + seed)).tolist() for seed in range(3)]
 KEEPING = [t for t in EXAMPLES if t.random or has(t, EMA, AutoClip, ZClip, SkipStep)]
@@ -35,7 +36,7 @@ def weights(folder: Path, transform: Transform, epochs: int, resume: Path | None
     model, path = Small(), folder / f"{epochs}.ckpt"
     change = GradientTransforms([Apply([transform, Scale(0.9)], params="*")])
     trainer = make(folder, change, max_epochs=epochs)
-    trainer.fit(model, loader(*BATCHES), ckpt_path=resume, weights_only=True if resume else None)
+    trainer.fit(model, loader(*BATCHES), ckpt_path=resume, **reading(True if resume else None))
     trainer.save_checkpoint(path)
     return nn.utils.parameters_to_vector(model.parameters()).detach(), path
 
