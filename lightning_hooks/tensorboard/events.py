@@ -11,7 +11,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,12 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
+from lightning_hooks.tensorboard.run_index import PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
     from lightning_hooks.records.step_view import Series
 
-PLUGIN: Final = "lightning_hooks"
-TABLE: Final = "table"
-ROWS: Final = "rows"
 _TEMPLATES = 16
 _WALL_TIME, _STEP, _SUMMARY, _VALUE = b"\x09", b"\x10", b"\x2a", b"\x0a"  # field numbers and wire types in their messages
 
