@@ -200,7 +200,7 @@ class EventFile:
 
     def payload(self, start: int, size: int) -> bytes:
         """The bytes of a payload."""
-        with open(self.path, "rb", buffering=0) as file:
+        with open(self.path, "rb") as file:
             file.seek(start)
             return file.read(size)
 

@@ -14,6 +14,7 @@ from lightning_hooks.tensorboard.event_file import EventFile, Kind, Offsets, str
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
+ABOUT: Final = "about"
 PATTERN: Final = "*tfevents*"
 
 Floats = NDArray[np.float64]
@@ -144,8 +145,7 @@ class RunIndex:
             where = self.points(f"{TABLE}/{ROWS}/{digest}")
             if not len(where.steps):
                 return ()  # a file that was cut before its list of rows
-            file = self.files[where.files[0]]
-            self._lists[digest] = tuple(strings(file.payload(int(where.starts[0]), int(where.sizes[0]))))
+            self._lists[digest] = tuple(strings(self.payload(where, 0)))
         return self._lists[digest]
 
     def table_points(self, tensor: str, stat: str) -> Points:
@@ -185,6 +185,11 @@ class RunIndex:
                     return values
                 out[np.ix_(mine, is_there)] = values[:, columns[is_there]]
         return out
+
+    def payload(self, where: Points, i: int) -> bytes:
+        """The bytes of one point."""
+        file: EventFile = self.files[int(where.files[i])]
+        return file.payload(int(where.starts[i]), int(where.sizes[i]))
 
     def numbers(self, tag: str, where: Points | None = None) -> tuple[Offsets, Floats]:
         """The steps and the values of a scalar."""
