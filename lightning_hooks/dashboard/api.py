@@ -189,13 +189,13 @@ class Api:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON as browsers read it: NaN and infinities, which it does not have, as strings."""
+    """JSON as browsers read it: NaN and infinities, which it does not have, as `{"float": "nan"}`."""
     return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # 'nan', 'inf', '-inf'
+        return {"float": str(value)}
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
