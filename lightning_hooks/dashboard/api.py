@@ -27,7 +27,7 @@ from lightning_hooks.dashboard.merging import NEEDS
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import tile, unit_of
+from lightning_hooks.dashboard.tiles import tile, unit_of_run
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -111,19 +111,17 @@ class Api:
     def _run(self, args: Mapping[str, str]) -> Any:
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
-        first, last, unit = None, None, 1
+        first, last = None, None
         for tensor, stat in run.tables():
             tensors.setdefault(tensor, []).append(stat)
             steps = run.steps(tensor, stat)
             if len(steps):
                 first = int(steps[0]) if first is None else min(first, int(steps[0]))
                 last = int(steps[-1]) if last is None else max(last, int(steps[-1]))
-        units = [unit_of(run, tensor, stats[0]) for tensor, stats in tensors.items()]
-        unit = min(units, default=1)
         return {
             "version": run.version,
             "steps": None if first is None else [first, last],
-            "unit": unit,
+            "unit": unit_of_run(run),
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
             "mergeable": {stat: [*needs] for stat, needs in NEEDS.items()},
             "scalars": run.scalar_tags(),

@@ -22,14 +22,15 @@ export class OverviewView {
     const found = await source.ask("overview", { run: state.run });
     const charts = await Promise.all([...sorted(found.hooks), ...found.transforms].map((tag) => this.chart(tag)));
     this.shown = asked;
-    this.element.replaceChildren(
+    const parts = [
       this.summary(found),
       this.findings(),
       this.nonfinite(found.nonfinite),
       h("h2", {}, "Over all layers"),
       h("div", { class: "cards" }, ...charts.filter(Boolean)),
       this.changed(found.changed),
-    );
+    ];
+    this.element.replaceChildren(...parts.filter(Boolean));
   }
 
   summary(found) {

@@ -32,7 +32,7 @@ export class RowView {
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
       this.neighbours(rows, node),
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
-      histogram,
+      histogram ?? "",
     );
   }
 

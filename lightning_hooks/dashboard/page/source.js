@@ -13,7 +13,7 @@ export class ServerSource {
 
   async ask(route, args = {}) {
     const response = await this.get(route, args);
-    return revive(await response.json());
+    return reviveNumbers(await response.json());
   }
 
   async tile(args) {
@@ -39,11 +39,11 @@ export class ServerSource {
 }
 
 /** JSON has no NaN and no infinity: they come as { float: "nan" }. */
-function revive(value) {
-  if (Array.isArray(value)) return value.map(revive);
+export function reviveNumbers(value) {
+  if (Array.isArray(value)) return value.map(reviveNumbers);
   if (!value || typeof value !== "object") return value;
   if (SPECIAL.has(value.float)) return SPECIAL.get(value.float);
-  for (const key of Object.keys(value)) value[key] = revive(value[key]);
+  for (const key of Object.keys(value)) value[key] = reviveNumbers(value[key]);
   return value;
 }
 const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
