@@ -218,13 +218,12 @@ def _whole(args: Mapping[str, str], name: str, least: int, most: int, default: i
 
 
 def _chosen(text: str, nodes: int) -> list[int]:
-    """Indices of nodes, written as `0-11,15`."""
+    """Indices of nodes in ascending order, written as `0-11,15`."""
     chosen: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        bounds = {"first": first, "last": last or first}
-        a, b = _whole(bounds, "first", 0, nodes - 1), _whole(bounds, "last", 0, nodes - 1)
-        if b < a or len(chosen) + b - a >= 1 << 16:
-            raise BadRequest(f"nodes: {part[:40]!r} is not a range of nodes")
+        a, b = (_whole({"nodes": each}, "nodes", 0, nodes - 1) for each in (first, last or first))
+        if b < a or (chosen and a <= chosen[-1]):
+            raise BadRequest(f"nodes: {part[:40]!r} is not a range after the one before")
         chosen += range(a, b + 1)
     return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.tensorboard.event_file import buckets, strings
 from lightning_hooks.tensorboard.run_index import PATTERN, RunIndex
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -86,6 +90,44 @@ class Run:
         where = self._index.table_points(tensor, stat)
         values = self._index.read_table(tensor, stat, where).astype(np.float64)
         return Table(self._index.rows(tensor, stat), where.steps, values)
+
+    def to_pandas(self, tensor: str | None = None, stat: str | None = None) -> pd.DataFrame:
+        """The tables as a data frame.
+
+        Args:
+            tensor: only tables of this tensor.
+            stat: only tables of this statistic.
+
+        Returns:
+            A frame with the steps as its index and (tensor, statistic, name) as its columns.
+
+        Raises:
+            ImportError: pandas is not installed.
+            RuleError: no such table.
+        """
+        import pandas as pd
+
+        chosen = [(t, s) for t, s in self.tensors() if tensor in (None, t) and stat in (None, s)]
+        if not chosen:
+            self.table(tensor or "", stat or "")  # says which there are
+        frames = []
+        for each in chosen:
+            table = self.table(*each)
+            columns = pd.MultiIndex.from_tuples([(*each, name) for name in table.names], names=["tensor", "stat", "name"])
+            frames.append(pd.DataFrame(table.values, index=pd.Index(table.steps, name="step"), columns=columns))
+        return pd.concat(frames, axis=1)
+
+    def _repr_html_(self) -> str:
+        """The report of the run, for notebooks."""
+        import html
+
+        from lightning_hooks.dashboard.report import report
+
+        if not self.tensors():
+            return html.escape(repr(self))
+        page = html.escape(report(self.path), quote=True)
+        style = "width: 100%; height: 640px; border: 1px solid #888"
+        return f'<iframe srcdoc="{page}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 
 
 def read_run(path: str | Path) -> Run:

@@ -57,7 +57,11 @@ export class State {
       const parts = view.location.hash.slice(1).split("&").filter((part) => part && !part.startsWith(`${KEY}=`));
       hash = [...(parts.length ? parts : ["lightning_hooks"]), `${KEY}=${encodeURIComponent(hash)}`].join("&");
     }
-    view.history.replaceState(view.history.state, "", `#${hash}`);
+    try {
+      view.history.replaceState(view.history.state, "", `#${hash}`);
+    } catch {
+      // A page in a notebook has no address of its own.
+    }
   }
 }
 
