@@ -1,12 +1,13 @@
 // The heat map: rows of a table by steps. Draws what has arrived, asks for what is missing, and says what is under the pointer.
 
-import { INFINITE, NAN, makeScale, short, tableOf } from "./colors.js";
+import { INFINITE, NAN, short, tableOf } from "./colors.js";
 import { color, h, onceAFrame } from "./dom.js";
 import { TILE } from "./source.js";
 
 const AXIS = 22; // pixels above the cells
 const READABLE = 16; // of a row
 const SMALLEST = 2;
+const WAITING = [128, 128, 128, 40]; // the colour of what has not arrived
 
 /**
  * One panel. `model` says what to draw:
@@ -67,12 +68,6 @@ export class HeatMap {
     return { width, gutter, plot, row, total, height, top, first, last, span, level, cell, begin, end };
   }
 
-  /** The value of a cell that stands for all in it: the one farthest from zero; what it is besides, by `kind`. */
-  static extreme(part, i) {
-    const [least, greatest] = [part.least[i], part.greatest[i]];
-    return Math.abs(least) > Math.abs(greatest) ? least : greatest;
-  }
-
   /** What a node shows in a cell: { value, least, greatest, nan, infinite }, null where it was not measured, undefined if unknown. */
   at(node, cellIndex, level) {
     const { cells, other, nodeOfOther } = this.model;
@@ -91,26 +86,50 @@ export class HeatMap {
     return { ...found, value, least: value, greatest: value, nan: found.nan + second.nan, infinite: found.infinite + second.infinite };
   }
 
-  /** The bounds of what is in sight: { low, high, leastPositive, signed }. */
+  /** The bounds of what is in sight: { low, high, leastPositive }. */
   bounds() {
-    const at = this.layout();
     let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
-    this.each(at, (node, cell, found) => {
-      if (!found) return;
-      if (found.least < low) low = found.least;
-      if (found.greatest > high) high = found.greatest;
-      const size = Math.abs(found.value);
+    this.each(this.layout(), (r, cell, least, greatest) => {
+      if (least < low) low = least;
+      if (greatest > high) high = greatest;
+      const size = Math.max(Math.abs(least), Math.abs(greatest));
       if (size > 0 && size < leastPositive) leastPositive = size;
     });
     return { low, high, leastPositive };
   }
 
-  each(at, call) {
-    const { shown, rows, isOpen } = this.model;
+  /**
+   * Call with every cell in sight that has arrived and was measured: line, cell, least, greatest, NaN, infinite. A map has a
+   * million cells, so no object is made for one.
+   */
+  each(at, call, unknown = null) {
+    const { shown, rows, isOpen, cells, other, nodeOfOther } = this.model;
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
       if (rows.isPart(node) && isOpen(node)) continue;
-      for (let cell = at.begin; cell < at.end; cell++) call(node, cell, this.at(node, cell, at.level), r);
+      const twin = other ? nodeOfOther(node) : undefined;
+      if (other && twin === undefined) continue;
+      for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
+        const part = cells.of(at.level, tile, node);
+        const second = other ? other.of(at.level, tile, twin) : part;
+        const [from, to] = [Math.max(at.begin - tile * TILE, 0), Math.min(at.end - tile * TILE, TILE)];
+        if (!part || !second) {
+          unknown?.(r, tile * TILE + from, tile * TILE + to);
+          continue;
+        }
+        for (let i = from; i < to; i++) {
+          let [nan, infinite, least, greatest] = [part.nan[i], part.infinite[i], part.least[i], part.greatest[i]];
+          if (least !== least && !nan && !infinite) continue;
+          if (other) {
+            const [x, y] = [farther(least, greatest), farther(second.least[i], second.greatest[i])];
+            if (y !== y && !second.nan[i] && !second.infinite[i]) continue;
+            nan += second.nan[i];
+            infinite += second.infinite[i];
+            least = greatest = x - y;
+          }
+          call(r, tile * TILE + i, least, greatest, nan, infinite);
+        }
+      }
     }
   }
 
@@ -169,28 +188,25 @@ export class HeatMap {
     const image = context.createImageData(columns, lines);
     const pixels = image.data;
     const table = tableOf(map);
-    const waiting = [128, 128, 128, 40];
-    for (let r = at.first; r < at.last; r++) {
-      const node = shown[r];
-      if (rows.isPart(node) && isOpen(node)) continue;
-      let pixel = (r - at.first) * columns * 4;
-      for (let cell = at.begin; cell < at.end; cell++, pixel += 4) {
-        const found = this.at(node, cell, at.level);
-        if (found === null) continue; // not measured: the hatching shows
-        if (found === undefined) pixels.set(waiting, pixel);
+    this.each(
+      at,
+      (r, cell, least, greatest, nan, infinite) => {
+        const pixel = ((r - at.first) * columns + cell - at.begin) * 4;
+        if (nan) pixels.set(NAN, pixel);
+        else if (infinite) pixels.set(INFINITE, pixel);
         else {
-          if (found.nan) pixels.set(NAN, pixel);
-          else if (found.infinite) pixels.set(INFINITE, pixel);
-          else {
-            const index = 3 * scale.index(found.value);
-            pixels[pixel] = table[index];
-            pixels[pixel + 1] = table[index + 1];
-            pixels[pixel + 2] = table[index + 2];
-          }
-          pixels[pixel + 3] = 255;
+          const index = 3 * scale.index(farther(least, greatest));
+          pixels[pixel] = table[index];
+          pixels[pixel + 1] = table[index + 1];
+          pixels[pixel + 2] = table[index + 2];
         }
-      }
-    }
+        pixels[pixel + 3] = 255;
+      },
+      (r, from, to) => {
+        const start = (r - at.first) * columns - at.begin;
+        for (let cell = from; cell < to; cell++) pixels.set(WAITING, 4 * (start + cell));
+      },
+    );
     this.image.width = columns;
     this.image.height = lines;
     this.image.getContext("2d").putImageData(image, 0, 0);
@@ -431,11 +447,10 @@ export class HeatMap {
   visible() {
     const at = this.layout();
     const lines = [];
-    this.each(at, (node, cell, found) => {
-      if (!found) return;
+    this.each(at, (r, cell, least, greatest, nan, infinite) => {
       const first = cell * at.cell;
-      const { name } = this.model.rows.nodes[node];
-      lines.push([name, first, first + at.cell - 1, found.least, found.greatest, found.nan, found.infinite]);
+      const { name } = this.model.rows.nodes[this.model.shown[r]];
+      lines.push([name, first, first + at.cell - 1, least, greatest, nan, infinite]);
     });
     return lines;
   }
@@ -448,10 +463,15 @@ export class HeatMap {
   }
 }
 
+/** The value that stands for a cell: the one farther from zero. */
+function farther(least, greatest) {
+  return Math.abs(least) > Math.abs(greatest) ? least : greatest;
+}
+
 function read(part, i) {
   const [least, greatest, nan, infinite] = [part.least[i], part.greatest[i], part.nan[i], part.infinite[i]];
   if (least !== least && !nan && !infinite) return null;
-  return { value: Math.abs(least) > Math.abs(greatest) ? least : greatest, least, greatest, nan, infinite };
+  return { value: farther(least, greatest), least, greatest, nan, infinite };
 }
 
 /** What stands where nothing was measured. */
@@ -470,5 +490,3 @@ function hatch(context) {
   pen.stroke();
   return context.createPattern(tile, "repeat");
 }
-
-export { makeScale };
