@@ -7,9 +7,10 @@ page elsewhere whose name resolves to this machine is refused.
 
 from __future__ import annotations
 
+import contextvars
 import mimetypes
-import threading
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -37,7 +38,8 @@ class Site:
 
     def __init__(self, api: Api, hosts: Collection[str] | None = None, prefix: str = "") -> None:
         self._api, self._hosts, self._prefix = api, hosts, prefix
-        self._lock = threading.Lock()
+        # Runs are read by one thread: nothing is read twice at the same time, and memory is taken once, not once a request.
+        self._reader = ThreadPoolExecutor(1, "lightning_hooks")
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a request."""
@@ -59,8 +61,8 @@ class Site:
         if path.startswith("/static/"):
             return self._file(path.removeprefix("/static/"))
         if path.startswith("/data/"):
-            with self._lock:  # runs are read by one request at a time
-                answer = self._api(path.removeprefix("/data/"), request.args)
+            context = contextvars.copy_context()
+            answer = self._reader.submit(context.run, self._api, path.removeprefix("/data/"), request.args).result()
             return Response(answer.body, answer.status, content_type=answer.kind, headers={"Cache-Control": "no-store"})
         return _refusal(404, "there is nothing here")
 

@@ -15,7 +15,7 @@ from .runs import NAMES, write_run
 pytestmark = [needs_browser, pytest.mark.slow]
 
 NAN = "255,0,220"
-NASTY = ("<img src=x onerror=alert(1)>.w", 'quo"te\'s/and\\slashes.w', "שלום.weight", "a&amp;b.w")
+NASTY = ("<img src=x onerror=alert(1)>.w", "quo\"te's/and\\slashes.w", "שלום.weight", "a&amp;b.w")
 FINDING = {"rule": "NonFinite", "severity": "error", "verdict": "NaN in a gradient", "tensor": "grad", "stat": "norm"}
 
 

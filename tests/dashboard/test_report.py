@@ -71,7 +71,9 @@ def test_the_command(tmp_path, capsys):
     assert (tmp_path / "run" / "report.html").read_text().startswith("<!doctype html>")
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'run' / 'report.html'}: 0.")
     out = tmp_path / "new" / "r.html"
-    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0 and out.stat().st_size == write_report(tmp_path / "run", out)
+    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0 and out.stat().st_size == write_report(
+        tmp_path / "run", out
+    )
 
 
 def test_messages(tmp_path):
@@ -90,7 +92,9 @@ def test_every_module_is_in_the_report_and_their_names_differ():
     for name in MODULES[1:]:
         text = FILES[name].read_text()
         names += re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) \*?(\w+)", text, re.MULTILINE)
-        names += [each for group in re.findall(r"^const [\[{]([^\]}]*)[\]}] =", text, re.MULTILINE) for each in group.split(", ")]
+        names += [
+            each for group in re.findall(r"^const [\[{]([^\]}]*)[\]}] =", text, re.MULTILINE) for each in group.split(", ")
+        ]
     assert len(names) == len({*names}), [name for name in names if names.count(name) > 1]
 
 

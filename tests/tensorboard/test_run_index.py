@@ -128,4 +128,3 @@ def test_events_of_others_lie_between(tmp_path):
     assert run.scalars["lr_"][1].tolist() == list(range(40))
     assert [step for step, _, _ in run.histograms["h"]] == [0, 7, 14, 21, 28, 35]
     assert run.texts["note/text_summary"] == "at 35"
-
