@@ -41,10 +41,10 @@ export class HeatMap {
     this.listen();
   }
 
+  /** Set what is drawn next; the view draws when it knows the colours. */
   show(model) {
     this.model = model;
     this.title.textContent = model.title;
-    this.redraw();
   }
 
   /** Sizes in CSS pixels, and the cells in sight. */
