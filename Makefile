@@ -1,7 +1,7 @@
 # Each target but `gpu` sets up a virtual environment first; it needs only Python 3.11 with venv. With another Python the versions are not
 # pinned: what satisfies pyproject.toml and is newest is installed.
 #
-#   make demo    train the digits example from its YAML, then print a summary
+#   make demo    train the digits example from its YAML, print a summary, write runs/digits/report.html
 #   make test    lint, types, import contracts, tests, doctests
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
@@ -35,8 +35,12 @@ demo: $(READY)
 	$(BIN)/lightning-hooks fit --config configs/digits.yaml
 	@echo
 	$(BIN)/python examples/findings.py runs/digits
+	@echo
+	$(BIN)/lightning-hooks report runs/digits
+	@echo "See the run: open runs/digits/report.html, or run $(BIN)/lightning-hooks view runs, or $(BIN)/tensorboard --logdir runs (tab Hooks)"
 
 test: $(READY)
+	.ci/chromium
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -48,6 +48,12 @@ def writer(found: dict[str, Any]) -> str:
     return table(columns, lines)
 
 
+def dashboard(found: dict[str, Any]) -> str:
+    """What the page takes."""
+    lines = [[row["what"], f"{row['value']:.3g} {row['unit']}", met(row["value"], row["target"])] for row in found["rows"]]
+    return table(["", "measured", "target"], lines)
+
+
 def scaling(found: dict[str, Any]) -> str:
     """Cost and memory by the number of rows."""
     rows = found["rows"]

@@ -61,6 +61,7 @@ def render(folder: Path = RESULTS) -> str:
         ("scaling", "From 100 to 10,000 rows", short.scaling),
         ("many_ranks", "Many ranks", short.many_ranks),
         ("transforms", "Transforms", short.transforms),
+        ("dashboard", "The page, for a run of 1,000 rows and 10,000 steps", short.dashboard),
     ]
     for name, heading, body in sections:
         found = read(name, folder)

@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "scaling": ("scaling",),
     "many_ranks": ("many_ranks",),
     "transforms": ("transforms",),
+    "dashboard": ("dashboard",),
 }
 
 

@@ -123,7 +123,15 @@ class LoggerWriter(StepConsumer):
                 stacklevel=2,
             )
 
-    def write_start(self, markdown: str, charts: Sequence[tuple[str, str]], step: int, *, transforms: bool = False) -> None:
+    def write_start(
+        self,
+        markdown: str,
+        charts: Sequence[tuple[str, str]],
+        step: int,
+        *,
+        transforms: bool = False,
+        about: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
         Args:
@@ -131,9 +139,10 @@ class LoggerWriter(StepConsumer):
             charts: tensor and statistic of each, as they will be logged.
             step: of the coming batch.
             transforms: whether there are transforms that report.
+            about: what is known of the rows by name.
         """
         for writer in self._boards():
-            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms)
+            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms, about=about)
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.

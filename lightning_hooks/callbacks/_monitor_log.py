@@ -12,7 +12,7 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
-from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
@@ -81,7 +81,8 @@ class MonitorLog:
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            self.writer.write_start(page, charts, current_step(trainer), transforms=bool(transforms))
+            about = _about(observer.plan, observer.shapes)
+            self.writer.write_start(page, charts, current_step(trainer), transforms=bool(transforms), about=about)
         except Exception as error:
             observer.fail(error)
 
@@ -117,3 +118,19 @@ def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> L
         pinned = select(targets, monitor.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
     stages = {stage: each.index for stage, each in plans.items()}
     return Limits(stages, monitor.max_scalars, monitor.max_histograms, [target.name for target in pinned])
+
+
+def _about(plan: Plan, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
+    """What the page of a run shows of each row: the class of its module, the shape, the turn in which the module ran."""
+    index, about = plan.index, dict[str, dict[str, Any]]()
+    for row in plan.rows:
+        known = about.setdefault(row.name, {"type": index.module_types[row.index]})
+        shape = shapes.get(row.index) if row.target.owner is row.target.value else tuple(row.target.value.shape)
+        if shape is not None and (row.kind == "output" or "shape" not in known):
+            known["shape"] = list(shape)
+    # Gradients come back from the last module to the first.
+    forward = [i for i in index.order if not index.tensors[i].startswith(LOSS_SCALED)]
+    backward = [i for i in reversed(index.order) if index.tensors[i].startswith(LOSS_SCALED)]
+    for turn, name in enumerate(dict.fromkeys(index.names[i] for i in [*forward, *backward])):
+        about[name]["order"] = turn
+    return about

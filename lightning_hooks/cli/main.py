@@ -1,4 +1,4 @@
-"""`lightning-hooks fit | match | info`: the command line over LightningCLI."""
+"""The command line: `fit` and `match` over LightningCLI, `info`, and what looks at runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightning_hooks.cli.runs import RUN_COMMANDS
 from lightning_hooks.errors import HooksError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from lightning_hooks.callbacks import StatsMonitor
     from lightning_hooks.engine.plan.plan import Plan
 
-_USAGE = """usage: lightning-hooks COMMAND --config FILE [options]
+_USAGE = """usage: lightning-hooks COMMAND [options]
 
 commands:
-  fit     train: a LightningCLI that knows the short class names of lightning_hooks
-  match   print what each rule of the config matches in the model, without training
-  info    print the versions of the dependencies and the kernels in use
+  fit --config FILE     train: a LightningCLI that knows the short class names of lightning_hooks
+  match --config FILE   print what each rule of the config matches in the model, without training
+  view LOGDIR           show the runs of a log directory in a browser
+  report RUN            write a run as one HTML file
+  diff A B              say where two runs part; the exit code is 1 where they do
+  info                  print the versions of the dependencies and the kernels in use
 
-`lightning-hooks fit --help` lists the options of both.
+`lightning-hooks COMMAND --help` lists the options.
 """
 
 _NAMED = ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
@@ -38,25 +42,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; default those of the process.
 
     Returns:
-        0, or 2 if the command or a rule is invalid.
+        0, or 2 if the command or a rule is invalid; of `diff` 1 if the runs differ.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return 0 if arguments else 2
     command, *rest = arguments
-    commands = {"fit": _fit, "match": _match, "info": _info}
+    commands: dict[str, Callable[[list[str]], int | None]] = {"fit": _fit, "match": _match, "info": _info, **RUN_COMMANDS}
     if command not in commands:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for a script: the config may name modules in this folder
     try:
-        commands[command](rest)
+        return commands[command](rest) or 0
     except HooksError as error:
         print(f"lightning-hooks: error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _fit(arguments: list[str]) -> None:

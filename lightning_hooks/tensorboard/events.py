@@ -8,10 +8,11 @@ at the start of every file: after a resume with other rows no row gets another's
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +23,12 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
+from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
     from lightning_hooks.records.step_view import Series
 
-PLUGIN: Final = "lightning_hooks"
-TABLE: Final = "table"
-ROWS: Final = "rows"
 _TEMPLATES = 16
 _WALL_TIME, _STEP, _SUMMARY, _VALUE = b"\x09", b"\x10", b"\x2a", b"\x0a"  # field numbers and wire types in their messages
 
@@ -100,6 +99,19 @@ class EventBuilder:
             out.value.add(tag=tag, simple_value=value)
         if len(entry.drawn_tags):
             out.MergeFromString(histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits))
+        return out
+
+    def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
+        """What is known of the rows of a monitor, as JSON.
+
+        Args:
+            rows: by name.
+            prefix: of the monitor.
+        """
+        out = Summary()
+        tag = f"{TABLE}/{ABOUT}/{prefix}rows"
+        tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[json.dumps(rows).encode()])
+        out.value.add(tag=tag, tensor=tensor, metadata=self._metadata(tag))
         return out
 
     def _add_rows(self, out: Summary, tag: str, names: tuple[str, ...]) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-from tensorboard.util.tensor_util import make_ndarray
 
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.tensorboard.events import PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.event_file import buckets, strings
+from lightning_hooks.tensorboard.run_index import PATTERN, RunIndex
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -63,8 +64,7 @@ class Run:
     scalars: dict[str, tuple[Steps, Floats]]
     histograms: dict[str, list[tuple[int, Floats, Floats]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    _vectors: dict[tuple[str, str, str], dict[int, Floats]] = field(default_factory=dict, repr=False)
-    _rows: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _index: RunIndex | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """The path and the number of tags and tables."""
@@ -72,10 +72,10 @@ class Run:
 
     def tensors(self) -> list[tuple[str, str]]:
         """Every (tensor, statistic) that has a table."""
-        return list(dict.fromkeys((tensor, stat) for tensor, stat, _ in self._vectors))
+        return [] if self._index is None else [*self._index.tables()]
 
     def table(self, tensor: str, stat: str) -> Table:
-        """The table of one statistic; if the list of rows changed during the run, rows are joined by name.
+        """The table of one statistic, read from the files now; if the list of rows changed, rows are joined by name.
 
         Args:
             tensor: for example `grad`, preceded by the monitor's prefix.
@@ -84,20 +84,50 @@ class Run:
         Raises:
             RuleError: no such table.
         """
-        if (tensor, stat) not in self.tensors():
+        if self._index is None or (tensor, stat) not in self.tensors():
             known = [f"{t} {s}" for t, s in self.tensors()]
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
-        pieces = [(self._rows[h], steps) for (t, s, h), steps in self._vectors.items() if (t, s) == (tensor, stat)]
-        names = tuple(dict.fromkeys(name for row_list, _ in pieces for name in row_list))
-        column = {name: i for i, name in enumerate(names)}
-        all_steps = sorted({step for _, steps in pieces for step in steps})
-        position = {step: i for i, step in enumerate(all_steps)}
-        values = np.full((len(all_steps), len(names)), np.nan)
-        for row_list, steps in pieces:
-            columns = [column[name] for name in row_list]
-            for step, vector in steps.items():
-                values[position[step], columns] = vector
-        return Table(names, np.array(all_steps, dtype=np.int64), values)
+        where = self._index.table_points(tensor, stat)
+        values = self._index.read_table(tensor, stat, where).astype(np.float64)
+        return Table(self._index.rows(tensor, stat), where.steps, values)
+
+    def to_pandas(self, tensor: str | None = None, stat: str | None = None) -> pd.DataFrame:
+        """The tables as a data frame.
+
+        Args:
+            tensor: only tables of this tensor.
+            stat: only tables of this statistic.
+
+        Returns:
+            A frame with the steps as its index and (tensor, statistic, name) as its columns.
+
+        Raises:
+            ImportError: pandas is not installed.
+            RuleError: no such table.
+        """
+        import pandas as pd
+
+        chosen = [(t, s) for t, s in self.tensors() if tensor in (None, t) and stat in (None, s)]
+        if not chosen:
+            self.table(tensor or "", stat or "")  # says which there are
+        frames = []
+        for each in chosen:
+            table = self.table(*each)
+            columns = pd.MultiIndex.from_tuples([(*each, name) for name in table.names], names=["tensor", "stat", "name"])
+            frames.append(pd.DataFrame(table.values, index=pd.Index(table.steps, name="step"), columns=columns))
+        return pd.concat(frames, axis=1)
+
+    def _repr_html_(self) -> str:
+        """The report of the run, for notebooks."""
+        import html
+
+        from lightning_hooks.dashboard.report import report
+
+        if not self.tensors():
+            return html.escape(repr(self))
+        page = html.escape(report(self.path), quote=True)
+        style = "width: 100%; height: 640px; border: 1px solid #888"
+        return f'<iframe srcdoc="{page}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 
 
 def read_run(path: str | Path) -> Run:
@@ -112,49 +142,34 @@ def read_run(path: str | Path) -> Run:
     where = Path(path)
     if not where.exists():
         raise RuleError(f"there is no run at {str(path)!r}")
-    files = [where] if where.is_file() else sorted(where.glob("*tfevents*"))
+    files = [where] if where.is_file() else sorted(where.glob(PATTERN))
     if not files:
-        nested = sorted({str(found.parent) for found in where.rglob("*tfevents*")})
+        nested = sorted({str(found.parent) for found in where.rglob(PATTERN)})
         hint = f"; there are runs in {', '.join(nested[:5])}" if nested else ""
         raise RuleError(f"no event file in {str(path)!r}{hint}")
+    index = RunIndex(where)
     scalars: dict[str, dict[int, float]] = {}
-    histograms: dict[str, list[tuple[int, Floats, Floats]]] = {}
+    histograms: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     texts: dict[str, str] = {}
-    vectors: dict[tuple[str, str, str], dict[int, Floats]] = {}
-    rows: dict[str, tuple[str, ...]] = {}
-    plugin_of: dict[str, str] = {}
-    for event in _events(files):
-        for value in event.summary.value:
-            kind = value.WhichOneof("value")
-            if value.HasField("metadata"):
-                plugin_of.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
-            if kind == "simple_value":
-                scalars.setdefault(value.tag, {})[event.step] = value.simple_value
-            elif kind == "histo":
-                limits, counts = np.array(value.histo.bucket_limit), np.array(value.histo.bucket)
-                histograms.setdefault(value.tag, []).append((event.step, limits, counts))
-            elif kind == "tensor" and plugin_of.get(value.tag) == PLUGIN:
-                _take_table(value, event.step, vectors, rows)
-            elif kind == "tensor" and plugin_of.get(value.tag) == "text":
-                texts[value.tag] = b"\n".join(make_ndarray(value.tensor).flatten().tolist()).decode(errors="replace")
-    return Run(where, {tag: _arrays(points) for tag, points in scalars.items()}, histograms, texts, vectors, rows)
-
-
-def _events(files: list[Path]) -> Iterator[Any]:
-    for file in files:
-        # The loader ends at a record that a killed run left unfinished.
-        yield from (event for event in LegacyEventFileLoader(str(file)).Load() if event.HasField("summary"))
-
-
-def _take_table(
-    value: Any, step: int, vectors: dict[tuple[str, str, str], dict[int, Floats]], rows: dict[str, tuple[str, ...]]
-) -> None:
-    tensor, kind, digest = value.tag.rsplit("/", 2)  # a prefix may hold slashes, so from the right
-    array = make_ndarray(value.tensor)
-    if (tensor, kind) == (TABLE, ROWS):
-        rows[digest] = tuple(name.decode() for name in array.tolist())
-    else:
-        vectors.setdefault((tensor.removeprefix(f"{TABLE}/"), kind, digest), {})[step] = array.astype(np.float64)
+    for file in index.files:
+        steps = file.steps
+        for tag, events, values in file.numbers():
+            scalars.setdefault(tag, {}).update(zip(steps[events].tolist(), values.tolist(), strict=True))
+        for event, value, payload in file.rest():
+            step = int(steps[event])
+            if value.kind == "number":
+                scalars.setdefault(value.tag, {})[step] = float(np.frombuffer(payload, dtype="<f4")[0])
+            elif value.kind == "histogram":
+                histograms.setdefault(value.tag, {})[step] = buckets(payload)
+            elif value.kind == "strings" and file.tags[value.tag][1] == "text":
+                texts[value.tag] = "\n".join(strings(payload))
+    return Run(
+        where,
+        {tag: _arrays(points) for tag, points in scalars.items()},
+        {tag: [(step, *points[step]) for step in sorted(points)] for tag, points in histograms.items()},
+        texts,
+        index,
+    )
 
 
 def _arrays(points: dict[int, float]) -> tuple[Steps, Floats]:

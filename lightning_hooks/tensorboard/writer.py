@@ -7,7 +7,7 @@ logger: its `SummaryWriter` hands over its file writer.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -51,9 +51,16 @@ class RunWriter:
         self._append: Append = _unopened
 
     def write_start(
-        self, markdown: str, pairs: Sequence[tuple[str, str]], step: int, prefix: str = "", *, transforms: bool = False
+        self,
+        markdown: str,
+        pairs: Sequence[tuple[str, str]],
+        step: int,
+        prefix: str = "",
+        *,
+        transforms: bool = False,
+        about: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Write what is watched as a text summary, and the layout of the charts.
+        """Write what is watched as a text summary, the layout of the charts, and what is known of the rows.
 
         Args:
             markdown: a table of what the rules match.
@@ -61,12 +68,15 @@ class RunWriter:
             step: of the coming batch.
             prefix: of every tag.
             transforms: whether there are reports of transforms to draw.
+            about: by name of the row `type` (of its module), `shape`, and `order`, the turn in which the module ran.
         """
         summary = Summary()
         tag = f"{prefix}hooks/taps"
         plugin = text_metadata.create_summary_metadata(display_name=f"{prefix}hooks/taps", description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
         summary.MergeFrom(layout_summary(pairs, prefix, transforms=transforms))
+        if about:
+            summary.MergeFrom(self._builder.about(about, prefix))
         self._add(summary, step)
 
     def writes_to(self, experiment: Any) -> bool:

@@ -50,7 +50,7 @@ def tables(directory: str | Path) -> list[tuple[int, list[str]]]:
     for file in sorted(Path(directory).glob("*tfevents*")):
         for event in LegacyEventFileLoader(str(file)).Load():
             tags = [value.tag for value in event.summary.value]
-            if any(tag.startswith("table/") for tag in tags):
+            if any(tag.startswith("table/") and not tag.startswith("table/about/") for tag in tags):
                 found.append((event.step, tags))
     return found
 

@@ -1,0 +1,48 @@
+"""`lightning-hooks view | report | diff`: looking at runs. Loads neither torch nor Lightning."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+
+def _view(arguments: list[str]) -> None:
+    from lightning_hooks.dashboard.view import view
+
+    parser = argparse.ArgumentParser("lightning-hooks view", description="Show the runs of a log directory in a browser.")
+    parser.add_argument("logdir", type=Path, help="the folder with the runs, at any depth")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at; default this machine only")
+    parser.add_argument("--port", type=int, help="default 6007, or a free one where that is taken")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    args = parser.parse_args(arguments)
+    view(args.logdir, args.host, args.port, opens=args.open)
+
+
+def _report(arguments: list[str]) -> None:
+    from lightning_hooks.dashboard.report import LIMIT, write_report
+
+    parser = argparse.ArgumentParser("lightning-hooks report", description="Write a run as one HTML file that needs no server.")
+    parser.add_argument("run", type=Path, help="the log directory of the run, or one event file")
+    parser.add_argument("--out", type=Path, help="the file to write; default report.html in the folder of the run")
+    parser.add_argument("--limit", type=float, default=LIMIT / 1e6, help="the most megabytes that it may have; default 5")
+    args = parser.parse_args(arguments)
+    out = args.out or (args.run if args.run.is_dir() else args.run.parent) / "report.html"
+    size = write_report(args.run, out, int(args.limit * 1e6))
+    print(f"{out}: {size / 1e6:.1f} MB; open it in a browser")
+
+
+def _diff(arguments: list[str]) -> int:
+    from lightning_hooks.dashboard.diff import diff
+
+    parser = argparse.ArgumentParser("lightning-hooks diff", description="Say at which step and in which rows two runs part.")
+    parser.add_argument("a", type=Path, help="the log directory of a run, or one event file")
+    parser.add_argument("b", type=Path, help="likewise")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(arguments)
+    found = diff(args.a, args.b)
+    print(found.json() if args.json else found)
+    return 0 if found.equal else 1
+
+
+RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {"view": _view, "report": _report, "diff": _diff}

@@ -1,0 +1,229 @@
+"""What the page asks for, answered from runs. Knows no server: a host passes the route and its arguments.
+
+| route | arguments | answer |
+|---|---|---|
+| `runs` | | the runs, as `Runs.names` returns them |
+| `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
+| `rows` | run, tensor, stat | the nodes of the tree of rows, and `key`, which changes with them |
+| `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
+| `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces |
+| `histogram` | run, tag, steps | a histogram at so many steps |
+| `overview` | run | what to look at first |
+| `statistics` | | what each statistic means |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from lightning_hooks.dashboard.explanations import EXPLANATIONS
+from lightning_hooks.dashboard.merging import NEEDS
+from lightning_hooks.dashboard.overview import overview
+from lightning_hooks.dashboard.runs import Runs
+from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.tiles import tile, unit_of_run
+from lightning_hooks.dashboard.tree import Node, tree
+
+MAX_CELLS: Final = 1 << 22
+"""Cells of one answer: 12 bytes each."""
+MAX_LEVEL: Final = 40
+MAX_POINTS: Final = 10_000
+_MAX_STEP: Final = 1 << 53  # beyond, the page's numbers are not exact
+
+JSON: Final = "application/json"
+BINARY: Final = "application/octet-stream"
+
+
+class Answer(NamedTuple):
+    """The answer to a request.
+
+    Args:
+        status: of HTTP.
+        kind: the content type.
+        body: the content.
+    """
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class BadRequest(ValueError):
+    """An argument is missing or invalid; its message is the answer."""
+
+
+class NotFound(LookupError):
+    """There is no such run, table or route; its message is the answer."""
+
+
+class Api:
+    """Answers requests.
+
+    Args:
+        runs: what may be asked for.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._trees: dict[tuple[int, int, str, str], tuple[str, list[Node]]] = {}
+        self._routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
+            "runs": lambda _: {"runs": self._runs.names()},
+            "run": self._run,
+            "rows": self._rows,
+            "tile": self._tile,
+            "scalar": self._scalar,
+            "histogram": self._histogram,
+            "overview": lambda args: overview(self._open(args)),
+            "statistics": lambda _: EXPLANATIONS,
+        }
+
+    def __call__(self, route: str, args: Mapping[str, str]) -> Answer:
+        """Answer a request; an invalid one with a status of 4xx and a message."""
+        try:
+            if route not in self._routes:
+                raise NotFound(f"there is no {route!r}; there are {', '.join(self._routes)}")
+            found = self._routes[route](args)
+        except BadRequest as error:
+            return Answer(400, JSON, to_json({"error": str(error)}))
+        except NotFound as error:
+            return Answer(404, JSON, to_json({"error": str(error)}))
+        return Answer(200, BINARY, found) if isinstance(found, bytes) else Answer(200, JSON, to_json(found))
+
+    def _open(self, args: Mapping[str, str]) -> RunSource:
+        name = _text(args, "run")
+        run = self._runs.open(name)
+        if run is None:
+            raise NotFound(f"there is no run {name!r}")
+        return run
+
+    def _table(self, args: Mapping[str, str]) -> tuple[RunSource, str, str]:
+        run, tensor, stat = self._open(args), _text(args, "tensor"), _text(args, "stat")
+        if (tensor, stat) not in run.tables():
+            raise NotFound(f"there is no table of {tensor!r} {stat!r} in run {args['run']!r}")
+        return run, tensor, stat
+
+    def _run(self, args: Mapping[str, str]) -> Any:
+        run = self._open(args)
+        tensors: dict[str, list[str]] = {}
+        first, last = None, None
+        for tensor, stat in run.tables():
+            tensors.setdefault(tensor, []).append(stat)
+            steps = run.steps(tensor, stat)
+            if len(steps):
+                first = int(steps[0]) if first is None else min(first, int(steps[0]))
+                last = int(steps[-1]) if last is None else max(last, int(steps[-1]))
+        return {
+            "version": run.version,
+            "steps": None if first is None else [first, last],
+            "unit": unit_of_run(run),
+            "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
+            "mergeable": {stat: [*needs] for stat, needs in NEEDS.items()},
+            "scalars": run.scalar_tags(),
+            "histograms": run.histogram_tags(),
+            "findings": run.findings(),
+        }
+
+    def nodes(self, run: RunSource, tensor: str, stat: str) -> tuple[str, list[Node]]:
+        """The tree of the rows of a table, and a key that changes with it."""
+        place = id(run), run.version, tensor, stat
+        if place not in self._trees:
+            if len(self._trees) > 64:
+                self._trees.clear()
+            names, about = run.rows(tensor, stat), run.about()
+            found = json.dumps([names, {name: about[name].get("order") for name in names if name in about}])
+            self._trees[place] = hashlib.blake2b(found.encode(), digest_size=8).hexdigest(), tree(names, about)
+        return self._trees[place]
+
+    def _rows(self, args: Mapping[str, str]) -> Any:
+        run, tensor, stat = self._table(args)
+        key, nodes = self.nodes(run, tensor, stat)
+        about = run.about()
+        return {"key": key, "nodes": [node.as_json(about) for node in nodes]}
+
+    def _tile(self, args: Mapping[str, str]) -> bytes:
+        run, tensor, stat = self._table(args)
+        key, nodes = self.nodes(run, tensor, stat)
+        if _text(args, "key") != key:
+            raise BadRequest("key: the rows of this table have changed; ask for them again")
+        unit, level = _whole(args, "unit", 1, _MAX_STEP), _whole(args, "level", 0, MAX_LEVEL)
+        first, last = _whole(args, "first", 0, _MAX_STEP), _whole(args, "last", 0, _MAX_STEP)
+        chosen = _chosen(_text(args, "nodes"), len(nodes))
+        if not first < last or (last - first) * len(chosen) > MAX_CELLS:
+            raise BadRequest(f"first, last: {first} to {last} of {len(chosen)} nodes is not from 1 to {MAX_CELLS} cells")
+        if (last * unit) << level > 1 << 62:
+            raise BadRequest("level: the steps of these cells are beyond any run")
+        return tile(run, tensor, stat, [nodes[i] for i in chosen], unit, level, first, last).bytes()
+
+    def _scalar(self, args: Mapping[str, str]) -> Any:
+        run, tag = self._open(args), _text(args, "tag")
+        if tag not in run.scalar_tags():
+            raise NotFound(f"there is no scalar {tag!r} in run {args['run']!r}")
+        steps, values = run.scalar(tag)
+        pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))
+        starts = np.unique(np.linspace(0, len(steps), pieces, endpoint=False).astype(np.intp))
+        if not len(starts):
+            return {"steps": [], "least": [], "greatest": []}
+        least, greatest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+        nan = np.logical_or.reduceat(np.isnan(values), starts)
+        return {
+            "steps": steps[starts].tolist(),
+            "least": least.tolist(),
+            "greatest": greatest.tolist(),
+            "nan": np.flatnonzero(nan).tolist(),
+        }
+
+    def _histogram(self, args: Mapping[str, str]) -> Any:
+        run, tag = self._open(args), _text(args, "tag")
+        if tag not in run.histogram_tags():
+            raise NotFound(f"there is no histogram {tag!r} in run {args['run']!r}")
+        found = run.histogram(tag, _whole(args, "steps", 1, 1000, default=100))
+        return [{"step": step, "edges": edges.tolist(), "counts": counts.tolist()} for step, edges, counts in found]
+
+
+def to_json(value: Any) -> bytes:
+    """JSON as browsers read it: NaN and infinities, which it does not have, as `{"float": "nan"}`."""
+    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def _text(args: Mapping[str, str], name: str) -> str:
+    if name not in args:
+        raise BadRequest(f"{name}: missing")
+    return args[name]
+
+
+def _whole(args: Mapping[str, str], name: str, least: int, most: int, default: int | None = None) -> int:
+    if default is not None and name not in args:
+        return default
+    text = _text(args, name)
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if not least <= number <= most:
+        raise BadRequest(f"{name}: {text[:40]!r} is not a whole number from {least} to {most}")
+    return number
+
+
+def _chosen(text: str, nodes: int) -> list[int]:
+    """Indices of nodes in ascending order, written as `0-11,15`."""
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        a, b = (_whole({"nodes": each}, "nodes", 0, nodes - 1) for each in (first, last or first))
+        if b < a or (chosen and a <= chosen[-1]):
+            raise BadRequest(f"nodes: {part[:40]!r} is not a range after the one before")
+        chosen += range(a, b + 1)
+    return chosen

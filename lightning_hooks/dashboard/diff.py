@@ -1,0 +1,194 @@
+"""Where two runs part: the first step, the rows, by how much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lightning_hooks.dashboard.source import LocalRun
+from lightning_hooks.dashboard.tree import tree
+from lightning_hooks.errors import RuleError
+from lightning_hooks.tensorboard.run_index import PATTERN
+
+_CHUNK: Final = 256
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row whose values differ.
+
+    Args:
+        tensor: of the table.
+        stat: of the table.
+        name: of the row.
+        step: the first one at which it differs.
+        a: its value there in the first run; None where it was not measured.
+        b: in the second run.
+        relative: the difference there, divided by the greater magnitude.
+    """
+
+    tensor: str
+    stat: str
+    name: str
+    step: int
+    a: float | None
+    b: float | None
+    relative: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What `diff` found.
+
+    Args:
+        steps: how many steps both runs have.
+        rows: how many rows of tables were compared.
+        first: the first step at which they differ; None where they do not.
+        parts: the rows that differ, by their first step, then in the order of execution.
+        only: what only one of the runs has, in words.
+    """
+
+    steps: int
+    rows: int
+    first: int | None = None
+    parts: list[Part] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether everything that both have is equal to the last bit, and neither has more."""
+        return self.first is None and not self.only
+
+    def __str__(self) -> str:
+        """For a terminal."""
+        lines = list(self.only)
+        if self.first is None:
+            return "\n".join([*lines, f"equal to the last bit over {self.steps} steps × {self.rows} rows"])
+        differ: dict[tuple[str, str], Part] = {}
+        for part in self.parts:
+            differ.setdefault((part.tensor, part.name), part)
+        at_first = [part for part in differ.values() if part.step == self.first]
+        lines.append(
+            f"equal before step {self.first}; there {len(at_first)} of {self.rows} rows differ "
+            f"({len(differ)} over {self.steps} steps), in the order of execution:"
+        )
+        for part in at_first[:_SHOWN]:
+            values = f"{_number(part.a)} and {_number(part.b)}, a relative difference of {part.relative:.1e}"
+            lines.append(f"  {part.tensor} of {part.name}: {part.stat} {values}")
+        if len(at_first) > _SHOWN:
+            lines.append(f"  and {len(at_first) - _SHOWN} more")
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """The same for programs."""
+        return json.dumps(asdict(self) | {"equal": self.equal}, indent=1)
+
+
+def diff(a: Path, b: Path) -> Difference:
+    """Compare the tables of two runs bit by bit.
+
+    Args:
+        a: the folder of a run, or one event file.
+        b: likewise.
+
+    Raises:
+        RuleError: there is no run, it has no table, or the two have no table or no step in common.
+    """
+    first, second = _open(a), _open(b)
+    tables = [table for table in first.tables() if table in second.tables()]
+    if not tables:
+        raise RuleError(f"{str(a)!r} and {str(b)!r} have no table of the same tensor and statistic")
+    only = [*_only(first, second, f"only in {a}"), *_only(second, first, f"only in {b}")]
+    parts: list[tuple[int, int, int, Part]] = []
+    steps: set[int] = set()
+    rows: set[tuple[str, str]] = set()
+    for tensor, stat in tables:
+        common = np.intersect1d(first.steps(tensor, stat), second.steps(tensor, stat))
+        steps.update(common.tolist())
+        names = [name for name in first.rows(tensor, stat) if name in {*second.rows(tensor, stat)}]
+        rows.update((tensor, name) for name in names)
+        turn = _turns(first, tensor, stat)
+        found = _parts(first, second, tensor, stat, names, common)
+        parts += [(part.step, *_when(tensor, turn[part.name]), part) for part in found]
+    if not steps:
+        raise RuleError(f"{str(a)!r} and {str(b)!r} have no step in common")
+    ordered = [part for *_, part in sorted(parts, key=lambda each: each[:3])]
+    return Difference(len(steps), len(rows), ordered[0].step if ordered else None, ordered, only)
+
+
+def _open(path: Path) -> LocalRun:
+    if not path.exists():
+        raise RuleError(f"there is no run at {str(path)!r}")
+    run = LocalRun(path)
+    if not run.tables():
+        nested = [] if path.is_file() else sorted({str(found.parent) for found in path.rglob(PATTERN)} - {str(path)})
+        hint = f"; there are runs in {', '.join(nested[:5])}" if nested else ""
+        raise RuleError(f"{str(path)!r} has no table of lightning_hooks{hint}")
+    return run
+
+
+def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
+    missing = [f"{tensor} {stat}" for tensor, stat in run.tables() if (tensor, stat) not in other.tables()]
+    if missing:
+        yield f"{where}: {', '.join(missing)}"
+    shared = [table for table in run.tables() if table in other.tables()]
+    rows = {name for table in shared for name in {*run.rows(*table)} - {*other.rows(*table)}}
+    if rows:
+        yield f"{where}: {len(rows)} rows, such as {', '.join(sorted(rows)[:3])}"
+    steps = {step for table in shared for step in np.setdiff1d(run.steps(*table), other.steps(*table)).tolist()}
+    if steps:
+        yield f"{where}: {len(steps)} steps, from {min(steps)} to {max(steps)}"
+
+
+def _turns(run: LocalRun, tensor: str, stat: str) -> Mapping[str, int]:
+    """The turn of each row in the order of execution."""
+    names = run.rows(tensor, stat)
+    leaves = [node.row for node in tree(names, run.about()) if node.row is not None]
+    return {names[row]: turn for turn, row in enumerate(leaves)}
+
+
+def _when(tensor: str, turn: int) -> tuple[int, int]:
+    """When a tensor is there in a step: parameters, the forward pass, the backward pass from the last layer on, the update."""
+    order = ("final_grad", 3), ("grad", 2), ("update", 4), ("state.", 5), ("input", 1), ("output", 1), ("param", 0)
+    phase = next((phase for word, phase in order if word in tensor), 1)
+    return phase, -turn if phase == 2 else turn
+
+
+def _parts(first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any) -> Iterator[Part]:
+    """The first difference of each row."""
+    columns = [np.array([run.rows(tensor, stat).index(name) for name in names], dtype=np.intp) for run in (first, second)]
+    known = np.zeros(len(names), dtype=np.bool_)
+    for at in range(0, len(common), _CHUNK):
+        steps = common[at : at + _CHUNK]
+        values = [_at(run, tensor, stat, steps)[:, each] for run, each in zip((first, second), columns, strict=True)]
+        # To the last bit: NaN equals NaN, and 0 does not equal -0.
+        differs = values[0].view(np.uint32) != values[1].view(np.uint32)
+        differs &= ~(np.isnan(values[0]) & np.isnan(values[1]))
+        for row in np.flatnonzero(differs.any(0) & ~known).tolist():
+            i = int(differs[:, row].argmax())
+            x, y = float(values[0][i, row]), float(values[1][i, row])
+            size = max(abs(x), abs(y))
+            relative = abs(x - y) / size if np.isfinite(size) and size > 0 else float(x != y)
+            yield Part(tensor, stat, names[row], int(steps[i]), _known(x), _known(y), relative)
+        known |= differs.any(0)
+
+
+def _at(run: LocalRun, tensor: str, stat: str, steps: Any) -> Any:
+    """The values at some steps, all of which the run has."""
+    places = np.searchsorted(run.steps(tensor, stat), steps)
+    low = int(places[0])
+    return np.ascontiguousarray(run.read(tensor, stat, low, int(places[-1]) + 1)[places - low])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _number(value: float | None) -> str:
+    return "NaN or not measured" if value is None else f"{value:.9g}"

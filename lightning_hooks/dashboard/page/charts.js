@@ -1,0 +1,81 @@
+// Line charts by uPlot: a value over steps, with a band from least to greatest where several steps share a pixel.
+
+import uPlot from "./vendor/uPlot.esm.js";
+import { short } from "./colors.js";
+import { color, h } from "./dom.js";
+
+const COLORS = ["accent", "alert"];
+
+/** One value over steps of one run or of several: series are { label, steps, least, greatest }. */
+export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
+  const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series) });
+  const [x, ...columns] = align(series);
+  const positive = columns.flat().filter((value) => value > 0);
+  const all = columns.flat().filter((value) => value !== null);
+  const least = Math.min(...positive);
+  const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / least > 100;
+  // A logarithmic axis has no zero: it is drawn at the bottom.
+  const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
+  const make = () => {
+    holder.replaceChildren();
+    const options = {
+      width: Math.max(holder.clientWidth, 120),
+      height,
+      legend: { show: false },
+      cursor: { y: false, points: { size: 5 } },
+      scales: { x: { time: false }, y: isLog ? { distr: 3 } : {} },
+      axes: [axis({ size: 26 }), axis({ size: 52, values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
+      series: [{}, ...series.flatMap((_, i) => [line(i, 1), line(i, 1)])],
+      bands: series.map((_, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(COLORS[i % 2])}44` })),
+      hooks: { setCursor: [(chart) => tell(chart)] },
+    };
+    const chart = new uPlot(options, [x, ...shown], holder);
+    holder.append(value);
+    if (onStep) chart.over.addEventListener("click", () => chart.cursor.idx !== null && onStep(x[chart.cursor.idx]));
+  };
+  const value = h("div", { class: "chart-value", "aria-hidden": "true" });
+  const tell = (chart) => {
+    const i = chart.cursor.idx;
+    const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label));
+    value.textContent = parts.length ? `step ${x[i]}: ${parts.join("; ")}` : "";
+  };
+  let width = 0;
+  new ResizeObserver(() => {
+    if (holder.clientWidth === width || !holder.clientWidth) return;
+    width = holder.clientWidth;
+    make();
+  }).observe(holder);
+  return holder;
+}
+
+const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
+const line = (i, width) => ({ stroke: () => color(COLORS[i % 2]), width, points: { show: undefined } });
+
+/** One x-axis for all: [steps, greatest, least, greatest, least …], with null where one has nothing. */
+function align(series) {
+  const steps = [...new Set(series.flatMap((each) => Array.from(each.steps)))].sort((a, b) => a - b);
+  const at = new Map(steps.map((step, i) => [step, i]));
+  const columns = series.flatMap((each) =>
+    [each.greatest, each.least].map((values) => {
+      const column = new Array(steps.length).fill(null);
+      Array.from(each.steps).forEach((step, i) => {
+        if (Number.isFinite(values[i])) column[at.get(step)] = values[i];
+      });
+      return column;
+    }),
+  );
+  return [steps, ...columns];
+}
+
+function range(greatest, least, label) {
+  const text = greatest === null ? "–" : greatest === least ? short(least) : `${short(least)} to ${short(greatest)}`;
+  return label ? `${label} ${text}` : text;
+}
+
+function describe(label, series) {
+  const parts = series.map((each) => {
+    const last = Array.from(each.greatest).findLast((value) => Number.isFinite(value));
+    return `${each.label ? `${each.label}: ` : ""}${each.steps.length} points, last ${short(last)}`;
+  });
+  return `${label}: ${parts.join("; ")}`;
+}

@@ -1,0 +1,94 @@
+// Colour maps and the scales that turn numbers into colours. The maps can be told apart with every kind of colour blindness.
+
+// 33 evenly spaced colours of each map, from matplotlib: viridis and cividis (CC0), PuOr (ColorBrewer, Apache 2.0).
+const ANCHORS = {
+  viridis:
+    "440154470d6048186a482374472d7b4537814240863e49893b528b375b8d33638d2f6b8e2c728e297a8e26828e23898e21918c1f988b1fa088" +
+    "22a78528ae8032b67a3fbc734ec36b5ec96270cf5784d44b98d83eaddc30c2df23d8e219ece51bfde725",
+  cividis:
+    "00224e00285b002e6a0533711a386f273e6e32436d3b496c434e6c4b546c535a6d5a5f6e61656f686a716f70737676767d7c788482798c8878" +
+    "938e789b9476a39a74aba072b4a76fbcae6cc4b468cdbb63d5c25edec958e7d150f0d846f9e03afee838",
+  diverging:
+    "2d004b390c5e4518715225845f3a916d529c7b6aa88a7eb39990bfa9a1cbb7b1d5c3c0ddcfcfe5dadcece4e5f0eeeef3f7f7f6f9efe1fce8cd" +
+    "fee1b9fed59ffdc885fdbc6bf7ac52ee9b39e58a20d97b12cb6e0dbd6109ae55069e4c078d43077f3b08",
+};
+
+export const MAPS = Object.keys(ANCHORS);
+export const SCALES = ["auto", "linear", "log", "symlog"];
+
+// What no map contains.
+export const NAN = [255, 0, 220];
+export const INFINITE = [0, 214, 255];
+
+const tables = new Map();
+
+/** The 256 colours of a map, as red, green and blue one after the other. */
+export function tableOf(name) {
+  if (!tables.has(name)) {
+    const anchors = ANCHORS[name].match(/../g).map((hex) => parseInt(hex, 16));
+    const table = new Uint8Array(256 * 3);
+    for (let i = 0; i < 256; i++) {
+      const at = (i / 255) * 32;
+      const low = Math.min(Math.floor(at), 31);
+      for (let c = 0; c < 3; c++) {
+        const [a, b] = [anchors[3 * low + c], anchors[3 * low + 3 + c]];
+        table[3 * i + c] = Math.round(a + (b - a) * (at - low));
+      }
+    }
+    tables.set(name, table);
+  }
+  return tables.get(name);
+}
+
+/** The scale for numbers between two bounds; "auto" is chosen by what they are. */
+export function makeScale(kind, low, high, leastPositive, signed) {
+  if (!(low <= high)) [low, high] = [0, 1];
+  if (kind === "auto") {
+    if (low >= 0 && leastPositive > 0 && high / leastPositive > 100) kind = "log";
+    else if (low < 0 && high > 0 && Math.max(-low, high) / leastPositive > 1000) kind = "symlog";
+    else kind = "linear";
+  }
+  if (kind === "log" && !(high > 0)) kind = "linear"; // there is nothing positive to show
+  if (kind === "log") low = low > 0 ? low : leastPositive;
+  if (signed && kind !== "log" && low < 0) {
+    high = Math.max(-low, high);
+    low = -high; // so that the middle colour is zero
+  }
+  const threshold = Math.max(high, -low) * 1e-4 || 1;
+  const forward = {
+    linear: (x) => x,
+    log: (x) => (x > 0 ? Math.log10(x) : -Infinity),
+    symlog: (x) => Math.sign(x) * Math.log10(1 + Math.abs(x) / threshold),
+  }[kind];
+  const backward = {
+    linear: (x) => x,
+    log: (x) => 10 ** x,
+    symlog: (x) => Math.sign(x) * threshold * (10 ** Math.abs(x) - 1),
+  }[kind];
+  const [a, b] = [forward(low), forward(high)];
+  const span = b > a ? b - a : 1;
+  return {
+    kind,
+    low,
+    high,
+    /** From 0 to 255. */
+    index: (x) => {
+      const at = ((forward(x) - a) / span) * 255;
+      return at <= 0 ? 0 : at >= 255 ? 255 : Math.round(at);
+    },
+    /** The number at a fraction of the colour bar. */
+    at: (fraction) => backward(a + span * fraction),
+  };
+}
+
+/** A short form of a number with about four digits. */
+export function short(x) {
+  if (x === null || x === undefined) return "–";
+  if (typeof x === "string") return x; // "nan", "inf"
+  if (Number.isNaN(x)) return "NaN";
+  if (!Number.isFinite(x)) return x > 0 ? "Inf" : "−Inf";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  const text = size >= 1e5 || size < 1e-3 ? x.toExponential(2) : String(Number(x.toPrecision(4)));
+  return text.replace("-", "−").replace("e−", "e-").replace("e+", "e");
+}

@@ -1,0 +1,49 @@
+// Small helpers for the document. Text is always set as text, so a name with HTML in it shows as it is.
+
+/** An element: h("button", { class: "x", onclick: f }, "text", other). */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** A select with a label. */
+export function choice(label, options, value, onchange, attributes = {}) {
+  const select = h("select", { "aria-label": label, onchange: () => onchange(select.value), ...attributes });
+  for (const option of options) {
+    const [key, text] = Array.isArray(option) ? option : [option, option];
+    select.append(h("option", { value: key }, text));
+  }
+  select.value = value;
+  return h("label", { class: "choice" }, h("span", {}, label), select);
+}
+
+/** Save something as a file. */
+export function download(name, blob) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** A colour of the style sheet. */
+export function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/** Call a function once in the next frame, however often it is asked for. */
+export function onceAFrame(call) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      call();
+    });
+  };
+}

@@ -1,0 +1,89 @@
+// The data of a report, which is in the page: answers what the server would.
+
+import { render } from "./index.js";
+import { reviveNumbers } from "./source.js";
+
+class InlineSource {
+  constructor(data, tables) {
+    this.data = data;
+    this.tables = tables; // level, first and last cell, cells
+    this.isLive = false;
+    this.cells = new Map();
+  }
+
+  leastLevel({ tensor, stat }) {
+    return this.tables[`${tensor}\n${stat}`]?.[0] ?? 0;
+  }
+
+  async ask(route, { tensor, stat, tag } = {}) {
+    const { data } = this;
+    const found = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`] }[route];
+    return structuredClone(found ?? data[route]);
+  }
+
+  /** Cells of a level at least as coarse as that of the report. */
+  async tile({ tensor, stat, level, first, last, nodes }) {
+    const name = `${tensor}\n${stat}`;
+    const [base, begin, end] = this.tables[name];
+    const all = await this.table(name);
+    const chosen = expand(nodes);
+    const [shift, columns, width] = [level - base, last - first, end - begin];
+    const buffer = new ArrayBuffer(12 * chosen.length * columns);
+    const cells = chosen.length * columns;
+    const out = views(buffer, cells);
+    out.least.fill(NaN);
+    out.greatest.fill(NaN);
+    chosen.forEach((node, line) => {
+      for (let x = Math.max(begin, first * 2 ** shift); x < Math.min(end, last * 2 ** shift); x++) {
+        const [from, to] = [node * width + x - begin, line * columns + Math.floor(x / 2 ** shift) - first];
+        if (!(out.least[to] <= all.least[from])) out.least[to] = Number.isNaN(all.least[from]) ? out.least[to] : all.least[from];
+        if (!(out.greatest[to] >= all.greatest[from])) out.greatest[to] = Number.isNaN(all.greatest[from]) ? out.greatest[to] : all.greatest[from];
+        out.nan[to] = Math.min(out.nan[to] + all.nan[from], 65535);
+        out.infinite[to] = Math.min(out.infinite[to] + all.infinite[from], 65535);
+      }
+    });
+    return buffer;
+  }
+
+  async table(name) {
+    if (!this.cells.has(name)) {
+      const buffer = await inflate(this.tables[name][3]);
+      const found = views(buffer, buffer.byteLength / 12);
+      // Of the greatest comes what differs from the least.
+      const [least, greatest] = [new Uint32Array(buffer, 0, found.least.length), new Uint32Array(buffer, 4 * found.least.length, found.least.length)];
+      for (let i = 0; i < least.length; i++) greatest[i] ^= least[i];
+      this.cells.set(name, found);
+    }
+    return this.cells.get(name);
+  }
+}
+
+function views(buffer, cells) {
+  return {
+    least: new Float32Array(buffer, 0, cells),
+    greatest: new Float32Array(buffer, 4 * cells, cells),
+    nan: new Uint16Array(buffer, 8 * cells, cells),
+    infinite: new Uint16Array(buffer, 10 * cells, cells),
+  };
+}
+
+function expand(text) {
+  return text.split(",").flatMap((part) => {
+    const [a, b = a] = part.split("-").map(Number);
+    return Array.from({ length: b - a + 1 }, (_, i) => a + i);
+  });
+}
+
+async function inflate(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+}
+
+async function open() {
+  const content = await inflate(document.getElementById("data").textContent);
+  const data = reviveNumbers(JSON.parse(new TextDecoder().decode(content)));
+  document.title = `${data.name}: lightning_hooks`;
+  render(new InlineSource(data, JSON.parse(document.getElementById("tables").textContent)));
+}
+
+open();

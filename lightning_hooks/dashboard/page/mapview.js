@@ -1,0 +1,318 @@
+// The view with heat maps: of one run, of two beside each other, or of their difference.
+
+import { MAPS, SCALES, makeScale, short, tableOf, NAN, INFINITE } from "./colors.js";
+import { choice, download, h, onceAFrame } from "./dom.js";
+import { HeatMap } from "./heatmap.js";
+import { matcher } from "./patterns.js";
+import { foldingOf, foldingText } from "./rows.js";
+import { Cells } from "./source.js";
+
+export class MapView {
+  constructor(app) {
+    this.app = app;
+    this.usesOther = this.usesTable = true;
+    this.cells = new Map();
+    this.panels = [];
+    this.legend = h("div", { class: "legend" });
+    this.maps = h("div", { class: "maps" });
+    this.picked = h("div", { class: "picked", hidden: true });
+    this.note = h("p", { class: "note", hidden: true });
+    this.tools = this.makeTools();
+    this.element = h("div", { class: "view map-view" }, this.tools, this.note, this.maps, this.legend, this.picked);
+    this.recolor = onceAFrame(() => this.color());
+  }
+
+  makeTools() {
+    const { app } = this;
+    const { state } = app;
+    const button = (text, label, onclick) => h("button", { "aria-label": label, title: label, onclick }, text);
+    this.filter = h("input", {
+      type: "search",
+      placeholder: "encoder.*  !*.bias  re:.*[02]",
+      "aria-label": "Show only rows whose name matches these patterns",
+      oninput: () => state.set({ filter: this.filter.value }),
+    });
+    this.low = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": "Least value of the colours", placeholder: "auto" });
+    this.high = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": "Greatest value of the colours", placeholder: "auto" });
+    for (const [name, input] of [["low", this.low], ["high", this.high]]) {
+      input.addEventListener("change", () => {
+        const number = input.value === "" ? "" : Number(input.value);
+        if (Number.isNaN(number)) app.say(`${input.value} is not a number`, "error");
+        else state.set({ [name]: number });
+      });
+    }
+    const zoom = (factor) => this.panels[0]?.zoom(factor);
+    const pan = (share) => this.panels[0]?.pan(share);
+    this.scaleChoice = choice("Scale", SCALES, state.scale, (scale) => state.set({ scale }));
+    this.mapChoice = choice("Colours", MAPS, state.map, (map) => state.set({ map }));
+    this.modeChoice = choice("Two runs", [["beside", "side by side"], ["difference", "difference"]], state.mode, (mode) =>
+      state.set({ mode, low: "", high: "" }),
+    );
+    this.fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: this.fit.checked ? "1" : "" }) });
+    return h(
+      "div",
+      { class: "tools", role: "toolbar", "aria-label": "Heat map" },
+      h("label", { class: "choice" }, h("span", {}, "Rows"), this.filter),
+      this.modeChoice,
+      this.scaleChoice,
+      this.mapChoice,
+      h("span", { class: "group" }, this.low, "to", this.high),
+      h("span", { class: "group" }, button("Unfold", "Unfold all parts", () => this.fold("+")), button("Fold", "Fold all parts", () => this.fold("-"))),
+      h("label", { class: "check" }, this.fit, "fit the window"),
+      h(
+        "span",
+        { class: "group" },
+        button("◀", "Earlier steps", () => pan(-0.25)),
+        button("−", "Show more steps", () => zoom(2)),
+        button("All", "Show all steps", () => state.set({ from: "", to: "" })),
+        button("+", "Show fewer steps", () => zoom(0.5)),
+        button("▶", "Later steps", () => pan(0.25)),
+      ),
+      h("span", { class: "group" }, button("PNG", "Save the picture", () => this.savePicture()), button("CSV", "Save what is visible as a table", () => this.saveTable())),
+    );
+  }
+
+  fold(all) {
+    this.app.state.set({ folded: foldingText({ all, toggled: new Set() }) });
+  }
+
+  cellsOf(run, rows, unit) {
+    const { tensor, stat } = this.app.state;
+    const name = [run, tensor, stat, rows.key, unit].join("\n");
+    if (!this.cells.has(name)) {
+      if (this.cells.size > 8) this.cells.delete(this.cells.keys().next().value);
+      this.cells.set(name, new Cells(this.app.source, run, tensor, stat, rows, unit));
+    }
+    return this.cells.get(name);
+  }
+
+  /** A run has more steps: forget the cells that they change. */
+  grown(run, step) {
+    for (const cells of this.cells.values()) if (cells.run === run) cells.forgetFrom(step);
+  }
+
+  async update() {
+    const { app } = this;
+    const { state } = app;
+    this.syncTools();
+    const rows = await app.rows(state.run, state.tensor, state.stat);
+    const otherRows = state.other ? await app.rows(state.other, state.tensor, state.stat) : null;
+    const { from, to, unit } = app.range();
+    const folding = foldingOf(state.folded);
+    let takes = null;
+    this.note.hidden = true;
+    try {
+      takes = matcher(state.filter);
+    } catch (error) {
+      this.tell(error.message);
+    }
+    const exact = isExact(app.meta, state.tensor, state.stat);
+    const modelOf = (run, its, marked) => {
+      const isOpen = (node) => its.isOpen(node, folding);
+      return {
+        title: state.other ? (run === "." ? "this folder" : run) : "",
+        rows: its,
+        shown: takes ? its.filtered(takes) : its.shown(isOpen),
+        flat: Boolean(takes),
+        isOpen,
+        cells: this.cellsOf(run, its, unit),
+        from,
+        to,
+        unit,
+        tensor: state.tensor,
+        stat: state.stat,
+        exact,
+        map: state.map,
+        fit: state.fit === "1",
+        marks: marked,
+      };
+    };
+    const models = [modelOf(state.run, rows, this.marks(state.run, rows))];
+    if (state.other && !otherRows) this.tell(`${state.other} has no table of ${state.tensor} ${state.stat}.`);
+    else if (otherRows && state.mode === "difference") {
+      const twins = rows.nodes.map((node, i) => (rows.isPart(i) ? otherRows.byName.get(node.name) : otherRows.rowByName.get(node.name)));
+      Object.assign(models[0], {
+        title: `${state.run} − ${state.other}`,
+        other: this.cellsOf(state.other, otherRows, unit),
+        nodeOfOther: (node) => twins[node],
+        map: state.map === "viridis" ? "diverging" : state.map,
+      });
+      const alone = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
+      if (alone) this.tell(`${alone} rows are only in ${state.other} and are not shown.`);
+    } else if (otherRows) models.push(modelOf(state.other, otherRows, this.marks(state.other, otherRows)));
+    if (takes && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
+    this.showPanels(models);
+    if (state.row && this.revealed !== state.row) {
+      this.revealed = state.row;
+      const node = rows.rowByName.get(state.row);
+      if (node !== undefined && !models[0].shown.includes(node) && !takes) {
+        return state.set({ folded: foldingText(rows.revealing(state.row, folding)) });
+      }
+      if (node !== undefined) this.panels[0].reveal(node);
+    }
+  }
+
+  syncTools() {
+    const { state } = this.app;
+    if (this.filter.value !== state.filter) this.filter.value = state.filter;
+    for (const [name, input] of [["low", this.low], ["high", this.high]]) if (document.activeElement !== input) input.value = state[name];
+    this.fit.checked = state.fit === "1";
+    this.modeChoice.hidden = !state.other;
+    for (const [name, element] of [["scale", this.scaleChoice], ["map", this.mapChoice], ["mode", this.modeChoice]]) {
+      element.querySelector("select").value = state[name];
+    }
+  }
+
+  tell(text) {
+    this.note.textContent = text;
+    this.note.hidden = false;
+  }
+
+  /** The findings of health rules, where they are in the map. */
+  marks(run, rows) {
+    const { state } = this.app;
+    const findings = this.app.loaded.get(run).meta.findings ?? [];
+    return findings.flatMap((finding) => {
+      const node = rows.rowByName.get(finding.name);
+      const step = Number(finding.step);
+      const mine = !finding.tensor || finding.tensor === state.tensor;
+      return node === undefined || !Number.isFinite(step) || !mine ? [] : [{ node, step, text: finding.verdict ?? finding.rule }];
+    });
+  }
+
+  showPanels(models) {
+    const { app } = this;
+    while (this.panels.length < models.length) {
+      const panel = new HeatMap({
+        onZoom: (from, to) => app.zoomTo(from, to),
+        onFold: (node) => this.toggle(panel.model.rows.nodes[node].name),
+        onPick: (node, step, opens) => this.pick(panel, node, step, opens),
+        onScroll: (top) => this.panels.forEach((other) => other !== panel && (other.scroll.scrollTop = top)),
+        onArrival: () => this.recolor(),
+        onError: (error) => (error.status === 400 ? app.poll() : app.fail(error)),
+      });
+      this.panels.push(panel);
+    }
+    this.panels.length = models.length;
+    this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
+    const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
+    models.forEach((model, i) => {
+      model.height = Math.max(room / models.length - (models.length > 1 ? 28 : 0), 160);
+      model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
+      this.panels[i].show(model);
+    });
+    this.recolor();
+  }
+
+  /** One scale for all panels: of what is in sight, or as the address says. */
+  color() {
+    const { state } = this.app;
+    if (!this.panels.length || !this.element.isConnected) return;
+    const bounds = this.panels.map((panel) => panel.bounds());
+    const low = state.low === "" ? Math.min(...bounds.map((each) => each.low)) : Number(state.low);
+    const high = state.high === "" ? Math.max(...bounds.map((each) => each.high)) : Number(state.high);
+    const leastPositive = Math.min(...bounds.map((each) => each.leastPositive));
+    const { map } = this.panels[0].model;
+    this.scale = makeScale(state.scale, low, high, leastPositive, map === "diverging" && state.low === "" && state.high === "");
+    for (const panel of this.panels) {
+      panel.model.scale = this.scale;
+      panel.draw();
+    }
+    this.drawLegend(map);
+  }
+
+  drawLegend(map) {
+    const { state } = this.app;
+    const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": `Colours from ${short(this.scale.low)} to ${short(this.scale.high)}` });
+    const context = bar.getContext("2d");
+    const table = tableOf(map);
+    for (let i = 0; i < 256; i++) {
+      context.fillStyle = `rgb(${table[3 * i]}, ${table[3 * i + 1]}, ${table[3 * i + 2]})`;
+      context.fillRect(i, 0, 1, 12);
+    }
+    const swatch = (rgb) => h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` });
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => h("span", {}, short(this.scale.at(at))));
+    this.legend.replaceChildren(
+      h("span", { class: "legend-title" }, `${state.tensor} ${state.stat} (${unitOf(state.stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
+      h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
+      h("span", {}, swatch(NAN), " NaN"),
+      h("span", {}, swatch(INFINITE), " infinite"),
+      h("span", {}, h("i", { class: "swatch hatched" }), " not measured"),
+    );
+  }
+
+  toggle(name) {
+    const folding = foldingOf(this.app.state.folded);
+    if (!folding.toggled.delete(name)) folding.toggled.add(name);
+    this.app.state.set({ folded: foldingText(folding) });
+  }
+
+  pick(panel, node, step, opens) {
+    const { app } = this;
+    const { nodes } = panel.model.rows;
+    const { name } = nodes[node];
+    const isRow = nodes[node].row !== null;
+    this.revealed = name;
+    app.state.set({ row: isRow ? name : app.state.row, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
+    if (opens && isRow) return app.update();
+    const link = (text, values) => h("button", { onclick: () => app.state.set(values) }, text);
+    const hit = step === null ? [] : panel.describe(panel.model.shown.indexOf(node), Math.floor(step / panel.drawn.cell)).slice(1);
+    this.picked.hidden = false;
+    this.picked.replaceChildren(
+      h("strong", {}, name),
+      ...hit.map((line) => h("span", {}, line)),
+      ...(isRow ? [link("This row", { view: "row", row: name })] : []),
+      ...(step === null ? [] : [link("This step", { view: "step", step })]),
+    );
+  }
+
+  savePicture() {
+    const canvases = [...this.panels.map((panel) => panel.canvas), this.legend.querySelector("canvas")];
+    const width = Math.max(...canvases.map((canvas) => canvas.width));
+    const gap = 24 * (window.devicePixelRatio || 1);
+    const height = canvases.reduce((sum, canvas) => sum + canvas.height + gap, gap);
+    const out = h("canvas", { width, height });
+    const context = out.getContext("2d");
+    context.fillStyle = getComputedStyle(document.body).backgroundColor;
+    context.fillRect(0, 0, width, height);
+    context.fillStyle = getComputedStyle(document.body).color;
+    context.font = `${gap * 0.6}px system-ui, sans-serif`;
+    const { state } = this.app;
+    let y = gap;
+    canvases.forEach((canvas, i) => {
+      const title = i < this.panels.length ? this.panels[i].model.title || state.run : `${short(this.scale.low)} … ${short(this.scale.high)}`;
+      context.fillText(`${title}   ${i < this.panels.length ? `${state.tensor} ${state.stat}` : ""}`, 8, y - gap * 0.3);
+      context.drawImage(canvas, 0, y);
+      y += canvas.height + gap;
+    });
+    out.toBlob((blob) => download(`${state.tensor}_${state.stat}.png`, blob));
+  }
+
+  saveTable() {
+    const { state } = this.app;
+    const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const lines = this.panels.flatMap((panel) =>
+      panel.visible().map(([name, ...numbers]) => [quoted(panel.model.title || state.run), quoted(name), ...numbers].join(",")),
+    );
+    const text = ["run,name,first_step,last_step,least,greatest,nan,infinite", ...lines].join("\n");
+    download(`${state.tensor}_${state.stat}.csv`, new Blob([text, "\n"], { type: "text/csv" }));
+  }
+}
+
+/** Whether the statistic of a folded part follows from the tables. */
+function isExact(meta, tensor, stat) {
+  const needs = meta.mergeable[stat];
+  const stats = (name) => meta.tensors.find((each) => each.tensor === name)?.stats ?? [];
+  if (!needs) return false;
+  return needs.every((need) => {
+    const [what, of] = need.split(" of ");
+    return stats(of ? tensor.replace(/update$/, of) : tensor).includes(what);
+  });
+}
+
+function unitOf(stat) {
+  if (stat.endsWith("_fraction")) return "share from 0 to 1";
+  if (stat === "nonfinite" || stat === "count") return "elements";
+  if (stat === "ratio") return "update to parameter";
+  return stat.endsWith("cosine") ? "from −1 to 1" : "units of the tensor";
+}

@@ -1,0 +1,149 @@
+// What a person should look at first: global numbers, findings, where numbers are not finite, what changed most.
+
+import { lineChart } from "./charts.js";
+import { short } from "./colors.js";
+import { h } from "./dom.js";
+
+const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
+
+export class OverviewView {
+  constructor(app) {
+    this.app = app;
+    this.usesOther = true;
+    this.usesTable = false;
+    this.element = h("div", { class: "view" });
+  }
+
+  async update() {
+    const { app } = this;
+    const { state, source, meta } = app;
+    const asked = `${state.run}\n${meta.version}\n${state.other}`;
+    if (asked === this.shown) return;
+    const found = await source.ask("overview", { run: state.run });
+    const charts = await Promise.all([...sorted(found.hooks), ...found.transforms].map((tag) => this.chart(tag)));
+    this.shown = asked;
+    const parts = [
+      this.summary(found),
+      this.findings(),
+      this.nonfinite(found.nonfinite),
+      h("h2", {}, "Over all layers"),
+      h("div", { class: "cards" }, ...charts.filter(Boolean)),
+      this.changed(found.changed),
+    ];
+    this.element.replaceChildren(...parts.filter(Boolean));
+  }
+
+  summary(found) {
+    const { meta, state } = this.app;
+    const [first, last] = meta.steps ?? [0, 0];
+    const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
+    const text = `${state.run === "." ? "This run" : state.run}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${meta.tensors.length} tensors, ${tables} tables.`;
+    const bad = found.nonfinite.length ? ` ${found.nonfinite.length} rows have NaN or infinite elements.` : " Every element of every row is finite.";
+    return h("p", {}, text + (meta.tensors.some((each) => each.stats.includes("nonfinite")) ? bad : ""));
+  }
+
+  async chart(tag) {
+    const { app } = this;
+    const { state, source } = app;
+    const runs = [state.run, ...(state.other && app.loaded.get(state.other)?.meta.scalars.includes(tag) ? [state.other] : [])];
+    const series = await Promise.all(
+      runs.map(async (run) => ({ label: runs.length > 1 ? run : "", ...(await source.ask("scalar", { run, tag, points: 600 })) })),
+    );
+    if (!series[0].steps.length) return null;
+    const last = series[0].greatest.at(-1);
+    return h(
+      "div",
+      { class: "card" },
+      h("h3", {}, tag, h("span", { class: "value" }, short(last))),
+      lineChart(series, { label: tag, onStep: (step) => app.state.set({ view: "step", step }) }),
+    );
+  }
+
+  findings() {
+    const { findings } = this.app.meta;
+    const title = h("h2", {}, "Findings");
+    if (!findings) return h("div", {}, title, h("p", {}, "This run has no findings.jsonl: no health rule was active."));
+    if (!findings.length) return h("div", {}, title, h("p", {}, "The health rules found nothing."));
+    const lines = findings.map((each) => [
+      each.severity ?? "",
+      each.verdict ?? each.rule ?? "",
+      this.place(each.tensor, each.stat, each.name, each.step),
+      each.why ?? "",
+      each.next ?? "",
+    ]);
+    return h("div", {}, title, table(["", "what", "where", "why", "what to do"], lines));
+  }
+
+  nonfinite(rows) {
+    if (!rows.length) return null;
+    const shown = rows.slice(0, 10);
+    const lines = shown.map((each) => [
+      this.place(each.tensor, "nonfinite", each.name, each.first),
+      number(each.first),
+      number(each.steps),
+      number(each.most),
+    ]);
+    return h(
+      "div",
+      {},
+      h("h2", {}, "NaN and infinite elements, earliest first"),
+      table(["row", "since step", "steps", "most elements"], lines),
+      rows.length > shown.length ? h("p", {}, `and ${rows.length - shown.length} rows more`) : null,
+    );
+  }
+
+  changed(rows) {
+    if (!rows.length) return null;
+    const lines = rows.map((each) => [
+      this.place(each.tensor, each.stat, each.name, ""),
+      `${each.tensor} ${each.stat}`,
+      number(each.before),
+      number(each.after),
+      number(each.after / each.before),
+    ]);
+    return h("div", {}, h("h2", {}, "The rows that changed most, from the beginning to the end"), table(["row", "", "before", "after", "ratio"], lines));
+  }
+
+  /** A link to a row in the heat map. */
+  place(tensor, stat, name, step) {
+    const { app } = this;
+    if (!name) return step === undefined || step === "" ? "" : `step ${step}`;
+    const has = app.meta.tensors.find((each) => each.tensor === tensor);
+    const onclick = () => {
+      app.views.map.revealed = null;
+      app.state.set({
+        view: "map",
+        row: name,
+        step: step ?? "",
+        ...(has ? { tensor, stat: has.stats.includes(stat) ? stat : has.stats.find((each) => each !== "count") } : {}),
+        filter: "",
+        low: "",
+        high: "",
+      });
+    };
+    return h("button", { class: "link", onclick }, `${tensor ? `${tensor} of ` : ""}${name}${step === "" || step === undefined ? "" : `, step ${step}`}`);
+  }
+}
+
+function sorted(tags) {
+  const turn = (tag) => (ORDER.indexOf(tag.split("/").at(-1)) + 1 || 99);
+  return [...tags].sort((a, b) => turn(a) - turn(b));
+}
+
+function number(value) {
+  return { number: short(value) };
+}
+
+function table(heads, lines) {
+  const cell = (each) => (each?.number !== undefined ? h("td", { class: "number" }, each.number) : h("td", {}, each));
+  return h(
+    "div",
+    { class: "table-holder" },
+    h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell)))),
+    ),
+  );
+}

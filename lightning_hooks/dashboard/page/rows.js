@@ -1,0 +1,82 @@
+// The rows of a table as a foldable tree, and which of them are shown.
+
+const ENOUGH = 48;
+const FEW = 6;
+
+export class Rows {
+  constructor({ key, nodes }) {
+    this.key = key;
+    this.nodes = nodes;
+    this.ends = new Int32Array(nodes.length); // the node after the last one below
+    const open = [];
+    nodes.forEach((node, i) => {
+      while (open.length && nodes[open.at(-1)].depth >= node.depth) this.ends[open.pop()] = i;
+      open.push(i);
+    });
+    for (const i of open) this.ends[i] = nodes.length;
+    this.byName = new Map();
+    nodes.forEach((node, i) => {
+      if (node.row === null || !this.byName.has(node.name)) this.byName.set(node.name, i);
+    });
+    this.rowByName = new Map(nodes.flatMap((node, i) => (node.row === null ? [] : [[node.name, i]])));
+    this.openDepth = this.depthThatFits();
+  }
+
+  /** Parts above this depth are open at first: as deep as fits a screen, but never so that almost nothing is shown. */
+  depthThatFits() {
+    const deepest = Math.max(0, ...this.nodes.map((node) => node.depth));
+    let fits = 0;
+    for (let depth = 0; depth <= deepest; depth++) {
+      const count = this.shown((i) => this.nodes[i].depth < depth).length;
+      if (count > ENOUGH && this.shown((i) => this.nodes[i].depth < fits).length >= FEW) break;
+      fits = depth;
+    }
+    return fits;
+  }
+
+  isPart(i) {
+    return this.nodes[i].row === null;
+  }
+
+  isOpen(i, folding) {
+    const open = folding.all === "" ? this.nodes[i].depth < this.openDepth : folding.all === "+";
+    return open !== folding.toggled.has(this.nodes[i].name);
+  }
+
+  /** The nodes that are shown where these parts are open. */
+  shown(isOpen) {
+    const found = [];
+    for (let i = 0; i < this.nodes.length; ) {
+      found.push(i);
+      i = this.isPart(i) && !isOpen(i) ? this.ends[i] : i + 1;
+    }
+    return found;
+  }
+
+  /** The rows whose name a filter takes, without parts. */
+  filtered(takes) {
+    return this.nodes.flatMap((node, i) => (node.row !== null && takes(node.name) ? [i] : []));
+  }
+
+  /** The folding in which a row is shown. */
+  revealing(name, folding) {
+    const target = this.rowByName.get(name);
+    const toggled = new Set(folding.toggled);
+    this.nodes.forEach((node, i) => {
+      if (this.isPart(i) && i < target && target < this.ends[i] && !this.isOpen(i, { all: folding.all, toggled })) {
+        if (!toggled.delete(node.name)) toggled.add(node.name);
+      }
+    });
+    return { all: folding.all, toggled };
+  }
+}
+
+/** Which parts are folded, from the address: all open (+), all folded (-) or as many as fit, and the names of exceptions. */
+export function foldingOf(text) {
+  const [all, ...names] = text.split("\n");
+  return { all, toggled: new Set(names) };
+}
+
+export function foldingText({ all, toggled }) {
+  return all === "" && !toggled.size ? "" : [all, ...toggled].join("\n");
+}

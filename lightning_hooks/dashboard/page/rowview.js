@@ -1,0 +1,139 @@
+// The view of one row: every statistic over steps, its histogram over steps, its neighbours.
+
+import { lineChart } from "./charts.js";
+import { makeScale, short, tableOf } from "./colors.js";
+import { color, h } from "./dom.js";
+import { seriesOf } from "./series.js";
+
+export class RowView {
+  constructor(app) {
+    this.app = app;
+    this.usesOther = this.usesTable = true;
+    this.element = h("div", { class: "view" });
+  }
+
+  async update() {
+    const { app } = this;
+    const { state } = app;
+    const rows = await app.rows(state.run, state.tensor, state.stat);
+    const node = rows.rowByName.get(state.row) ?? rows.nodes.findIndex((each) => each.row !== null);
+    if (node < 0) return this.element.replaceChildren(h("p", { class: "empty" }, "This table has no rows."));
+    const { name, type, shape } = rows.nodes[node];
+    const { from, to, unit } = app.range();
+    const asked = JSON.stringify([state.run, state.other, state.tensor, name, from, to, app.meta.version]);
+    if (asked === this.shown) return;
+    const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
+    const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
+    const cards = await Promise.all(ordered.map((stat) => this.card(stat, name, from, to, unit)));
+    const histogram = await this.histogram(name);
+    this.shown = asked;
+    this.element.replaceChildren(
+      h("h2", {}, `${state.tensor} of ${name}`),
+      h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
+      this.neighbours(rows, node),
+      h("div", { class: "cards" }, ...cards.filter(Boolean)),
+      histogram ?? "",
+    );
+  }
+
+  async card(stat, name, from, to, unit) {
+    const { app } = this;
+    const { state, source } = app;
+    const series = [];
+    for (const run of [state.run, state.other].filter(Boolean)) {
+      const rows = await app.rows(run, state.tensor, stat);
+      const node = rows?.rowByName.get(name);
+      if (node === undefined) continue;
+      const found = await seriesOf(source, { run, tensor: state.tensor, stat, key: rows.key, node, from, to, unit });
+      series.push({ label: state.other ? run : "", ...found });
+    }
+    if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
+    const sum = (key) => series[0][key].reduce((a, b) => a + b, 0);
+    const [nan, infinite] = [sum("nan"), sum("infinite")];
+    return h(
+      "div",
+      { class: "card" },
+      h("h3", {}, stat, " ", app.helpButton(() => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
+      lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => state.set({ view: "step", step, stat }) }),
+      nan + infinite ? h("p", { class: "note" }, `NaN at ${nan} steps, infinite at ${infinite} steps, from step ${series[0].steps[series[0].nan.findIndex((n, i) => n || series[0].infinite[i])]} on`) : null,
+    );
+  }
+
+  async histogram(name) {
+    const { app } = this;
+    const { state, source, meta } = app;
+    const tag = `${state.tensor}_histogram/${name}`;
+    if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
+    const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
+    if (!found.length) return null;
+    return h("div", {}, h("h2", {}, "Histogram over steps"), histogramMap(found, state.map));
+  }
+
+  neighbours(rows, node) {
+    const { app } = this;
+    const { state } = app;
+    const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
+    const at = leaves.indexOf(node);
+    const { name } = rows.nodes[node];
+    const to = (text, values) => h("button", { onclick: () => state.set({ row: name, ...values }) }, text);
+    const near = [["◀ before: ", leaves[at - 1]], ["after ▶: ", leaves[at + 1]]].filter(([, i]) => i !== undefined);
+    const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
+    const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
+    const others = app.meta.tensors.filter((each) => each.tensor !== state.tensor);
+    const embedded = window.parent !== window;
+    const chart = () => {
+      window.parent.location.hash = `#timeseries&tagFilter=${encodeURIComponent(`${state.tensor}_.*/${name.replace(/[.+*?^$()[\]{}|\\]/g, "\\$&")}$`)}`;
+    };
+    return h(
+      "div",
+      { class: "tools" },
+      ...near.map(([text, i]) => to(text + rows.nodes[i].name, { row: rows.nodes[i].name })),
+      ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
+      ...others.slice(0, 8).map((each) => to(`its ${each.tensor}`, { tensor: each.tensor, stat: each.stats.includes(state.stat) ? state.stat : each.stats[0] })),
+      to("in the heat map", { view: "map" }),
+      embedded ? h("button", { onclick: chart }, "in Time Series") : null,
+    );
+  }
+}
+
+/** Steps by magnitude, brighter where more elements are; the axis is symmetric and logarithmic, as the buckets are. */
+function histogramMap(found, map) {
+  const edges = found.flatMap((each) => each.edges.filter((_, i) => each.counts[i] > 0));
+  const size = Math.max(...edges.map(Math.abs), 1e-300);
+  const scale = makeScale("symlog", Math.min(...edges, 0), Math.max(...edges, 0) || size, 0, false);
+  const [columns, lines] = [found.length, 64];
+  const image = h("canvas", { width: columns, height: lines });
+  const context = image.getContext("2d");
+  const pixels = context.createImageData(columns, lines);
+  const table = tableOf(map === "diverging" ? "viridis" : map);
+  const most = Math.max(...found.map((each) => Math.max(...each.counts, 0)), 1);
+  found.forEach((each, x) => {
+    const bins = new Float64Array(lines);
+    each.edges.forEach((edge, i) => {
+      const left = i ? each.edges[i - 1] : edge;
+      const middle = (edge + left) / 2;
+      bins[lines - 1 - Math.min(Math.floor((scale.index(middle) / 256) * lines), lines - 1)] += each.counts[i];
+    });
+    bins.forEach((count, y) => {
+      if (!count) return;
+      const index = 3 * Math.round((Math.log1p(count) / Math.log1p(most)) * 255);
+      pixels.data.set([table[index], table[index + 1], table[index + 2], 255], 4 * (y * columns + x));
+    });
+  });
+  context.putImageData(pixels, 0, 0);
+  const [width, height] = [900, 260];
+  const label = `Histogram at ${columns} steps from ${found[0].step} to ${found.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
+  const canvas = h("canvas", { width: width + 90, height: height + 26, class: "histogram", role: "img", "aria-label": label, style: "max-width: 100%" });
+  const pen = canvas.getContext("2d");
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(image, 80, 4, width, height);
+  pen.strokeStyle = color("line");
+  pen.strokeRect(80, 4, width, height);
+  pen.fillStyle = color("soft");
+  pen.font = "12px system-ui, sans-serif";
+  for (const at of [0, 0.25, 0.5, 0.75, 1]) pen.fillText(short(scale.at(at)), 4, 10 + height * (1 - at));
+  pen.fillText(`step ${found[0].step}`, 80, height + 22);
+  pen.textAlign = "right";
+  pen.fillText(`step ${found.at(-1).step}`, 80 + width, height + 22);
+  return canvas;
+}

@@ -1,0 +1,121 @@
+// Asks for data: from the server that sent this page, or from a report, whose data is in the page.
+
+export const TILE = 128; // cells of one request
+const MAX_CELLS = 1 << 21; // of one request
+const KEPT = 192; // groups of cells
+
+/** Asks the server. All paths are relative to this module, so a prefix of the host does not matter. */
+export class ServerSource {
+  constructor() {
+    this.isLive = true;
+    this.leastLevel = () => 0;
+  }
+
+  async ask(route, args = {}) {
+    const response = await this.get(route, args);
+    return reviveNumbers(await response.json());
+  }
+
+  async tile(args) {
+    const response = await this.get("tile", args);
+    return response.arrayBuffer();
+  }
+
+  async get(route, args) {
+    const url = new URL(`../data/${route}`, import.meta.url);
+    for (const [name, value] of Object.entries(args)) url.searchParams.set(name, value);
+    let response;
+    try {
+      response = await fetch(url);
+    } catch {
+      throw new Error("The server does not answer. Is it still running?");
+    }
+    if (!response.ok) {
+      const answer = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
+      throw Object.assign(new Error(answer.error), { status: response.status });
+    }
+    return response;
+  }
+}
+
+/** JSON has no NaN and no infinity: they come as { float: "nan" }. */
+export function reviveNumbers(value) {
+  if (Array.isArray(value)) return value.map(reviveNumbers);
+  if (!value || typeof value !== "object") return value;
+  if (SPECIAL.has(value.float)) return SPECIAL.get(value.float);
+  for (const key of Object.keys(value)) value[key] = reviveNumbers(value[key]);
+  return value;
+}
+const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
+
+/** The cells of one table of one run, kept as they arrive. */
+export class Cells {
+  constructor(source, run, tensor, stat, rows, unit) {
+    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, kept: new Map(), asked: new Map() });
+  }
+
+  /** One group of cells of a node, or undefined where it has not arrived. */
+  of(level, tile, node) {
+    return this.kept.get(`${level}/${tile}`)?.get(node);
+  }
+
+  /** Forget the cells that new steps may have changed. */
+  forgetFrom(step) {
+    for (const name of [...this.kept.keys()]) {
+      const [level, tile] = name.split("/").map(Number);
+      if ((tile + 1) * TILE * this.unit * 2 ** level > step) this.kept.delete(name);
+    }
+  }
+
+  /** Ask for what is missing of these nodes; resolves to whether anything arrived. */
+  async load(level, firstTile, lastTile, nodes) {
+    const requests = [];
+    for (let tile = firstTile; tile <= lastTile; tile++) {
+      const name = `${level}/${tile}`;
+      const here = this.kept.get(name) ?? new Map();
+      if (this.kept.delete(name) || here.size === 0) this.kept.set(name, here); // the most recently used is last
+      const missing = nodes.filter((node) => !here.has(node) && !this.asked.has(`${name}/${node}`));
+      for (let i = 0; i < missing.length; i += Math.floor(MAX_CELLS / TILE)) {
+        requests.push(this.request(level, tile, missing.slice(i, i + Math.floor(MAX_CELLS / TILE))));
+      }
+      const waiting = nodes.map((node) => this.asked.get(`${name}/${node}`)).filter(Boolean);
+      requests.push(...new Set(waiting));
+    }
+    while (this.kept.size > Math.max(KEPT, 2 * (lastTile - firstTile + 1))) this.kept.delete(this.kept.keys().next().value);
+    return (await Promise.all(requests)).length > 0;
+  }
+
+  request(level, tile, nodes) {
+    const name = `${level}/${tile}`;
+    const args = { run: this.run, tensor: this.tensor, stat: this.stat, key: this.key, unit: this.unit, level };
+    const asked = this.source
+      .tile({ ...args, first: tile * TILE, last: (tile + 1) * TILE, nodes: ranges(nodes) })
+      .then((buffer) => {
+        const cells = nodes.length * TILE;
+        const least = new Float32Array(buffer, 0, cells);
+        const greatest = new Float32Array(buffer, 4 * cells, cells);
+        const nan = new Uint16Array(buffer, 8 * cells, cells);
+        const infinite = new Uint16Array(buffer, 10 * cells, cells);
+        const here = this.kept.get(name) ?? new Map();
+        this.kept.set(name, here);
+        [...nodes].sort((a, b) => a - b).forEach((node, i) => {
+          const part = (array) => array.slice(i * TILE, (i + 1) * TILE);
+          here.set(node, { least: part(least), greatest: part(greatest), nan: part(nan), infinite: part(infinite) });
+        });
+      })
+      .finally(() => nodes.forEach((node) => this.asked.delete(`${name}/${node}`)));
+    nodes.forEach((node) => this.asked.set(`${name}/${node}`, asked));
+    return asked;
+  }
+}
+
+/** Numbers as `0-11,15`. */
+export function ranges(numbers) {
+  const parts = [];
+  for (const n of [...numbers].sort((a, b) => a - b)) {
+    const last = parts.at(-1);
+    if (last && last[1] === n - 1) last[1] = n;
+    else parts.push([n, n]);
+  }
+  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
+}

@@ -1,0 +1,81 @@
+// What is shown, kept in the address, so that a view can be sent as a link. In TensorBoard the address is that of the outer page.
+
+const KEY = "p.lightning_hooks.view";
+
+const DEFAULTS = {
+  view: "overview",
+  run: "",
+  other: "", // a second run
+  mode: "beside", // or "difference"
+  tensor: "",
+  stat: "",
+  filter: "",
+  scale: "auto",
+  map: "viridis",
+  low: "", // bounds of the colours, where they are fixed
+  high: "",
+  from: "", // first step shown
+  to: "", // last step shown
+  folded: "", // which parts of the tree are folded
+  row: "",
+  step: "",
+  step2: "", // to compare with
+  fit: "",
+};
+
+export class State {
+  constructor(changed) {
+    Object.assign(this, DEFAULTS);
+    this.changed = changed;
+    this.read();
+    addEventListener("hashchange", () => {
+      if (outer() !== window) return;
+      this.read();
+      changed();
+    });
+  }
+
+  /** Change some of it; the address follows, and what is drawn. */
+  set(values, quietly = false) {
+    for (const [name, value] of Object.entries(values)) this[name] = String(value ?? "");
+    this.write();
+    if (!quietly) this.changed();
+  }
+
+  read() {
+    const text = outer() === window ? location.hash.slice(1) : inner(outer().location.hash);
+    const params = new URLSearchParams(text);
+    for (const [name, value] of Object.entries(DEFAULTS)) this[name] = params.get(name) ?? value;
+  }
+
+  write() {
+    const params = new URLSearchParams();
+    for (const [name, value] of Object.entries(DEFAULTS)) if (this[name] !== value) params.set(name, this[name]);
+    const view = outer();
+    let hash = params.toString();
+    if (view !== window) {
+      const parts = view.location.hash.slice(1).split("&").filter((part) => part && !part.startsWith(`${KEY}=`));
+      hash = [...(parts.length ? parts : ["lightning_hooks"]), `${KEY}=${encodeURIComponent(hash)}`].join("&");
+    }
+    try {
+      view.history.replaceState(view.history.state, "", `#${hash}`);
+    } catch {
+      // A page in a notebook has no address of its own.
+    }
+  }
+}
+
+/** The window whose address counts: the outer one in TensorBoard, which has the same origin. */
+function outer() {
+  try {
+    if (window.parent !== window && window.parent.location.origin === location.origin) return window.parent;
+  } catch {
+    // of another origin
+  }
+  return window;
+}
+
+function inner(hash) {
+  const part = hash.slice(1).split("&").find((each) => each.startsWith(`${KEY}=`));
+  return part ? decodeURIComponent(part.slice(KEY.length + 1)) : "";
+}

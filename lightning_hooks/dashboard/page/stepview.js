@@ -1,0 +1,165 @@
+// The view of one step: a bar for every row, from the first layer to the last or back, and a second step to compare with.
+
+import { makeScale, short } from "./colors.js";
+import { choice, color, h, onceAFrame } from "./dom.js";
+
+const HEIGHT = 320;
+
+export class StepView {
+  constructor(app) {
+    this.app = app;
+    this.usesOther = false;
+    this.usesTable = true;
+    this.backwards = null; // gradients flow from the last layer to the first
+    const { state } = app;
+    this.slider = h("input", { type: "range", "aria-label": "Step", class: "slider", oninput: () => state.set({ step: this.stepAt(this.slider.value) }) });
+    this.second = h("input", {
+      type: "text",
+      inputmode: "numeric",
+      size: "8",
+      placeholder: "none",
+      "aria-label": "Second step, to compare with",
+      onchange: () => (/^\d*$/.test(this.second.value) ? state.set({ step2: this.second.value }) : app.say(`${this.second.value} is not a step`, "error")),
+    });
+    this.direction = choice("Order", [["forward", "first to last layer"], ["backward", "last to first layer"]], "forward", (value) => {
+      this.backwards = value === "backward";
+      this.update();
+    });
+    this.said = h("output", { class: "said", "aria-live": "polite" });
+    this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
+    this.holder = h("div", { class: "bars" }, this.canvas);
+    this.title = h("h2", {});
+    this.element = h(
+      "div",
+      { class: "view" },
+      h("div", { class: "tools" }, h("label", { class: "choice grow" }, h("span", {}, "Step"), this.slider), h("label", { class: "choice" }, h("span", {}, "Compare with step"), this.second), this.direction),
+      this.title,
+      this.holder,
+      this.said,
+    );
+    this.redraw = onceAFrame(() => this.draw());
+    new ResizeObserver(() => this.redraw()).observe(this.holder);
+    this.canvas.addEventListener("pointermove", (event) => this.select(Math.floor(((event.offsetX - 60) / this.plot) * this.bars.length)));
+    this.canvas.addEventListener("click", () => this.open());
+    this.canvas.addEventListener("keydown", (event) => {
+      const move = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+      if (event.key === "Enter") this.open();
+      if (!move) return;
+      event.preventDefault();
+      this.select(Math.min(Math.max((this.selected ?? -1) + move, 0), this.bars.length - 1));
+    });
+  }
+
+  stepAt(value) {
+    return Math.round(Number(value)) * this.app.range().unit + (this.app.meta.steps[0] % this.app.range().unit);
+  }
+
+  async update() {
+    const { app } = this;
+    const { state } = app;
+    const { first, last, unit } = app.range();
+    const step = state.step === "" ? last - unit : Math.min(Math.max(Number(state.step), first), last - 1);
+    this.slider.min = Math.floor(first / unit);
+    this.slider.max = Math.max(Math.ceil(last / unit) - 1, 0);
+    this.slider.value = Math.floor(step / unit);
+    this.slider.setAttribute("aria-valuetext", `step ${step}`);
+    if (document.activeElement !== this.second) this.second.value = state.step2;
+    const backwards = this.backwards ?? state.tensor.includes("grad");
+    this.direction.querySelector("select").value = backwards ? "backward" : "forward";
+    const rows = await app.rows(state.run, state.tensor, state.stat);
+    const leaves = rows.nodes.flatMap((node, i) => (node.row === null ? [] : [i]));
+    const [now, then] = await Promise.all([step, state.step2 === "" ? null : Number(state.step2)].map((at) => (at === null ? null : this.values(rows, leaves, at, unit))));
+    this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now[i], then: then?.[i] ?? null }));
+    if (backwards) this.bars.reverse();
+    this.selected = null;
+    this.title.textContent = `${state.tensor} ${state.stat} at step ${step.toLocaleString("en-US")}${then ? `, compared with step ${Number(state.step2).toLocaleString("en-US")}` : ""}`;
+    this.redraw();
+  }
+
+  /** The values of all rows at a step; null where a row was not measured. */
+  async values(rows, leaves, step, unit) {
+    const { state, source } = this.app;
+    const { run, tensor, stat } = state;
+    const level = source.leastLevel({ run, tensor, stat });
+    const cell = Math.floor(step / (unit * 2 ** level));
+    const nodes = leaves.length === rows.nodes.length ? `0-${leaves.length - 1}` : leaves.join(",");
+    const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes });
+    const n = leaves.length;
+    const [least, greatest] = [new Float32Array(buffer, 0, n), new Float32Array(buffer, 4 * n, n)];
+    const [nan, infinite] = [new Uint16Array(buffer, 8 * n, n), new Uint16Array(buffer, 10 * n, n)];
+    return leaves.map((_, i) => {
+      if (nan[i]) return NaN;
+      if (infinite[i]) return Infinity;
+      if (Number.isNaN(least[i])) return null;
+      return Math.abs(least[i]) > Math.abs(greatest[i]) ? least[i] : greatest[i];
+    });
+  }
+
+  draw() {
+    if (!this.bars || !this.element.isConnected) return;
+    const width = Math.max(this.holder.clientWidth, 200);
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = width * ratio;
+    this.canvas.height = HEIGHT * ratio;
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${HEIGHT}px`;
+    const context = this.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    const all = this.bars.flatMap((bar) => [bar.now, bar.then]).filter((value) => Number.isFinite(value) && value !== null);
+    const positive = all.map(Math.abs).filter((value) => value > 0);
+    const leastPositive = Math.min(...positive);
+    const scale = makeScale("auto", Math.min(0, ...all), Math.max(...all, 0), leastPositive, false);
+    const log = scale.kind === "log";
+    // From the bottom of a logarithmic axis, one tenth below the smallest bar.
+    const bounds = log ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
+    const y = (value) => HEIGHT - 20 - (bounds.index(value) / 255) * (HEIGHT - 34);
+    const zero = log ? HEIGHT - 20 : y(0);
+    this.plot = width - 68;
+    const step = this.plot / this.bars.length;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (const at of [0, 0.25, 0.5, 0.75, 1]) {
+      const value = bounds.at(at);
+      const line = y(value);
+      context.strokeStyle = color("line");
+      context.beginPath();
+      context.moveTo(60, line);
+      context.lineTo(60 + this.plot, line);
+      context.stroke();
+      context.fillStyle = color("soft");
+      context.fillText(short(value), 2, line);
+    }
+    this.bars.forEach((bar, i) => {
+      const x = 60 + i * step;
+      const breadth = Math.max(step - (step > 4 ? 1 : 0), 0.5);
+      if (bar.now === null) return;
+      const broken = !Number.isFinite(bar.now);
+      context.fillStyle = color(broken ? "alert" : i === this.selected ? "ink" : "accent");
+      const top = broken ? 14 : y(bar.now);
+      context.fillRect(x, Math.min(top, zero), breadth, Math.max(Math.abs(zero - top), 1));
+      if (bar.then !== null && Number.isFinite(bar.then)) {
+        context.fillStyle = color("alert");
+        context.fillRect(x, y(bar.then) - 1.5, Math.max(breadth, 2), 3);
+      }
+    });
+    context.fillStyle = color("soft");
+    context.fillText(this.bars[0]?.name ?? "", 60, HEIGHT - 8);
+    context.textAlign = "right";
+    if (this.bars.length > 1) context.fillText(this.bars.at(-1).name, 60 + this.plot, HEIGHT - 8);
+    context.textAlign = "left";
+  }
+
+  select(i) {
+    const bar = this.bars?.[i];
+    if (!bar || i === this.selected) return;
+    this.selected = i;
+    const compared = this.app.state.step2 === "" ? "" : `, at step ${this.app.state.step2}: ${bar.then === null ? "not measured" : short(bar.then)}`;
+    this.said.textContent = `${bar.name}: ${bar.now === null ? "not measured" : short(bar.now)}${compared}`;
+    this.redraw();
+  }
+
+  open() {
+    const bar = this.bars?.[this.selected];
+    if (bar) this.app.state.set({ view: "row", row: bar.name });
+  }
+}

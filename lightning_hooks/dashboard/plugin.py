@@ -1,0 +1,110 @@
+"""The entry point of the Hooks tab. TensorBoard loads it without a guard, so nothing here may fail, and little is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorboard.plugins import base_plugin
+
+NAME = "lightning_hooks"
+REMOTE_STEPS = 1000
+
+
+class HooksLoader(base_plugin.TBLoader):
+    """Makes the plugin; whatever goes wrong is shown in the tab."""
+
+    def fix_flags(self, flags: Any) -> None:
+        """Let TensorBoard keep more steps of a log directory that is not local, since only it can read that."""
+        try:
+            if not _is_local(flags.logdir):
+                flags.samples_per_plugin.setdefault(NAME, REMOTE_STEPS)
+        except Exception:  # flags of another version: the default number of steps is kept
+            return
+
+    def load(self, context: Any) -> base_plugin.TBPlugin:
+        """The plugin of a TensorBoard.
+
+        Args:
+            context: of TensorBoard, a `TBContext`.
+        """
+        return HooksPlugin(context)
+
+
+class HooksPlugin(base_plugin.TBPlugin):
+    """The Hooks tab.
+
+    Args:
+        context: of TensorBoard, a `TBContext`.
+    """
+
+    plugin_name = NAME
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._site: Any = None
+        self._runs: Any = None
+        self._error = ""
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        """The routes below `data/plugin/lightning_hooks`."""
+        return {"/static/*": self._serve, "/data/*": self._serve}
+
+    def is_active(self) -> bool:
+        """Whether the tab is shown before others without data: whether any run has a table."""
+        self._load()
+        try:
+            return self._runs is None or any(run["tables"] for run in self._runs.names())
+        except Exception:
+            return False
+
+    def frontend_metadata(self) -> Any:
+        """What TensorBoard shows."""
+        return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Hooks", disable_reload=True)
+
+    def _load(self) -> None:
+        """Load what serves the tab, once; an error stays for the tab to show."""
+        if self._site is not None or self._error:
+            return
+        try:
+            self._runs, self._site = _make(self._context)
+        except Exception as error:
+            self._error = f"{type(error).__name__}: {error}"
+
+    def _serve(self, environ: dict[str, Any], start_response: Any) -> Any:
+        self._load()
+        if not self._error:
+            from lightning_hooks.dashboard.runs import ENVIRON
+
+            ENVIRON.set(environ)
+            try:
+                return self._site(environ, start_response)
+            except Exception as error:
+                return _failed(f"{type(error).__name__}: {error}", environ, start_response)
+        return _failed(self._error, environ, start_response)
+
+
+def _make(context: Any) -> tuple[Any, Any]:
+    from lightning_hooks.dashboard.api import Api
+    from lightning_hooks.dashboard.runs import LocalRuns, ProviderRuns
+    from lightning_hooks.dashboard.site import Site
+
+    runs = LocalRuns(Path(context.logdir)) if _is_local(context.logdir) else ProviderRuns(context.data_provider)
+    return runs, Site(Api(runs), prefix=f"/data/plugin/{NAME}")
+
+
+def _is_local(logdir: Any) -> bool:
+    return bool(logdir) and Path(str(logdir)).is_dir()
+
+
+def _failed(message: str, environ: dict[str, Any], start_response: Any) -> Any:
+    """An error as the answer; where the page itself cannot be loaded, a page that says so."""
+    import json
+
+    if environ.get("PATH_INFO", "").endswith(".js"):
+        text = json.dumps(f"The Hooks tab could not be loaded. {message}")
+        body = f"export function render() {{ document.body.textContent = {text}; }}"
+        start_response("200 OK", [("Content-Type", "text/javascript"), ("X-Content-Type-Options", "nosniff")])
+        return [body.encode()]
+    start_response("500 Internal Server Error", [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
+    return [json.dumps({"error": message}).encode()]

@@ -1,0 +1,189 @@
+"""The page as one file with the data of a run. It opens without a server: to send, to attach to a tracker, in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.dashboard.api import Api, to_json
+from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.site import PAGE
+from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.tiles import Tile, tile, unit_of_run
+from lightning_hooks.errors import RuleError
+
+LIMIT: Final = 5_000_000
+"""Bytes of a report."""
+MODULES: Final = (
+    "vendor/uPlot.esm.js",
+    "dom.js",
+    "colors.js",
+    "patterns.js",
+    "rows.js",
+    "state.js",
+    "source.js",
+    "series.js",
+    "charts.js",
+    "heatmap.js",
+    "mapview.js",
+    "overview.js",
+    "rowview.js",
+    "stepview.js",
+    "index.js",
+    "inline.js",
+)
+"""Every module after those that it imports: they become one script, so their names at the top level differ."""
+_STEPS_OF_HISTOGRAMS: Final = 60
+_HISTOGRAMS: Final = 40
+_POINTS: Final = 400
+
+
+def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
+    """Write the report of a run.
+
+    Args:
+        run: its folder, or one event file.
+        out: the file to write.
+        limit: the most bytes that it may have. Steps are joined, keeping extremes, until it fits.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        RuleError: there is no run, or it has no table.
+    """
+    content = report(run, limit).encode()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(content)
+    return len(content)
+
+
+def report(run: Path, limit: int = LIMIT) -> str:
+    """The report of a run as HTML; see `write_report`."""
+    runs = LocalRuns(run)
+    names = [each["name"] for each in runs.names()] if run.exists() else []
+    if "." not in names:
+        hint = f"; there are runs in {', '.join(str(run / name) for name in names[:5])}" if names else ""
+        raise RuleError(f"there is no event file in {str(run)!r}{hint}")
+    source = runs.open(".")
+    if source is None or not source.tables():
+        raise RuleError(f"{str(run)!r} has no table of lightning_hooks")
+    api = Api(runs)
+    page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))
+    room = limit - len(page)
+    if room < 0:
+        raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
+    lines = sum(len(api.nodes(source, *table)[1]) for table in source.tables())
+    parts = {
+        f"{tensor}\n{stat}": _part(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
+    }
+    while True:
+        tables = {name: [part.level, part.first, part.last, _packed(_bytes(part.cells))] for name, part in parts.items()}
+        content = to_json(tables).decode()
+        if len(content) <= room or all(part.last - part.first <= 1 for part in parts.values()):
+            return page.replace("__TABLES__", content)
+        widest = max(part.last - part.first for part in parts.values())
+        parts = {name: _coarser(part) if part.last - part.first > widest / 2 else part for name, part in parts.items()}
+
+
+class _Part(NamedTuple):
+    """The cells of a table, from `first` to `last` of a level."""
+
+    level: int
+    first: int
+    last: int
+    cells: Tile
+
+
+def _part(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _Part:
+    """A table with at most so many cells a row."""
+    _, nodes = api.nodes(source, tensor, stat)
+    steps, unit, level = source.steps(tensor, stat), unit_of_run(source), 0
+    if not len(steps):
+        return _Part(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 0, 1))
+    while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells:
+        level += 1
+    first, last = int(steps[0]) // (unit << level), int(steps[-1]) // (unit << level) + 1
+    return _Part(level, first, last, tile(source, tensor, stat, nodes, unit, level, first, last))
+
+
+def _coarser(part: _Part) -> _Part:
+    """Two cells as one."""
+    before, after = part.first % 2, part.last % 2  # cells that are missing of a pair
+
+    def pairs(cells: NDArray[Any], fill: float) -> NDArray[Any]:
+        padded = np.pad(cells, ((0, 0), (before, after)), constant_values=fill)
+        return padded.reshape(len(cells), -1, 2)
+
+    least, greatest, nan, infinite = part.cells
+    counts = (np.minimum(pairs(each, 0).sum(2, dtype=np.uint32), 65535).astype(np.uint16) for each in (nan, infinite))
+    cells = Tile(np.fmin.reduce(pairs(least, np.nan), axis=2), np.fmax.reduce(pairs(greatest, np.nan), axis=2), *counts)
+    return _Part(part.level + 1, part.first // 2, (part.last + after) // 2, cells)
+
+
+def _bytes(cells: Tile) -> bytes:
+    """As `Tile.bytes`, but of the greatest what differs from the least, which is nothing where a cell is one step."""
+    differs = (cells.greatest.view(np.uint32) ^ cells.least.view(np.uint32)).view(np.float32)
+    return cells._replace(greatest=differs).bytes()
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 6)).decode()
+
+
+def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
+    """What the page asks of a server, answered beforehand, without cells."""
+
+    def ask(route: str, **args: str) -> Any:
+        return json.loads(api(route, {"run": ".", **args}).body)
+
+    meta, overview = ask("run"), ask("overview")
+    tags, drawn = [*overview["hooks"], *overview["transforms"]], meta["histograms"][:_HISTOGRAMS]
+    return {
+        "name": name,
+        "runs": {"runs": [{"name": ".", "tables": True, "modified": 0}]},
+        "run": meta | {"scalars": tags, "histograms": drawn},
+        "overview": overview,
+        "statistics": ask("statistics"),
+        "scalars": {tag: ask("scalar", tag=tag, points=str(_POINTS)) for tag in tags},
+        "histograms": {tag: ask("histogram", tag=tag, steps=str(_STEPS_OF_HISTOGRAMS)) for tag in drawn},
+        "rows": {f"{tensor}\n{stat}": ask("rows", tensor=tensor, stat=stat) for tensor, stat in source.tables()},
+    }
+
+
+def _page() -> str:
+    """The page without data, in one file."""
+    styles = "\n".join((PAGE / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.min.css", "style.css"))
+    script = "\n".join(_joined(PAGE / name) for name in MODULES)
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>lightning_hooks</title>'
+        f'<link rel="icon" href="data:,"><style data-inlined>{styles}</style></head><body>'
+        '<script id="data" type="application/octet-stream">__DATA__</script>'
+        '<script id="tables" type="application/json">__TABLES__</script>'
+        f'<script type="module">{script}</script></body></html>\n'
+    )
+
+
+_IMPORT = re.compile(r"^import\s[^;]*?;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:default )?(?=(?:async )?(?:function|class|const))", re.MULTILINE)
+_EXPORTED = re.compile(r"^export \{[^}]*\};?\n?", re.MULTILINE)
+
+
+def _joined(path: Path) -> str:
+    """A module as a part of one script."""
+    text = path.read_text(encoding="utf-8").replace("</script", "<\\/script")
+    if path.parent.name == "vendor":  # its names stay inside
+        name = path.name.partition(".")[0]
+        return f"const {name} = (() => {{ {_EXPORTED.sub('', text)} return {name}; }})();"
+    return _EXPORTED.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))

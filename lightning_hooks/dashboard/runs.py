@@ -1,0 +1,136 @@
+"""The runs of a log directory, found and opened when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from lightning_hooks.dashboard.source import LocalRun, ProviderRun, RunSource
+from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE
+
+_REFRESH: Final = 1.0
+"""Seconds for which what is known of the files counts as current."""
+_SNIFFED: Final = 1 << 20
+"""Bytes of a file in which its first table is looked for."""
+ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
+"""The WSGI environment of the request that is being served, for a data provider, which checks who asks."""
+
+
+class Runs(Protocol):
+    """The runs that a page may ask for."""
+
+    def names(self) -> list[dict[str, Any]]:
+        """Of each run `name`, `tables` (whether it has any) and `modified`, in seconds since 1970."""
+
+    def open(self, name: str) -> RunSource | None:
+        """A run, with what was written until now; None where there is none of this name."""
+
+
+class LocalRuns:
+    """The runs below a folder here.
+
+    Only these are ever opened: a name is looked up among them, and never becomes a path.
+
+    Args:
+        logdir: the folder.
+    """
+
+    def __init__(self, logdir: Path) -> None:
+        self._logdir = logdir
+        self._lock = threading.Lock()
+        self._paths: dict[str, Path] = {}
+        self._open: dict[str, LocalRun] = {}
+        self._has_tables: dict[Path, bool] = {}
+        self._listed = self._refreshed = -_REFRESH
+
+    def names(self) -> list[dict[str, Any]]:
+        with self._lock:
+            self._list()
+            return [self._entry(name, path) for name, path in self._paths.items()]
+
+    def open(self, name: str) -> RunSource | None:
+        with self._lock:
+            if name not in self._paths:
+                self._list()
+            if name not in self._paths:
+                return None
+            run = self._open.get(name)
+            if run is None:
+                run = self._open[name] = LocalRun(self._paths[name])
+            elif time.monotonic() - self._refreshed >= _REFRESH:
+                for each in self._open.values():
+                    each.refresh()
+                self._refreshed = time.monotonic()
+            return run
+
+    def _list(self) -> None:
+        if time.monotonic() - self._listed < _REFRESH:
+            return
+        if self._logdir.is_file():
+            folders = [self._logdir]
+        else:
+            folders = sorted(Path(folder) for folder, _, _ in os.walk(self._logdir) if any(Path(folder).glob(PATTERN)))
+        self._paths = {path.relative_to(self._logdir).as_posix() if path != self._logdir else ".": path for path in folders}
+        self._open = {name: run for name, run in self._open.items() if name in self._paths}
+        self._listed = time.monotonic()
+
+    def _entry(self, name: str, path: Path) -> dict[str, Any]:
+        files = [path] if path.is_file() else [*path.glob(PATTERN)]
+        has_tables = [self._sniff(file) for file in files]
+        times = [file.stat().st_mtime for file in files if file.exists()]
+        return {"name": name, "tables": any(has_tables), "modified": max(times, default=0.0)}
+
+    def _sniff(self, file: Path) -> bool:
+        """Whether a file has a table, from its beginning: to index every file of a large folder would take long."""
+        if not self._has_tables.get(file):
+            try:
+                with open(file, "rb") as opened:
+                    self._has_tables[file] = f"{TABLE}/".encode() in opened.read(_SNIFFED)
+            except OSError:
+                return False
+        return self._has_tables[file]
+
+
+class ProviderRuns:
+    """The runs that TensorBoard's data provider knows.
+
+    Args:
+        provider: of the plugin's context.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, str], tuple[float, ProviderRun]] = {}
+
+    def names(self) -> list[dict[str, Any]]:
+        asked = _asked()
+        runs = self._provider.list_runs(**asked)
+        with_tables = {*self._provider.list_tensors(**asked, plugin_name=PLUGIN)}
+        return [
+            {"name": run.run_name, "tables": run.run_name in with_tables, "modified": run.start_time or 0.0} for run in runs
+        ]
+
+    def open(self, name: str) -> RunSource | None:
+        asked = _asked()
+        experiment = asked["experiment_id"]
+        with self._lock:
+            opened, run = self._open.get((experiment, name), (0.0, None))
+            if run is None and name not in {each["name"] for each in self.names()}:
+                return None
+            if run is None or time.monotonic() - opened >= 30 * _REFRESH:
+                run = ProviderRun(self._provider, asked, name)
+                self._open[experiment, name] = time.monotonic(), run
+            return run
+
+
+def _asked() -> dict[str, Any]:
+    """What every question to a data provider says of the request."""
+    from tensorboard import plugin_util
+
+    environ = ENVIRON.get({})
+    return {"ctx": plugin_util.context(environ), "experiment_id": plugin_util.experiment_id(environ)}

@@ -1,0 +1,89 @@
+"""The page and its data over HTTP, for a server of ours and for TensorBoard's.
+
+Only files of the page that are listed when the package is loaded are served, by their exact names: no path of a request is ever
+opened. Only GET and HEAD are answered, only to pages of the same origin, and, where hosts are given, only under these names: a
+page elsewhere whose name resolves to this machine is refused.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import mimetypes
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from werkzeug.wrappers import Request, Response
+
+from lightning_hooks.dashboard.api import JSON, Api, to_json
+
+PAGE: Final = Path(__file__).parent / "page"
+FILES: Final = {path.relative_to(PAGE).as_posix(): path for path in sorted(PAGE.rglob("*")) if path.is_file()}
+POLICY: Final = (
+    "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'self'; form-action 'none'"
+)
+
+
+class Site:
+    """A WSGI application: `/` is the page, `/static/…` its files, `/data/…` the answers of the API.
+
+    Args:
+        api: answers the requests for data.
+        hosts: the names under which it may be asked, with the port; None for any.
+        prefix: of all paths.
+    """
+
+    def __init__(self, api: Api, hosts: Collection[str] | None = None, prefix: str = "") -> None:
+        self._api, self._hosts, self._prefix = api, hosts, prefix
+        # Runs are read by one thread: nothing is read twice at the same time, and memory is taken once, not once a request.
+        self._reader = ThreadPoolExecutor(1, "lightning_hooks")
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+        response = self._answer(Request(environ))
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
+        if self._hosts is not None and request.host not in self._hosts:
+            return _refusal(421, f"this server is not {request.host!r}")
+        if not _is_same_origin(request):
+            return _refusal(403, "pages of other origins are not answered")
+        path = request.path.removeprefix(self._prefix)
+        if path in ("", "/"):
+            return self._file("index.html")
+        if path.startswith("/static/"):
+            return self._file(path.removeprefix("/static/"))
+        if path.startswith("/data/"):
+            context = contextvars.copy_context()
+            answer = self._reader.submit(context.run, self._api, path.removeprefix("/data/"), request.args).result()
+            return Response(answer.body, answer.status, content_type=answer.kind, headers={"Cache-Control": "no-store"})
+        return _refusal(404, "there is nothing here")
+
+    def _file(self, name: str) -> Response:
+        if name not in FILES:
+            return _refusal(404, "there is no such file")
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        if name.endswith(".js"):
+            kind = "text/javascript"  # what the system says of it differs, and browsers refuse other types for modules
+        if kind.startswith("text/"):
+            kind += "; charset=utf-8"
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
+        return Response(FILES[name].read_bytes(), 200, content_type=kind, headers=headers)
+
+
+def _is_same_origin(request: Request) -> bool:
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.host
+
+
+def _refusal(status: int, message: str) -> Response:
+    return Response(to_json({"error": message}), status, content_type=JSON)

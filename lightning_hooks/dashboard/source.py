@@ -1,0 +1,240 @@
+"""Where the page's numbers come from: event files in a folder, or TensorBoard's data provider where the folder is not local."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.tensorboard.event_file import buckets, strings
+from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float32]
+Floats = NDArray[np.float64]
+
+PROVIDER_STEPS: Final = 1000
+"""How many steps of a tag are asked of a data provider, which returns them all and chooses at random where there are more."""
+
+
+class RunSource(Protocol):
+    """One run, as the page reads it."""
+
+    @property
+    def version(self) -> int:
+        """Another number when the run has grown."""
+
+    def refresh(self) -> None:
+        """Take in what was written since."""
+
+    def tables(self) -> list[tuple[str, str]]:
+        """The (tensor, statistic) of every table."""
+
+    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
+        """The names of the rows of a table."""
+
+    def steps(self, tensor: str, stat: str) -> Steps:
+        """The steps of a table, ascending."""
+
+    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
+        """The values at the points `first` to `last` of the steps, float32 [points, rows]."""
+
+    def scalar_tags(self) -> list[str]:
+        """The tags of all scalars."""
+
+    def scalar(self, tag: str) -> tuple[Steps, Floats]:
+        """The steps and the values of a scalar."""
+
+    def histogram_tags(self) -> list[str]:
+        """The tags of all histograms."""
+
+    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
+        """At most so many evenly spaced steps of a histogram: step, right edges, counts."""
+
+    def about(self) -> Mapping[str, Any]:
+        """What is known of the rows by name: `type`, `shape` and `order`, the turn in which the module ran."""
+
+    def findings(self) -> list[Mapping[str, Any]] | None:
+        """What health rules found; None where none were written."""
+
+
+class LocalRun:
+    """A run whose event files are in a folder here.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._index = RunIndex(path)
+
+    @property
+    def version(self) -> int:
+        """Another number when the run has grown."""
+        return self._index.version
+
+    def refresh(self) -> None:
+        self._index.refresh()
+
+    def tables(self) -> list[tuple[str, str]]:
+        return [*self._index.tables()]
+
+    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
+        return self._index.rows(tensor, stat)
+
+    def steps(self, tensor: str, stat: str) -> Steps:
+        return self._index.table_points(tensor, stat).steps
+
+    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
+        where = self._index.table_points(tensor, stat).at(slice(first, last))
+        return self._index.read_table(tensor, stat, where)
+
+    def scalar_tags(self) -> list[str]:
+        return self._index.tags("number")
+
+    def scalar(self, tag: str) -> tuple[Steps, Floats]:
+        return self._index.numbers(tag)
+
+    def histogram_tags(self) -> list[str]:
+        return self._index.tags("histogram")
+
+    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
+        where = self._index.points(tag)
+        chosen = np.unique(np.linspace(0, len(where.steps) - 1, min(steps, len(where.steps))).round().astype(np.intp))
+        return [(int(where.steps[i]), *buckets(self._index.payload(where, int(i)))) for i in chosen]
+
+    def about(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        for tag in self._index.tags("strings", PLUGIN):
+            if tag.startswith(f"{TABLE}/{ABOUT}"):
+                where = self._index.points(tag)
+                found.update(_object(strings(self._index.payload(where, len(where.steps) - 1))))
+        return found
+
+    def findings(self) -> list[Mapping[str, Any]] | None:
+        file = self.path / "findings.jsonl"
+        if not file.is_file():
+            return None
+        lines = (_object([line]) for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+        return [line for line in lines if line]
+
+
+class ProviderRun:
+    """A run read through TensorBoard's data provider, with at most a thousand steps of each tag.
+
+    Args:
+        provider: of the plugin's context.
+        asked: the arguments that every question takes: the context of the request and the experiment.
+        run: the name of the run.
+    """
+
+    def __init__(self, provider: Any, asked: Mapping[str, Any], run: str) -> None:
+        self._version = 0
+        self._ask = asked
+        self._provider, self._run = provider, run
+        self.refresh()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def refresh(self) -> None:
+        listed = self._provider.list_tensors(**self._ask, plugin_name=PLUGIN).get(self._run, {})
+        self._tags: dict[tuple[str, str], list[str]] = {}
+        for tag in listed:
+            tensor, stat, digest = tag.rsplit("/", 2) if tag.count("/") >= 2 else ("", "", "")
+            if digest and stat not in (ROWS,) and tensor.startswith(f"{TABLE}/") and f"{TABLE}/{ABOUT}" not in tag:
+                self._tags.setdefault((tensor.removeprefix(f"{TABLE}/"), stat), []).append(tag)
+        self._others = [tag for tag in listed if tag.startswith((f"{TABLE}/{ROWS}/", f"{TABLE}/{ABOUT}"))]
+        self._scalars = [*self._provider.list_scalars(**self._ask, plugin_name="scalars").get(self._run, {})]
+        self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
+        self._version += 1
+
+    def _tensors(self, tags: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+        from tensorboard.data.provider import RunTagFilter
+
+        chosen = RunTagFilter(runs=[self._run], tags=[*tags])
+        read = self._provider.read_tensors(**self._ask, plugin_name=PLUGIN, run_tag_filter=chosen, downsample=PROVIDER_STEPS)
+        found: Mapping[str, Sequence[Any]] = read.get(self._run, {})
+        return found
+
+    def _table(self, tensor: str, stat: str) -> tuple[tuple[str, ...], Steps, Values]:
+        if (tensor, stat) not in self._data:
+            tags = self._tags[tensor, stat]
+            lists = {tag: f"{TABLE}/{ROWS}/{tag.rsplit('/', 1)[1]}" for tag in tags}
+            read = self._tensors([*tags, *lists.values()])
+            listed = {tag: _names(read.get(where, [])) for tag, where in lists.items()}
+            names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
+            column = {name: i for i, name in enumerate(names)}
+            by_step = {datum.step: (tag, datum.numpy) for tag in tags for datum in read.get(tag, [])}
+            steps = sorted(by_step)
+            values = np.full((len(steps), len(names)), np.nan, dtype=np.float32)
+            for i, step in enumerate(steps):
+                tag, vector = by_step[step]
+                values[i, [column[name] for name in listed[tag]]] = vector[: len(listed[tag])]
+            self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values
+        return self._data[tensor, stat]
+
+    def tables(self) -> list[tuple[str, str]]:
+        return [*self._tags]
+
+    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
+        return self._table(tensor, stat)[0]
+
+    def steps(self, tensor: str, stat: str) -> Steps:
+        return self._table(tensor, stat)[1]
+
+    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
+        return self._table(tensor, stat)[2][first:last]
+
+    def scalar_tags(self) -> list[str]:
+        return self._scalars
+
+    def scalar(self, tag: str) -> tuple[Steps, Floats]:
+        from tensorboard.data.provider import RunTagFilter
+
+        chosen = RunTagFilter(runs=[self._run], tags=[tag])
+        read = self._provider.read_scalars(**self._ask, plugin_name="scalars", run_tag_filter=chosen, downsample=PROVIDER_STEPS)
+        points = read.get(self._run, {}).get(tag, [])
+        return np.array([p.step for p in points], dtype=np.int64), np.array([p.value for p in points], dtype=np.float64)
+
+    def histogram_tags(self) -> list[str]:
+        return [*self._provider.list_tensors(**self._ask, plugin_name="histograms").get(self._run, {})]
+
+    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
+        from tensorboard.data.provider import RunTagFilter
+
+        chosen = RunTagFilter(runs=[self._run], tags=[tag])
+        read = self._provider.read_tensors(**self._ask, plugin_name="histograms", run_tag_filter=chosen, downsample=steps)
+        # TensorBoard turns histograms into rows of left edge, right edge and count.
+        found = read.get(self._run, {}).get(tag, [])
+        return [(datum.step, datum.numpy[:, 1], datum.numpy[:, 2]) for datum in found]
+
+    def about(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        read = self._tensors([tag for tag in self._others if tag.startswith(f"{TABLE}/{ABOUT}")])
+        for data in read.values():
+            found.update(_object(_names(data)))
+        return found
+
+    def findings(self) -> list[Mapping[str, Any]] | None:
+        return None
+
+
+def _names(data: Sequence[Any]) -> tuple[str, ...]:
+    """The strings of the last of these data."""
+    return tuple(each.decode(errors="replace") for each in data[-1].numpy.flatten().tolist()) if data else ()
+
+
+def _object(lines: Sequence[str]) -> dict[str, Any]:
+    """A JSON object; empty where it is none, as the last line of a file that is being written."""
+    try:
+        found = json.loads(lines[0]) if lines else {}
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

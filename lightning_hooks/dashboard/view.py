@@ -1,0 +1,92 @@
+"""The page by a server of our own: for this machine only, unless told otherwise."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from pathlib import Path
+from typing import Final
+
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.site import Site
+from lightning_hooks.errors import RuleError
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs errors only."""
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        return
+
+
+def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer:
+    """A server of the runs below a folder; it serves when `serve_forever` is called.
+
+    Args:
+        logdir: the folder.
+        host: the address to listen at; others than this machine can ask only where it is not a loopback address.
+        port: 0 for any that is free.
+
+    Raises:
+        RuleError: there is no such folder, or the port is taken.
+    """
+    if not logdir.exists():
+        raise RuleError(f"there is no log directory at {str(logdir)!r}")
+    runs = LocalRuns(logdir)
+    try:
+        server = make_server(host, port, Site(Api(runs)), threaded=True, request_handler=_Quiet)
+    except (OSError, SystemExit) as error:  # werkzeug exits where a port is taken
+        raise RuleError(f"port: {port} of {host} cannot be used ({error}); choose another with --port") from None
+    server.app = Site(Api(runs), _names(host, server.server_port))
+    return server
+
+
+def url(server: BaseWSGIServer) -> str:
+    """Where a browser on this machine finds the page."""
+    host = "127.0.0.1" if server.host in _EVERYWHERE else server.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
+
+
+def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, opens: bool = False) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        logdir: the folder with the runs.
+        host: the address to listen at.
+        port: default 6007, or another one where that is taken.
+        opens: whether to open the page in the browser.
+    """
+    server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port)
+    print(f"lightning-hooks: {url(server)} shows the runs in {logdir} (Ctrl-C ends it)", flush=True)
+    if host not in LOOPBACK:
+        print(f"lightning-hooks: everybody who reaches {host} can read these runs", flush=True)
+    if opens:
+        webbrowser.open(url(server))
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def _names(host: str, port: int) -> list[str] | None:
+    """The names under which the page may be asked for; None for any, where it serves other machines by whatever name."""
+    if host in LOOPBACK:
+        return [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
+    return None
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as tried:
+        try:
+            tried.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,202 @@
+"""The index of a run: its event files joined, and any rectangle of a table read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.tensorboard.event_file import EventFile, Kind, Offsets, strings
+
+PLUGIN: Final = "lightning_hooks"
+TABLE: Final = "table"
+ROWS: Final = "rows"
+ABOUT: Final = "about"
+PATTERN: Final = "*tfevents*"
+
+Floats = NDArray[np.float64]
+
+
+class Points(NamedTuple):
+    """Where the values of something are: ascending steps, each once.
+
+    Args:
+        steps: int64 [T].
+        wall_times: in seconds since 1970, float64 [T].
+        files: the number of the file of each, int64 [T].
+        starts: first byte of each payload, int64 [T].
+        sizes: of the payloads in bytes, int64 [T].
+        lists: which of the tags each came from, int64 [T]; of a table each tag is of another list of rows.
+    """
+
+    steps: Offsets
+    wall_times: Floats
+    files: Offsets
+    starts: Offsets
+    sizes: Offsets
+    lists: Offsets
+
+    def between(self, first: int, last: int) -> Points:
+        """Those of the steps from `first` on and before `last`."""
+        a, b = np.searchsorted(self.steps, [first, last])
+        return self.at(slice(a, b))
+
+    def at(self, which: slice | NDArray[np.intp]) -> Points:
+        """Some of them."""
+        steps, wall_times, files, starts, sizes, lists = self
+        return Points(steps[which], wall_times[which], files[which], starts[which], sizes[which], lists[which])
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE, _NONE)
+
+
+class RunIndex:
+    """The event files of one run.
+
+    Where a step was written twice, as after a resume from an earlier checkpoint, the later file counts.
+
+    Args:
+        path: a directory, or one event file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[Path, EventFile] = {}
+        self._points: dict[tuple[str, ...], Points] = {}
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self.version = 0
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read what was appended to the files, and new files; whether there was anything."""
+        paths = [self.path] if self.path.is_file() else sorted(self.path.glob(PATTERN))
+        changed = list(self._files) != paths
+        known, self._files = self._files, {}
+        for path in paths:
+            try:
+                if path in known:
+                    changed |= known[path].refresh()
+                self._files[path] = known[path] if path in known else EventFile(path)
+            except FileNotFoundError:  # deleted since the folder was listed
+                changed = True
+        if changed:
+            self._points.clear()
+            self._lists.clear()
+            self.version += 1
+        return changed
+
+    @property
+    def files(self) -> list[EventFile]:
+        """In the order in which they were begun."""
+        return [*self._files.values()]
+
+    def tags(self, kind: Kind, plugin: str | None = None) -> list[str]:
+        """The tags of a kind, each once.
+
+        Args:
+            kind: of their values.
+            plugin: only those whose metadata names this plugin.
+        """
+        found: dict[str, None] = {}
+        for file in self.files:
+            for tag, (its_kind, its_plugin) in file.tags.items():
+                if its_kind == kind and plugin in (None, its_plugin):
+                    found[tag] = None
+        return [*found]
+
+    def tables(self) -> dict[tuple[str, str], list[str]]:
+        """The tags of each table by tensor, with the monitor's prefix, and statistic: one for each list of rows."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for tag in self.tags("vector", PLUGIN):
+            tensor, stat, _ = tag.rsplit("/", 2)  # a prefix may hold slashes, so from the right
+            found.setdefault((tensor.removeprefix(f"{TABLE}/"), stat), []).append(tag)
+        return found
+
+    def points(self, *tags: str) -> Points:
+        """Where the values of these tags are, joined over files and tags by step."""
+        if tags not in self._points:
+            pieces = [*self._pieces(tags)]
+            joined = Points(*(np.concatenate(column) for column in zip(*pieces, strict=True))) if pieces else NO_POINTS
+            # The last of equal steps counts; np.unique gives the first of the reversed.
+            _, first = np.unique(joined.steps[::-1], return_index=True)
+            self._points[tags] = joined.at(len(joined.steps) - 1 - first)
+        return self._points[tags]
+
+    def _pieces(self, tags: Sequence[str]) -> Iterator[Points]:
+        for number, file in enumerate(self.files):
+            for which, tag in enumerate(tags):
+                if tag in file.tags:
+                    events, starts, sizes = file.places(tag)
+                    ones = np.ones(len(events), dtype=np.int64)
+                    yield Points(file.steps[events], file.wall_times[events], number * ones, starts, sizes, which * ones)
+
+    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
+        """The names of the rows of a table; those of all its lists, in the order in which they came."""
+        lists = (self._row_list(tag) for tag in self.tables()[tensor, stat])
+        return tuple(dict.fromkeys(name for names in lists for name in names))
+
+    def _row_list(self, tag: str) -> tuple[str, ...]:
+        digest = tag.rsplit("/", 1)[1]
+        if digest not in self._lists:
+            where = self.points(f"{TABLE}/{ROWS}/{digest}")
+            if not len(where.steps):
+                return ()  # a file that was cut before its list of rows
+            self._lists[digest] = tuple(strings(self.payload(where, 0)))
+        return self._lists[digest]
+
+    def table_points(self, tensor: str, stat: str) -> Points:
+        """Where the vectors of a table are."""
+        return self.points(*self.tables()[tensor, stat])
+
+    def read_table(self, tensor: str, stat: str, where: Points, rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        """The values of a table at some of its points.
+
+        Args:
+            tensor: with the monitor's prefix.
+            stat: of the table.
+            where: from `table_points`, or a part of it.
+            rows: indices into `rows(tensor, stat)`; all by default.
+
+        Returns:
+            float32 [points, rows]; NaN where a list of rows does not have the row.
+        """
+        tags = self.tables()[tensor, stat]
+        names = self.rows(tensor, stat)
+        taken = np.arange(len(names)) if rows is None else np.asarray(rows, dtype=np.intp)
+        out = np.full((len(where.steps), len(taken)), np.nan, dtype=np.float32)
+        position = {name: i for i, name in enumerate(names)}
+        for which, tag in enumerate(tags):
+            listed = self._row_list(tag)
+            column = np.full(len(names), -1, dtype=np.intp)
+            column[[position[name] for name in listed]] = np.arange(len(listed))
+            columns = column[taken]
+            for number, file in enumerate(self.files):
+                mine = np.flatnonzero((where.lists == which) & (where.files == number))
+                if not len(mine) or not len(listed):
+                    continue
+                # A file holds one size for each list of rows.
+                values = file.floats(where.starts[mine], 4 * len(listed))
+                is_there = columns >= 0
+                if is_there.all() and len(mine) == len(out) and np.array_equal(columns, np.arange(len(listed))):
+                    return values
+                out[np.ix_(mine, is_there)] = values[:, columns[is_there]]
+        return out
+
+    def payload(self, where: Points, i: int) -> bytes:
+        """The bytes of one point."""
+        file: EventFile = self.files[int(where.files[i])]
+        return file.payload(int(where.starts[i]), int(where.sizes[i]))
+
+    def numbers(self, tag: str, where: Points | None = None) -> tuple[Offsets, Floats]:
+        """The steps and the values of a scalar."""
+        where = self.points(tag) if where is None else where
+        values = np.full(len(where.steps), np.nan)
+        for number, file in enumerate(self.files):
+            mine = np.flatnonzero(where.files == number)
+            if len(mine):
+                values[mine] = file.floats(where.starts[mine], 4)[:, 0]
+        return where.steps, values

@@ -1,0 +1,103 @@
+"""Headless Chromium, driven by Playwright; tests that need it are skipped where there is none."""
+
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from lightning_hooks.dashboard import view
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@contextmanager
+def chromium():
+    """A browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def serving(logdir):
+    """The page of a log directory: its URL."""
+    server = view.make(logdir)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield view.url(server)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@contextmanager
+def opened(browser, url, **options):
+    """A page without errors, of which every request stays on this machine."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "accept_downloads": True, **options})
+    page = context.new_page()
+    errors, requests = [], []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}") or dialog.dismiss())
+    page.goto(url)
+    page.wait_for_selector("main > *")
+    yield page
+    context.close()
+    outside = [each for each in requests if not each.startswith((url.partition("#")[0], "http://127.0.0.1:", "data:", "blob:"))]
+    assert not errors and not outside, (errors, outside)
+
+
+# Whether the first heat map has drawn every cell in sight.
+DRAWN = """() => {
+  const panel = window.lightningHooks?.views.map.panels[0];
+  if (!panel?.drawn || !panel.element.isConnected) return false;
+  let cells = 0, unknown = 0;
+  panel.each(panel.layout(), () => cells++, () => unknown++);
+  return cells > 0 && unknown === 0;
+}"""
+
+
+def drawn(page):
+    """Wait until a heat map is drawn."""
+    page.wait_for_function(DRAWN)
+    page.wait_for_timeout(60)
+
+
+def colors(page, panel=0):
+    """How many pixels of a heat map have which colour."""
+    return page.evaluate(
+        """(panel) => {
+        const canvas = window.lightningHooks.views.map.panels[panel].canvas;
+        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        const found = {};
+        for (let i = 0; i < data.length; i += 4) {
+          const key = `${data[i]},${data[i + 1]},${data[i + 2]}`;
+          found[key] = (found[key] ?? 0) + 1;
+        }
+        return found;
+      }""",
+        panel,
+    )
+
+
+def place(page, name, step, panel=0):
+    """The middle of a cell, on the page."""
+    return page.evaluate(
+        """([name, step, panel]) => {
+        const map = window.lightningHooks.views.map.panels[panel];
+        const at = map.layout();
+        const r = map.model.shown.findIndex((node) => map.model.rows.nodes[node].name === name);
+        const box = map.canvas.getBoundingClientRect();
+        const x = step === null ? 20 : at.gutter + ((step + 0.5 - map.model.from) / at.span) * at.plot;
+        return [box.left + x, box.top + 22 + (r + 0.5) * at.row - at.top];
+      }""",
+        [name, step, panel],
+    )

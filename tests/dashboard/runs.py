@@ -1,0 +1,70 @@
+"""Runs whose every number is known, written as a monitor writes them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from lightning_hooks.records.layout import Head, LogEntry
+from lightning_hooks.tensorboard import RunWriter
+
+NAMES = ("net.0.weight", "net.0.bias", "net.2.weight", "head.weight")
+STATS = ("mean", "std", "norm", "zero_fraction", "nonfinite", "count")
+
+
+def values_at(step: int, names: Sequence[str] = NAMES) -> dict[str, np.ndarray]:
+    """Statistics of rows with 4, 5, 6 … elements, which are those of numbers that exist."""
+    out = {stat: np.zeros(len(names)) for stat in STATS}
+    for i in range(len(names)):
+        x = elements(step, i)
+        values = (x.mean(), x.std(), np.sqrt((x**2).sum()), (x == 0).mean(), 0, len(x))
+        for stat, value in zip(STATS, values, strict=True):
+            out[stat][i] = value
+    return out
+
+
+def elements(step: int, row: int) -> np.ndarray:
+    """The elements of a row."""
+    return np.random.default_rng([step, row]).standard_normal(4 + row) * (row + 1)
+
+
+def write_run(
+    folder,
+    steps: Sequence[int],
+    names: Sequence[str] = NAMES,
+    change=None,
+    tensor: str = "grad",
+    prefix: str = "",
+    histograms: bool = False,
+    scalars: Mapping[str, float] | None = None,
+):
+    """Write a run; `change(step, values)` may change the statistics [rows] of a step. Returns the values of each step."""
+    writer = SummaryWriter(folder)
+    run = RunWriter(writer)
+    names = tuple(names)
+    heads = tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(STATS))
+    written = {}
+    for step in steps:
+        values = values_at(step, names)
+        if change is not None:
+            change(step, values)
+        written[step] = values
+        flat = np.concatenate([values[stat] for stat in STATS])
+        measured = np.tile(values["count"] > 0, len(STATS))
+        drawn = np.zeros((len(names) if histograms else 0, 509))
+        drawn[:, 200 + step % 50] = 3
+        drawn[:, 300] = 1
+        entry = LogEntry(
+            step=step,
+            prefix=prefix,
+            heads=heads,
+            values=flat,
+            measured=measured,
+            summaries={"hooks/grad_norm": float(np.sqrt((values["norm"] ** 2).sum())), **(scalars or {})},
+            drawn_tags=[f"{prefix}{tensor}_histogram/{name}" for name in names] if histograms else [],
+            drawn=drawn,
+            wall_time=1000.0 + step,
+        )
+        run.write(entry)
+    writer.close()
+    return written

@@ -1,0 +1,66 @@
+"""What a fit tells the page of its rows."""
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightning_hooks import StatsMonitor, Watch
+from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.runs import LocalRuns
+
+
+class Crossed(LightningModule):
+    """Runs its modules in another order than it defines them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+        self.first = nn.Linear(4, 3)
+
+    def training_step(self, batch, batch_idx):
+        return self.last(torch.relu(self.first(batch))).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+def rows(folder, tensor, prefix=""):
+    api = Api(LocalRuns(folder))
+    source = LocalRuns(folder).open(".")
+    stat = next(stat for name, stat in source.tables() if name == prefix + tensor)
+    _, nodes = api.nodes(source, prefix + tensor, stat)
+    return [node.as_json(source.about()) for node in nodes if node.row is not None]
+
+
+def test_types_shapes_and_the_order_of_execution(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="")
+    watch = [
+        Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["norm"]),
+        Watch(params="*", tensors=["grad"], stats=["norm"]),
+    ]
+    trainer = Trainer(
+        max_steps=3,
+        logger=logger,
+        callbacks=[StatsMonitor(watch=watch, prefix="my/")],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    trainer.fit(Crossed(), DataLoader(torch.randn(24, 4), batch_size=8))
+    outputs = rows(tmp_path, "output", "my/")
+    assert [(row["name"], row["type"], row["shape"]) for row in outputs] == [
+        ("first", "Linear", [8, 3]),
+        ("last", "Linear", [8, 2]),
+    ]
+    assert [row["name"] for row in rows(tmp_path, "output_grad", "my/")] == ["first", "last"]
+    grads = rows(tmp_path, "grad", "my/")
+    assert [(row["name"], row["shape"]) for row in grads] == [
+        ("first.weight", [3, 4]),
+        ("first.bias", [3]),
+        ("last.weight", [2, 3]),
+        ("last.bias", [2]),
+    ]
+    assert {row["type"] for row in grads} == {"Linear"}

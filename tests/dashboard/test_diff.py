@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from lightning_hooks import RuleError
+from lightning_hooks.cli import main
+from lightning_hooks.dashboard.diff import diff
+
+from .runs import write_run
+
+
+def test_equal_runs(tmp_path, capsys):
+    write_run(tmp_path / "a", range(12))
+    write_run(tmp_path / "b", range(12))
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == "equal to the last bit over 12 steps × 4 rows\n"
+
+
+def test_the_first_step_and_the_rows_in_which_runs_part(tmp_path, capsys):
+    def change(step, values):
+        if step >= 7:
+            values["norm"][2] *= 1 + 2**-20
+        if step >= 9:
+            values["mean"][0] = 0.0
+
+    write_run(tmp_path / "a", range(12))
+    write_run(tmp_path / "b", range(12), change=change)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (found.first, found.steps, found.rows, found.equal) == (7, 12, 4, False)
+    assert [(part.name, part.stat, part.step) for part in found.parts] == [
+        ("net.2.weight", "norm", 7),
+        ("net.0.weight", "mean", 9),
+    ]
+    assert found.parts[0].relative == pytest.approx(2**-20, rel=0.2)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("equal before step 7; there 1 of 4 rows differ (2 over 12 steps), in the order of execution:\n")
+    assert "  grad of net.2.weight: norm " in out
+    assert main(["diff", "--json", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["first"] == 7 and answer["equal"] is False and answer["parts"][0]["name"] == "net.2.weight"
+
+
+def test_nan_equals_nan_and_a_gap_differs_from_a_number(tmp_path):
+    def nan(step, values):
+        values["norm"][:] = float("nan")
+
+    write_run(tmp_path / "a", range(3), change=nan)
+    write_run(tmp_path / "b", range(3), change=nan)
+    write_run(tmp_path / "c", range(3))
+    assert diff(tmp_path / "a", tmp_path / "b").equal
+    found = diff(tmp_path / "a", tmp_path / "c")
+    assert found.first == 0 and found.parts[0].a is None and "NaN or not measured and" in str(found)
+
+
+def test_what_only_one_run_has_is_a_difference(tmp_path):
+    write_run(tmp_path / "a", range(5))
+    write_run(tmp_path / "b", range(8), names=("net.0.weight", "net.0.bias", "net.2.weight", "head.weight", "more"))
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert not found.equal and found.first is None
+    assert found.only == [f"only in {tmp_path / 'b'}: 1 rows, such as more", f"only in {tmp_path / 'b'}: 3 steps, from 5 to 7"]
+
+
+def test_messages(tmp_path, capsys):
+    write_run(tmp_path / "a" / "version_0", range(2))
+    write_run(tmp_path / "b", range(2), tensor="param")
+    with pytest.raises(RuleError, match="there is no run at '.*nowhere'"):
+        diff(tmp_path / "nowhere", tmp_path / "b")
+    with pytest.raises(RuleError, match="has no table of lightning_hooks; there are runs in .*version_0"):
+        diff(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(RuleError, match="have no table of the same tensor and statistic"):
+        diff(tmp_path / "a" / "version_0", tmp_path / "b")
+    write_run(tmp_path / "c", range(5, 7), tensor="param")
+    with pytest.raises(RuleError, match="have no step in common"):
+        diff(tmp_path / "b", tmp_path / "c")
+    assert main(["diff", str(tmp_path / "nowhere"), str(tmp_path / "b")]) == 2
+    assert "lightning-hooks: error: there is no run at" in capsys.readouterr().err

@@ -1,0 +1,351 @@
+"""The page in a real browser: every control, and every run that is not as one would wish."""
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+from lightning_hooks.dashboard.report import write_report
+
+from .browser import chromium, colors, drawn, needs_browser, opened, place, serving
+from .runs import NAMES, write_run
+
+pytestmark = [needs_browser, pytest.mark.slow]
+
+NAN = "255,0,220"
+NASTY = ("<img src=x onerror=alert(1)>.w", "quo\"te's/and\\slashes.w", "שלום.weight", "a&amp;b.w")
+FINDING = {"rule": "NonFinite", "severity": "error", "verdict": "NaN in a gradient", "tensor": "grad", "stat": "norm"}
+
+
+def nan_from_37(step, values):
+    if step >= 37:
+        for stat in ("mean", "std", "norm"):
+            values[stat][1] = np.nan
+        values["nonfinite"][1] = 5
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    write_run(folder / "good", range(100), histograms=True)
+    write_run(folder / "nan", range(100), change=nan_from_37)
+    (folder / "nan" / "findings.jsonl").write_text(json.dumps({**FINDING, "name": NAMES[1], "step": 37}) + "\n")
+    write_run(folder / "nasty", range(20), names=NASTY)
+    many = [f"blocks.{i // 50}.layer{i % 50}.weight" for i in range(5000)]
+    write_run(folder / "many", range(12), names=many)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(logdir):
+    with serving(logdir) as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+def state(page):
+    return page.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
+
+
+def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
+    with opened(browser, f"{url}#run=nan") as page:
+        page.wait_for_selector("text=1 rows have NaN or infinite elements")
+        assert page.locator(".card h3").first.inner_text().startswith("hooks/grad_norm")
+        assert page.locator("text=NaN in a gradient").is_visible()
+        page.locator("button.link", has_text="net.0.bias, step 37").first.click()
+        drawn(page)
+        assert state(page)["row"] == NAMES[1] and state(page)["step"] == "37" and state(page)["view"] == "map"
+        assert page.evaluate("() => lightningHooks.views.map.panels[0].model.marks.length") == 1
+    with opened(browser, f"{url}#run=good") as page:
+        page.wait_for_selector("text=Every element of every row is finite.")
+        assert page.locator("text=This run has no findings.jsonl: no health rule was active.").is_visible()
+        assert page.locator("h2", has_text="The rows that changed most").is_visible()
+
+
+def test_nan_is_unmistakable_and_hovering_says_what_is_there(browser, url):
+    with opened(browser, f"{url}#run=nan&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        assert colors(page)[NAN] > 500
+        page.mouse.move(*place(page, NAMES[1], 50))
+        assert page.locator(".tip").inner_text().split("\n") == [
+            NAMES[1],
+            "step 50",
+            "grad norm: no finite value",
+            "NaN at 1 of these steps",
+        ]
+        page.mouse.move(*place(page, NAMES[1], 36))
+        assert "NaN" not in page.locator(".tip").inner_text() and "grad norm: " in page.locator(".tip").inner_text()
+    with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm") as page:
+        drawn(page)
+        assert NAN not in colors(page)
+
+
+def test_folding_shows_the_exact_aggregate(browser, url):
+    with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm&folded=-") as page:
+        drawn(page)
+        page.mouse.move(*place(page, "net", 7))
+        text = page.locator(".tip").inner_text()
+        assert "net (3 rows)" in text and "merged exactly" in text
+        page.mouse.click(*place(page, "net", None))
+        drawn(page)
+        shown = "() => { const m = lightningHooks.views.map.panels[0].model; return m.shown.map((n) => m.rows.nodes[n].name); }"
+        assert NAMES[0] in page.evaluate(shown) or "net.0" in page.evaluate(shown)
+        page.get_by_role("button", name="Unfold all parts").click()
+        drawn(page)
+        assert {*NAMES} <= {*page.evaluate(shown)}
+        page.get_by_role("button", name="Fold all parts", exact=True).click()
+        drawn(page)
+        assert page.evaluate(shown) == ["net", "head.weight"]
+
+
+def test_every_control_of_the_heat_map(browser, url):
+    with opened(browser, f"{url}#run=good&view=map") as page:
+        drawn(page)
+        before = colors(page)
+        page.get_by_label("Colours", exact=True).select_option("cividis")
+        drawn(page)
+        assert colors(page) != before
+        for scale in ("linear", "log", "symlog"):
+            page.get_by_label("Scale", exact=True).select_option(scale)
+            drawn(page)
+            assert page.evaluate("() => lightningHooks.views.map.scale.kind") == scale
+        page.get_by_label("Least value of the colours").fill("0.5")
+        page.get_by_label("Greatest value of the colours").fill("2")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => lightningHooks.views.map.scale.low === 0.5 && lightningHooks.views.map.scale.high === 2")
+        page.get_by_label("Show only rows whose name matches").fill("*.weight !head*")
+        drawn(page)
+        names = page.evaluate(
+            "() => { const m = lightningHooks.views.map.panels[0].model; return m.shown.map((n) => m.rows.nodes[n].name); }"
+        )
+        assert names == ["net.0.weight", "net.2.weight"]
+        page.get_by_label("Show only rows whose name matches").fill("re:(")
+        page.wait_for_selector("text=re:( is no regular expression")
+        page.get_by_label("Show only rows whose name matches").fill("nothing")
+        page.wait_for_selector("text=No row matches nothing.")
+        page.get_by_label("Show only rows whose name matches").fill("")
+        page.get_by_role("button", name="Show fewer steps").click()
+        drawn(page)
+        assert (state(page)["from"], state(page)["to"]) == ("25", "75")
+        page.get_by_role("button", name="Later steps").click()
+        page.get_by_role("button", name="Earlier steps").click()
+        page.get_by_role("button", name="Show more steps").click()
+        page.get_by_role("button", name="Show all steps").click()
+        drawn(page)
+        assert "from" not in state(page)
+        page.get_by_label("fit the window").check()
+        drawn(page)
+        page.get_by_label("Statistic", exact=True).select_option("std")
+        drawn(page)
+        page.get_by_role("button", name="What does this statistic mean?").click()
+        assert page.locator(".help").inner_text().startswith("std")
+        assert "What is usual" in page.locator(".help").inner_text()
+
+
+def test_the_picture_and_the_table_are_saved(browser, url, tmp_path):
+    with opened(browser, f"{url}#run=nan&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name="Save the picture").click()
+        waiting.value.save_as(tmp_path / "map.png")
+        assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name="Save what is visible").click()
+        waiting.value.save_as(tmp_path / "map.csv")
+        lines = (tmp_path / "map.csv").read_text().splitlines()
+        assert lines[0] == "run,name,first_step,last_step,least,greatest,nan,infinite"
+        assert len(lines) == 1 + 4 * 100
+        assert '"nan","net.0.bias",40,40,NaN,NaN,1,0' in lines
+
+
+def test_the_keyboard_and_what_a_screen_reader_hears(browser, url):
+    with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        canvas = page.get_by_role("application")
+        canvas.focus()
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+            canvas.press(key)
+        said = page.locator(".panel [aria-live]").inner_text()
+        assert "step 2" in said and "grad norm: " in said
+        canvas.press("+")
+        drawn(page)
+        assert state(page)["to"] != ""
+        canvas.press("0")
+        drawn(page)
+        assert "to" not in state(page)
+        canvas.press("Enter")
+        page.wait_for_selector("h2:has-text('grad of ')")
+        assert state(page)["view"] == "row"
+        page.keyboard.press("Escape")
+        tab = page.get_by_role("tab", name="Row")
+        tab.focus()
+        tab.press("ArrowRight")
+        assert state(page)["view"] == "step"
+        assert page.get_by_role("tab", name="Step").get_attribute("aria-selected") == "true"
+
+
+def test_the_address_is_the_view(browser, url):
+    with opened(browser, f"{url}#run=good&view=map&stat=std&tensor=grad&map=cividis&from=20&to=60&filter=net*") as page:
+        drawn(page)
+        first = (state(page), colors(page))
+        page.reload()
+        drawn(page)
+        assert (state(page), colors(page)) == first
+        page.evaluate("() => { location.hash = 'run=nan&view=step&step=12'; }")
+        page.wait_for_selector("text=at step 12")
+
+
+def test_two_runs_side_by_side_and_as_a_difference(browser, url):
+    with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.get_by_label("Compare with").select_option("nan")
+        page.wait_for_function("() => lightningHooks.views.map.panels.length === 2")
+        drawn(page)
+        assert [each.inner_text() for each in page.locator(".panel-title").all()] == ["good", "nan"]
+        page.wait_for_function("() => lightningHooks.views.map.panels[1].drawn")
+        page.get_by_label("Two runs").select_option("difference")
+        drawn(page)
+        assert page.locator(".panel-title").inner_text() == "good − nan"
+        page.mouse.move(*place(page, NAMES[0], 10))
+        assert "grad norm: 0" in page.locator(".tip").inner_text()
+        assert colors(page)[NAN] > 500
+        page.get_by_label("Compare with").select_option("nasty")
+        page.wait_for_selector("text=4 rows are only in nasty and are not shown.")
+
+
+def test_a_row(browser, url):
+    with opened(browser, f"{url}#run=good&view=row&tensor=grad&stat=norm&row=net.2.weight") as page:
+        page.wait_for_selector("h2:has-text('grad of net.2.weight')")
+        page.wait_for_selector(".card canvas")
+        assert page.locator(".card").count() == 6
+        assert page.locator("canvas.histogram").get_attribute("aria-label").startswith("Histogram at 100 steps from 0 to 99")
+        page.locator("button", has_text="after ▶").click()
+        page.wait_for_selector("h2:has-text('grad of head.weight')")
+        page.locator(".card button.question").first.click()
+        assert page.locator(".help:visible").count() == 1
+        page.get_by_role("button", name="in the heat map").click()
+        drawn(page)
+    with opened(browser, f"{url}#run=nan&view=row&tensor=grad&stat=norm&row={NAMES[1]}") as page:
+        page.wait_for_selector("text=NaN at 63 steps, infinite at 0 steps, from step 37 on")
+        assert page.locator("text=No histogram of this row").is_visible()
+
+
+def test_a_step(browser, url):
+    with opened(browser, f"{url}#run=nan&view=step&tensor=grad&stat=norm&step=50") as page:
+        page.wait_for_selector("text=grad norm at step 50")
+        canvas = page.get_by_role("application")
+        canvas.focus()
+        for _ in range(4):
+            canvas.press("ArrowRight")
+        assert page.locator("output").inner_text().startswith("net.0.weight: ")  # the first layer comes last
+        canvas.press("ArrowLeft")
+        assert page.locator("output").inner_text() == "net.0.bias: NaN"
+        page.get_by_label("Second step").fill("10")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=compared with step 10")
+        page.get_by_label("Order").select_option("forward")
+        slider = page.get_by_label("Step", exact=True)
+        slider.focus()
+        slider.press("Home")
+        page.wait_for_selector("text=grad norm at step 0")
+
+
+def test_names_are_shown_as_text(browser, url):
+    with opened(browser, f"{url}#run=nasty&view=map&tensor=grad&stat=norm&filter=*") as page:
+        drawn(page)
+        for name in NASTY:
+            page.mouse.move(*place(page, name, 5))
+            assert page.locator(".tip div").first.inner_text() == name
+        page.get_by_role("tab", name="Overview").click()
+        page.wait_for_selector(f"button.link:has-text({json.dumps(NASTY[0])})")
+        page.evaluate("([name]) => lightningHooks.state.set({ view: 'row', row: name })", [NASTY[0]])
+        page.wait_for_selector("h2:has-text('onerror')")
+        assert page.locator("main img").count() == 0
+
+
+def test_five_thousand_rows(browser, url):
+    with opened(browser, f"{url}#run=many&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.locator(".scroll").evaluate("(element) => { element.scrollTop = element.scrollHeight; }")
+        page.wait_for_timeout(100)
+        drawn(page)
+        page.mouse.move(*place(page, "blocks.99.layer49.weight", 5))
+        assert page.locator(".tip div").first.inner_text() == "blocks.99.layer49.weight"
+        page.get_by_role("tab", name="Step").click()
+        page.wait_for_selector("text=grad norm at step 11")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (3840, "light")])
+def test_small_and_large_screens(browser, url, width, scheme):
+    viewport = {"width": width, "height": max(width * 9 // 16, 640)}
+    with opened(browser, f"{url}#run=good&view=map", viewport=viewport, color_scheme=scheme) as page:
+        for view in ("map", "overview", "row", "step"):
+            page.evaluate("(view) => lightningHooks.state.set({ view })", view)
+            page.wait_for_timeout(200)
+            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), view
+        background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(22, 24, 29)" if scheme == "dark" else "rgb(255, 255, 255)")
+
+
+def test_no_run_a_run_that_begins_and_a_run_that_grows(browser, tmp_path):
+    with serving(tmp_path) as where, opened(browser, where) as page:
+        page.wait_for_selector("text=There is no event file in this log directory yet.")
+        write_run(tmp_path / "whole", range(60))
+        (file,) = (tmp_path / "whole").glob("*tfevents*")
+        content = file.read_bytes()
+        os.truncate(file, len(content) // 2)
+        page.wait_for_selector("text=steps 0 to 2", timeout=15000)
+        page.get_by_role("tab", name="Heat map").click()
+        drawn(page)
+        file.write_bytes(content)
+        page.wait_for_function("() => lightningHooks.range().last === 60", timeout=15000)
+        drawn(page)
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "events.out.tfevents.1.host").write_bytes(b"")
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "events.out.tfevents.1.host").write_bytes(b"")
+    with serving(tmp_path / "only") as where, opened(browser, where) as page:
+        page.wait_for_selector("text=No run here has a table of lightning_hooks.")
+
+
+def test_a_resumed_run_is_one(browser, tmp_path):
+    write_run(tmp_path, range(30))
+    time.sleep(1.1)  # the name of a file holds the second
+    write_run(tmp_path, range(20, 50), change=lambda step, values: values["norm"].fill(7.0))
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.mouse.move(*place(page, NAMES[0], 25))
+        assert "grad norm: 7" in page.locator(".tip").inner_text()
+        assert page.evaluate("() => lightningHooks.range().last") == 50
+
+
+def test_a_report_shows_the_same_without_a_server(browser, logdir, tmp_path):
+    write_report(logdir / "nan", tmp_path / "report.html")
+    where = (tmp_path / "report.html").as_uri()
+    with opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        assert colors(page)[NAN] > 500
+        page.mouse.move(*place(page, NAMES[1], 50))
+        assert "NaN at 1 of these steps" in page.locator(".tip").inner_text()
+        for view in ("overview", "row", "step"):
+            page.evaluate("(view) => lightningHooks.state.set({ view })", view)
+            page.wait_for_timeout(150)
+        assert page.title() == "nan: lightning_hooks"
+
+
+def test_a_server_that_stops_answering_is_said(browser, tmp_path):
+    write_run(tmp_path, range(5))
+    with serving(tmp_path) as where:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(where)
+        page.wait_for_selector(".card")
+    page.wait_for_selector("text=The server does not answer. Is it still running?", timeout=15000)
+    context.close()

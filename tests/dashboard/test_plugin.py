@@ -1,0 +1,137 @@
+"""The tab in the real TensorBoard."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_hooks.dashboard.plugin import HooksLoader
+
+from .runs import write_run
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = "data/plugin/lightning_hooks"
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read()
+
+
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not happen")
+
+
+def start(logdir, *options):
+    """TensorBoard in a process of its own: the process and its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", "--port", "0", "--reload_interval", "1", *options, "--logdir", str(logdir)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    for line in process.stderr:
+        found = re.search(r"http://localhost:\d+/", line)
+        if found:
+            return process, found[0]
+    raise AssertionError("TensorBoard did not start")
+
+
+def stop(process):
+    process.terminate()
+    process.wait(30)
+    process.stderr.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["--load_fast=true", "--load_fast=false"])
+def test_the_tab_in_tensorboard(tmp_path, loader):
+    write_run(tmp_path / "run", range(20))
+    process, url = start(tmp_path, loader)
+    try:
+        listing = wait_until(lambda: json.loads(get(url + "data/plugins_listing")))["lightning_hooks"]
+        assert listing["enabled"] and listing["tab_name"] == "Hooks"
+        assert listing["loading_mechanism"]["module_path"] == f"/{PLUGIN}/static/index.js"
+        assert b"export function render" in get(f"{url}{PLUGIN}/static/index.js")
+        assert json.loads(get(f"{url}{PLUGIN}/data/runs"))["runs"][0]["name"] == "run"
+        assert json.loads(get(f"{url}{PLUGIN}/data/run?run=run"))["steps"] == [0, 19]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(f"{url}{PLUGIN}/static/..%2fsite.py")
+    finally:
+        stop(process)
+
+
+@pytest.mark.slow
+def test_a_log_directory_that_is_not_local_is_read_through_tensorboard(tmp_path):
+    def change(step, values):
+        values["norm"][0] = step
+
+    write_run(tmp_path / "run", range(20), change=change)
+    # A list of directories is no path, so the data provider is asked.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", "--port", "0", "--load_fast=false", "--logdir_spec", f"x:{tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        url = next(found[0] for line in process.stderr if (found := re.search(r"http://localhost:\d+/", line)))
+        base = f"{url}{PLUGIN}/data/"
+        wait_until(lambda: json.loads(get(base + "runs"))["runs"])
+        run = wait_until(lambda: [each["name"] for each in json.loads(get(base + "runs"))["runs"] if each["tables"]])[0]
+        rows = json.loads(get(f"{base}rows?run={run}&tensor=grad&stat=norm"))
+        node = next(i for i, each in enumerate(rows["nodes"]) if each["row"] == 0)
+        cells = get(f"{base}tile?run={run}&tensor=grad&stat=norm&key={rows['key']}&unit=1&level=0&first=0&last=20&nodes={node}")
+        import numpy as np
+
+        assert np.frombuffer(cells, "<f4", 20).tolist() == list(range(20))
+        assert "hooks/grad_norm" in json.loads(get(f"{base}run?run={run}"))["scalars"]
+        assert json.loads(get(f"{base}scalar?run={run}&tag=hooks/grad_norm"))["steps"] == list(range(20))
+    finally:
+        stop(process)
+
+
+def test_loading_the_entry_point_imports_little():
+    code = "import sys, tensorboard.plugins.base_plugin; before = {*sys.modules}; import lightning_hooks.dashboard.plugin; "
+    code += "new = {name.partition('.')[0] for name in {*sys.modules} - before}; print(new - {*sys.stdlib_module_names})"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "{'lightning_hooks'}"
+
+
+def test_what_fails_is_shown_in_the_tab(monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.plugin._make", lambda context: 1 / 0)
+    plugin = HooksLoader().load(SimpleNamespace(logdir="."))
+    assert plugin.is_active() is True  # so that somebody sees it
+    answers = []
+    body = plugin.get_plugin_apps()["/static/*"](
+        {"PATH_INFO": "/x/static/index.js"}, lambda status, headers: answers.append(status)
+    )
+    assert answers == ["200 OK"]
+    assert b"The Hooks tab could not be loaded. ZeroDivisionError: division by zero" in b"".join(body)
+    body = plugin.get_plugin_apps()["/data/*"]({"PATH_INFO": "/x/data/runs"}, lambda status, headers: answers.append(status))
+    assert answers[1].startswith("500") and json.loads(b"".join(body)) == {"error": "ZeroDivisionError: division by zero"}
+
+
+def test_flags_for_a_log_directory_elsewhere():
+    flags = SimpleNamespace(logdir="gs://bucket/logs", samples_per_plugin={})
+    HooksLoader().fix_flags(flags)
+    assert flags.samples_per_plugin == {"lightning_hooks": 1000}
+    HooksLoader().fix_flags(SimpleNamespace())  # of a TensorBoard that has other flags

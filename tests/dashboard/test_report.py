@@ -1,0 +1,115 @@
+import base64
+import json
+import re
+import zlib
+
+import numpy as np
+import pytest
+
+from lightning_hooks import RuleError, read_run
+from lightning_hooks.cli import main
+from lightning_hooks.dashboard.report import MODULES, report, write_report
+from lightning_hooks.dashboard.site import FILES
+
+from .runs import write_run
+
+
+def content(page):
+    data = re.search(r'<script id="data"[^>]*>([^<]*)</script>', page)
+    tables = re.search(r'<script id="tables"[^>]*>([^<]*)</script>', page)
+    return json.loads(zlib.decompress(base64.b64decode(data[1]))), json.loads(tables[1])
+
+
+def test_everything_is_in_the_file(tmp_path):
+    written = write_run(tmp_path, range(30))
+    page = report(tmp_path)
+    data, tables = content(page)
+    assert data["name"] == tmp_path.name and data["run"]["steps"] == [0, 29]
+    level, first, last, packed = tables["grad\nnorm"]
+    assert (level, first, last) == (0, 0, 30)
+    nodes = [node["row"] for node in data["rows"]["grad\nnorm"]["nodes"]]
+    cells = len(nodes) * 30
+    raw = zlib.decompress(base64.b64decode(packed))
+    least = np.frombuffer(raw, "<f4", cells).reshape(len(nodes), 30)
+    head = nodes.index(3)
+    np.testing.assert_array_equal(least[head], [np.float32(written[step]["norm"][3]) for step in range(30)])
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page.split("<script type=")[0])
+
+
+def test_a_long_run_fits_by_joining_steps_and_keeps_its_extremes(tmp_path):
+    def change(step, values):
+        if step == 1234:
+            values["norm"][2] = 1e9
+
+    write_run(tmp_path, range(3000), change=change)
+    limit = 420_000
+    page = report(tmp_path, limit)
+    assert len(page) <= limit
+    data, tables = content(page)
+    level, first, last, packed = tables["grad\nnorm"]
+    assert level > 0 and last - first == -(-3000 // 2**level)
+    nodes = [node["row"] for node in data["rows"]["grad\nnorm"]["nodes"]]
+    cells = len(nodes) * (last - first)
+    raw = zlib.decompress(base64.b64decode(packed))
+    bits = np.frombuffer(raw, "<u4", 2 * cells)
+    greatest = (bits[:cells] ^ bits[cells:]).view("<f4").reshape(len(nodes), -1)
+    assert greatest[nodes.index(2)].argmax() == 1234 // 2**level and greatest.max() == np.float32(1e9)
+
+
+def test_names_with_markup_stay_data(tmp_path):
+    names = ("</script><script>alert(1)</script>.w", "<!--.b", "שלום.w", "plain")
+    write_run(tmp_path, range(3), names=names)
+    page = report(tmp_path)
+    data, _ = content(page)
+    assert {node["name"] for node in data["rows"]["grad\nnorm"]["nodes"]} >= {*names}
+    assert "alert(1)" not in page
+
+
+def test_the_command(tmp_path, capsys):
+    write_run(tmp_path / "run", range(4))
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").read_text().startswith("<!doctype html>")
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'run' / 'report.html'}: 0.")
+    out = tmp_path / "new" / "r.html"
+    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0 and out.stat().st_size == write_report(
+        tmp_path / "run", out
+    )
+
+
+def test_messages(tmp_path):
+    with pytest.raises(RuleError, match="there is no event file in '.*nowhere'"):
+        report(tmp_path / "nowhere")
+    write_run(tmp_path / "a", range(2))
+    with pytest.raises(RuleError, match="there is no event file in .*; there are runs in .*/a"):
+        report(tmp_path)
+    with pytest.raises(RuleError, match="limit: 1000 bytes is less than the .* of the page"):
+        report(tmp_path / "a", 1000)
+
+
+def test_every_module_is_in_the_report_and_their_names_differ():
+    assert {*MODULES} == {name for name in FILES if name.endswith(".js")} - {"main.js"}
+    names = []
+    for name in MODULES[1:]:
+        text = FILES[name].read_text()
+        names += re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) \*?(\w+)", text, re.MULTILINE)
+        names += [
+            each for group in re.findall(r"^const [\[{]([^\]}]*)[\]}] =", text, re.MULTILINE) for each in group.split(", ")
+        ]
+    assert len(names) == len({*names}), [name for name in names if names.count(name) > 1]
+
+
+def test_in_a_notebook(tmp_path):
+    write_run(tmp_path, range(3))
+    page = read_run(tmp_path)._repr_html_()
+    assert page.startswith('<iframe srcdoc="&lt;!doctype html&gt;') and 'sandbox="allow-scripts' in page
+
+
+def test_as_a_data_frame(tmp_path):
+    pytest.importorskip("pandas")
+    written = write_run(tmp_path, range(3))
+    frame = read_run(tmp_path).to_pandas(stat="norm")
+    assert frame.columns.names == ["tensor", "stat", "name"] and frame.index.tolist() == [0, 1, 2]
+    assert frame["grad", "norm", "head.weight"][2] == pytest.approx(written[2]["norm"][3], rel=1e-6)
+    assert len(read_run(tmp_path).to_pandas().columns) == 24
+    with pytest.raises(RuleError, match="no table 'grad nrm'"):
+        read_run(tmp_path).to_pandas("grad", "nrm")

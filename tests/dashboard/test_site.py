@@ -1,0 +1,235 @@
+"""What is answered, and above all what is not."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+from werkzeug.test import Client
+
+from lightning_hooks import RuleError
+from lightning_hooks.dashboard import view
+from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.site import FILES, Site
+
+from .runs import NAMES, write_run
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    write_run(folder / "a" / "version_0", range(10), histograms=True)
+
+    def change(step, values):
+        if step >= 3:
+            values["norm"][1] = np.nan
+            values["nonfinite"][1] = 2
+            values["norm"][0] *= 1000
+
+    write_run(folder / "b", range(10), change=change)
+    (folder / "b" / "findings.jsonl").write_text('{"rule": "NonFinite", "name": "net.0.bias", "step": 3}\n{"half')
+    (folder / "secret.txt").write_text("classified")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(logdir):
+    return Client(Site(Api(LocalRuns(logdir)), ["localhost"]))
+
+
+def ask(client, route, **args):
+    return client.get(f"/data/{route}", query_string={key: str(value) for key, value in args.items()})
+
+
+def table(client, run="b", tensor="grad", stat="norm"):
+    rows = ask(client, "rows", run=run, tensor=tensor, stat=stat).json
+    return rows, {"run": run, "tensor": tensor, "stat": stat, "key": rows["key"], "unit": 1, "level": 0, "first": 0, "last": 10}
+
+
+def test_runs_and_what_they_have(client):
+    runs = ask(client, "runs").json["runs"]
+    assert [(run["name"], run["tables"]) for run in runs] == [("a/version_0", True), ("b", True)]
+    run = ask(client, "run", run="b").json
+    assert run["steps"] == [0, 9] and run["unit"] == 1
+    assert run["tensors"] == [{"tensor": "grad", "stats": ["mean", "std", "norm", "zero_fraction", "nonfinite", "count"]}]
+    assert run["findings"] == [{"rule": "NonFinite", "name": "net.0.bias", "step": 3}]
+    assert ask(client, "run", run="a/version_0").json["findings"] is None
+
+
+def test_rows_and_tiles(client):
+    rows, args = table(client)
+    names = [node["name"] for node in rows["nodes"]]
+    assert [name for name in names if name in NAMES] == list(NAMES)
+    answer = ask(client, "tile", **args, nodes=f"0-{len(names) - 1}")
+    assert answer.status_code == 200 and answer.headers["Content-Type"] == "application/octet-stream"
+    nan = np.frombuffer(answer.data, "<u2", len(names) * 10, 8 * len(names) * 10).reshape(len(names), 10)
+    assert nan[names.index("net.0.bias")].tolist() == [0] * 3 + [1] * 7
+
+
+def test_scalars_are_reduced_and_hide_no_extreme(client):
+    found = ask(client, "scalar", run="b", tag="hooks/grad_norm", points=3).json
+    assert found["steps"] == [0, 3, 6] and len(found["least"]) == 3
+    assert found["nan"] == [1, 2]
+    assert found["greatest"][1] == {"float": "nan"}
+
+
+def test_histograms(client):
+    found = ask(client, "histogram", run="a/version_0", tag="grad_histogram/head.weight", steps=4).json
+    assert [each["step"] for each in found] == [0, 3, 6, 9]
+    assert sum(found[0]["counts"]) == 4
+
+
+def test_the_overview_says_where_to_look(client):
+    found = ask(client, "overview", run="b").json
+    assert found["nonfinite"] == [{"tensor": "grad", "name": "net.0.bias", "first": 3, "steps": 7, "most": 2.0}]
+    assert found["changed"][0]["name"] == "net.0.weight" and found["changed"][0]["after"] > 100 * found["changed"][0]["before"]
+    assert found["hooks"] == ["hooks/grad_norm"]
+
+
+def test_the_page_and_its_files(client):
+    page = client.get("/")
+    assert page.status_code == 200 and b"main.js" in page.data
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+    for name in FILES:
+        answer = client.get(f"/static/{name}")
+        assert answer.status_code == 200 and answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert client.get("/static/index.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../site.py",
+        "/static/%2e%2e/site.py",
+        "/static//etc/passwd",
+        "/static/..%5csite.py",
+        "/static/",
+        "/static/vendor/../../site.py",
+        "/secret.txt",
+        "/data",
+        "/data/",
+        "/data/../secret.txt",
+        "/data/nothing",
+    ],
+)
+def test_nothing_outside_the_page_is_served(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 404 and b"classified" not in answer.data
+
+
+@pytest.mark.parametrize("run", ["nope", "../b", "/etc", "b/..", "a", ".", "", "b\0", "a/version_0/.."])
+def test_only_runs_that_were_found_are_opened(client, run):
+    answer = ask(client, "run", run=run)
+    assert answer.status_code == 404
+    assert answer.json["error"] == f"there is no run {run!r}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"first": -1}, "first: '-1' is not a whole number"),
+        ({"first": 5, "last": 5}, "is not from 1 to"),
+        ({"last": 10**9}, "is not from 1 to"),
+        ({"last": "9" * 400}, "last: '9999"),
+        ({"level": 41}, "level: '41' is not a whole number from 0 to 40"),
+        ({"unit": 0}, "unit: '0'"),
+        ({"unit": 2**53, "level": 40, "first": 2**50, "last": 2**50 + 1}, "level: the steps of these cells"),
+        ({"nodes": "3-1"}, "nodes: '3-1' is not a range"),
+        ({"nodes": "99"}, "nodes: '99' is not a whole number from 0 to 5"),
+        ({"nodes": "0," * 20000 + "0"}, "nodes: '0' is not a range after the one before"),
+        ({"nodes": "x"}, "nodes: 'x'"),
+        ({"nodes": "٣"}, "nodes: '٣'"),
+        ({"key": "old"}, "key: the rows of this table have changed"),
+    ],
+)
+def test_invalid_ranges_are_refused(client, wrong, message):
+    _, args = table(client)
+    answer = ask(client, "tile", **{**args, "nodes": "0", **wrong})
+    assert answer.status_code == 400
+    assert message in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("route", "args", "status", "message"),
+    [
+        ("tile", {"run": "b", "tensor": "grad", "stat": "nope"}, 404, "there is no table of 'grad' 'nope' in run 'b'"),
+        ("rows", {"run": "b", "tensor": "nope", "stat": "norm"}, 404, "there is no table"),
+        ("rows", {"tensor": "grad", "stat": "norm"}, 400, "run: missing"),
+        ("scalar", {"run": "b", "tag": "nope"}, 404, "there is no scalar 'nope' in run 'b'"),
+        ("scalar", {"run": "b", "tag": "hooks/grad_norm", "points": 10**6}, 400, "points:"),
+        ("histogram", {"run": "b", "tag": "nope"}, 404, "there is no histogram 'nope'"),
+        ("nothing", {}, 404, "there is no 'nothing'; there are runs, run, rows"),
+    ],
+)
+def test_what_is_not_there_is_said(client, route, args, status, message):
+    answer = ask(client, route, **args)
+    assert answer.status_code == status and message in answer.json["error"]
+
+
+@pytest.mark.parametrize("method", ["post", "put", "delete", "options", "patch"])
+def test_only_reading_is_allowed(client, method):
+    assert getattr(client, method)("/data/runs").status_code == 405
+
+
+def test_other_origins_and_other_names_are_refused(client):
+    assert client.get("/data/runs", headers={"Host": "evil.example"}).status_code == 421
+    assert client.get("/data/runs", headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client.get("/data/runs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert client.get("/data/runs", headers={"Origin": "null"}).status_code == 403
+    assert client.get("/data/runs", headers={"Origin": "http://localhost"}).status_code == 200
+
+
+def test_names_are_data_and_never_markup(tmp_path):
+    names = ("<img src=x onerror=alert(1)>.w", 'a"b/c\\d', "שלום.weight", "𝔘.nicode", "</script>")
+    write_run(tmp_path, range(3), names=names)
+    client = Client(Site(Api(LocalRuns(tmp_path))))
+    rows, _ = table(client, run=".")
+    assert {node["name"] for node in rows["nodes"]} >= {*names}
+
+
+def test_a_server_for_this_machine_only(logdir):
+    server = view.make(logdir)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert view.url(server) == f"http://127.0.0.1:{server.server_port}/"
+        assert server.socket.getsockname()[0] == "127.0.0.1"
+        import urllib.request
+
+        with urllib.request.urlopen(view.url(server) + "data/runs") as answer:
+            assert len(json.load(answer)["runs"]) == 2
+        with pytest.raises(RuleError, match=rf"port: {server.server_port} of 127.0.0.1 cannot be used .*--port"):
+            view.make(logdir, port=server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    with pytest.raises(RuleError, match="there is no log directory at '.*nowhere'"):
+        view.make(logdir / "nowhere")
+
+
+def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
+    client = Client(Site(Api(LocalRuns(tmp_path))))
+    assert ask(client, "runs").json == {"runs": []}
+    whole = tmp_path / "whole"
+    write_run(whole, range(20))
+    (file,) = whole.glob("*tfevents*")
+    content = file.read_bytes()
+    os.truncate(file, len(content) // 2)
+    first = ask(client, "run", run="whole").json
+    assert 2 < first["steps"][1] < 18
+    file.write_bytes(content)
+    second = ask(client, "run", run="whole").json
+    assert second["steps"] == [0, 19] and second["version"] > first["version"]
+
+
+def test_an_empty_event_file_is_a_run_without_tables(tmp_path):
+    (tmp_path / "events.out.tfevents.1.host").write_bytes(b"")
+    client = Client(Site(Api(LocalRuns(tmp_path))))
+    assert ask(client, "runs").json["runs"][0]["tables"] is False
+    run = ask(client, "run", run=".").json
+    assert run["steps"] is None and run["tensors"] == []
+    assert ask(client, "overview", run=".").json["nonfinite"] == []

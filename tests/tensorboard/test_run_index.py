@@ -1,0 +1,130 @@
+import os
+import time
+
+import numpy as np
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from lightning_hooks.tensorboard import read_run
+from lightning_hooks.tensorboard.run_index import RunIndex
+
+from ..dashboard.runs import NAMES, write_run
+
+
+def file_of(folder):
+    (file,) = folder.glob("*tfevents*")
+    return file
+
+
+def table(index, stat="norm", tensor="grad"):
+    where = index.table_points(tensor, stat)
+    return where.steps.tolist(), index.read_table(tensor, stat, where)
+
+
+def test_any_rectangle_of_a_table(tmp_path):
+    written = write_run(tmp_path, range(0, 90, 3))
+    index = RunIndex(tmp_path)
+    assert index.rows("grad", "norm") == NAMES
+    where = index.table_points("grad", "norm").between(30, 61)
+    assert where.steps.tolist() == list(range(30, 61, 3))
+    expected = np.array([written[step]["norm"][[3, 1]] for step in range(30, 61, 3)], dtype=np.float32)
+    np.testing.assert_array_equal(index.read_table("grad", "norm", where, [3, 1]), expected)
+    assert where.wall_times.tolist() == [1000.0 + step for step in range(30, 61, 3)]
+
+
+def test_a_file_is_followed_while_it_grows_byte_by_byte(tmp_path):
+    source, growing = tmp_path / "source", tmp_path / "growing"
+    write_run(source, range(6), histograms=True)
+    whole = file_of(source).read_bytes()
+    growing.mkdir()
+    target = growing / file_of(source).name
+    target.write_bytes(b"")
+    index = RunIndex(growing)
+    seen = []
+    for size in [*range(0, len(whole), 97), len(whole)]:
+        target.write_bytes(whole[:size])
+        index.refresh()
+        steps = table(index)[0] if ("grad", "norm") in index.tables() else []
+        assert steps == list(range(len(steps)))
+        assert not seen or len(steps) >= seen[-1]
+        seen.append(len(steps))
+    assert seen[-1] == 6 and {*seen} == {*range(7)}
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "noise"])
+def test_a_damaged_end_is_not_read(tmp_path, damage):
+    written = write_run(tmp_path, range(8))
+    file = file_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    if damage == "cut":
+        del content[-50:]
+    else:
+        content[-50:] = bytes(50) if damage == "zeros" else os.urandom(50)
+    file.write_bytes(content)
+    steps, values = table(RunIndex(tmp_path))
+    assert steps == list(range(7))
+    np.testing.assert_array_equal(values, np.array([written[s]["norm"] for s in steps], dtype=np.float32))
+
+
+def test_what_a_process_left_half_written_is_read_when_it_goes_on(tmp_path):
+    write_run(tmp_path, range(4))
+    file = file_of(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(content[:-30])
+    index = RunIndex(tmp_path)
+    assert table(index)[0] == [0, 1, 2]
+    file.write_bytes(content)
+    assert index.refresh()
+    assert table(index)[0] == [0, 1, 2, 3]
+    assert not index.refresh()
+
+
+def test_a_file_that_became_shorter_is_read_again(tmp_path):
+    write_run(tmp_path / "a", range(9))
+    write_run(tmp_path / "b", range(100, 103))
+    index = RunIndex(file_of(tmp_path / "a"))
+    file_of(tmp_path / "a").write_bytes(file_of(tmp_path / "b").read_bytes())
+    index.refresh()
+    assert table(index)[0] == [100, 101, 102]
+
+
+def test_after_a_resume_the_later_file_counts(tmp_path):
+    write_run(tmp_path, range(10))
+    time.sleep(1.1)  # the name of a file holds the second
+
+    def change(step, values):
+        values["norm"][:] = -step
+
+    write_run(tmp_path, range(6, 12), names=(*NAMES[:2], "new.weight"), change=change)
+    index = RunIndex(tmp_path)
+    steps, values = table(index)
+    assert steps == list(range(12))
+    assert index.rows("grad", "norm") == (*NAMES, "new.weight")
+    assert values[8].tolist() == pytest.approx([-8, -8, np.nan, np.nan, -8], nan_ok=True)
+    assert np.isnan(values[5, 4]) and values[5, 3] > 0
+
+
+def test_a_new_file_of_the_run_is_found(tmp_path):
+    write_run(tmp_path, range(3))
+    index = RunIndex(tmp_path)
+    time.sleep(1.1)
+    write_run(tmp_path, range(3, 5))
+    assert index.refresh()
+    assert table(index)[0] == [0, 1, 2, 3, 4]
+
+
+def test_events_of_others_lie_between(tmp_path):
+    writer = SummaryWriter(tmp_path)
+    for step in range(40):
+        writer.add_scalar("loss", 1.0 / (step + 1), step)
+        writer.add_scalar("lr_", step, step)  # as long as the other tag
+        if step % 7 == 0:
+            writer.add_histogram("h", np.arange(10.0), step)
+            writer.add_text("note", f"at {step}", step)
+    writer.close()
+    run = read_run(tmp_path)
+    assert run.scalars["loss"][0].tolist() == list(range(40))
+    np.testing.assert_allclose(run.scalars["loss"][1], [1 / (s + 1) for s in range(40)], rtol=1e-6)
+    assert run.scalars["lr_"][1].tolist() == list(range(40))
+    assert [step for step, _, _ in run.histograms["h"]] == [0, 7, 14, 21, 28, 35]
+    assert run.texts["note/text_summary"] == "at 35"
