@@ -16,7 +16,7 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "do": "A mean that drifts while the standard deviation stays points to a growing bias. Look at the layer's bias.",
     },
     "std": {
-        "what": "The standard deviation of all elements around their mean.",
+        "what": "The standard deviation of all elements around their mean: the root of the mean squared deviation.",
         "usual": "Activations: of the same order from layer to layer, about 0.1 to 10.",
         "do": "If it shrinks or grows from layer to layer, look at initialisation and normalisation.",
     },
@@ -56,7 +56,7 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "do": "Near 1 the layer is dead: look at its bias, at the learning rate, at the initialisation.",
     },
     "underflow_fraction": {
-        "what": "The share of elements below the smallest normal number of the dtype, zeros apart.",
+        "what": "The share of elements whose magnitude is above 0 and below the smallest normal number of the dtype.",
         "usual": "0, or a few per cent in float16.",
         "do": "More than 10 %: use a loss scaler, or bfloat16.",
     },
@@ -66,28 +66,75 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "do": "Find the first step and, in the order of execution, the first layer; look at its input there.",
     },
     "ratio": {
-        "what": "The norm of the update divided by the norm of the parameter.",
+        "what": "The norm of the update divided by the norm of the parameter; 0 where both are 0.",
         "usual": "About 1e-3.",
         "do": "Above 1e-1 the steps are too large; below 1e-4 the parameter hardly learns. Adjust the learning rate.",
     },
     "quantile": {
-        "what": "The value below which that percentage of the elements lies, interpolated in a histogram of magnitudes.",
+        "what": "The value below which that percentage of the elements lies, interpolated in a histogram: within a factor of two.",
         "usual": "Symmetric around 0 for gradients and parameters.",
         "do": "Compare p1 and p99 with the extremes: far away from them, single elements dominate.",
     },
     "cosine": {
-        "what": "The cosine of the angle between the gradients of two steps that follow each other.",
+        "what": "The cosine of the angle between this gradient and that of the watched step before.",
         "usual": "Slightly positive early in training, near 0 later.",
         "do": "Clearly negative: the steps overshoot. Lower the learning rate or raise the momentum.",
     },
     "micro_cosine": {
-        "what": "How well the gradients of the micro-batches of a step agree: the average cosine between them.",
+        "what": "How well the gradients of the micro-batches of a step agree: 1 if all agree, 0 if they are unrelated. "
+        "It needs two micro-batches.",
         "usual": "Falls during training, as noise takes over.",
         "do": "Near 1: the batch is larger than it needs to be. Near 0: a larger batch would help.",
     },
     "noise_scale": {
-        "what": "The gradient noise scale: the batch size at which noise and signal are of equal size.",
+        "what": "The gradient noise scale, in micro-batches: the batch at which noise and gradient are of equal size. "
+        "It needs two micro-batches.",
+        "usual": "Grows during training. No value: the noise hides the gradient.",
+        "do": "Far above the micro-batches of a step: a larger batch makes better steps. Far below: it is wasted.",
+    },
+    "histogram": {
+        "what": "How many elements have which magnitude and sign: buckets that double in width.",
+        "usual": "One hump on each side of 0, or one side only behind a ReLU.",
+        "do": "A hump that splits or wanders shows what one number hides. Look for the step at which it begins.",
+    },
+    "hooks/grad_norm": {
+        "what": "The norm of the gradients of all watched parameters together, before Lightning's clipping.",
+        "usual": "Rises while the learning rate warms up, then falls.",
+        "do": "Jumps of more than a factor of 10: look in the heat map at that step for the layer where they begin.",
+    },
+    "hooks/final_grad_norm": {
+        "what": "The norm of the gradients that the optimizer uses: after every transform and clipping.",
+        "usual": "Equal to hooks/grad_norm where nothing changes gradients; never above the limit of a clipping.",
+        "do": "Always at the limit: the clipping sets the size of every step. Raise the limit or lower the learning rate.",
+    },
+    "hooks/param_norm": {
+        "what": "The norm of all watched parameters together.",
+        "usual": "Grows slowly.",
+        "do": "Steady growth: consider weight decay.",
+    },
+    "hooks/update_ratio": {
+        "what": "The norm of the update of all watched parameters divided by the norm of the parameters.",
+        "usual": "About 1e-3, following the schedule of the learning rate.",
+        "do": "Above 1e-1 the steps are too large; below 1e-4 hardly anything is learned. Adjust the learning rate.",
+    },
+    "hooks/nonfinite": {
+        "what": "How many elements of all watched tensors are NaN or infinite.",
+        "usual": "0.",
+        "do": "The list of rows with NaN names the first step and the first rows.",
+    },
+    "hooks/noise_scale": {
+        "what": "The gradient noise scale of all parameters for which it was asked, in micro-batches.",
         "usual": "Grows during training.",
-        "do": "Far above the batch size: a larger batch makes better steps. Far below: it is wasted.",
+        "do": "Far above the micro-batches of a step: a larger batch makes better steps. Far below: it is wasted.",
+    },
+    "hooks/skipped_steps": {
+        "what": "How many steps the loss scaler or a transform has skipped so far, because a gradient was not finite.",
+        "usual": "A few at the beginning in float16; 0 otherwise.",
+        "do": "Steady growth: the loss scale never settles, or gradients overflow. Look at nonfinite of grad.",
+    },
+    "hooks/overhead": {
+        "what": "The share of the time of a step that watching takes.",
+        "usual": "Some per cent; more where steps take milliseconds.",
+        "do": "Watch fewer steps (every_n_steps), or set max_overhead.",
     },
 }

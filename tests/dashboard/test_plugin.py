@@ -15,7 +15,8 @@ import pytest
 
 from lightning_hooks.dashboard.plugin import HooksLoader
 
-from .runs import write_run
+from .browser import CHROMIUM, DRAWN, chromium
+from .runs import NAMES, write_run
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "data/plugin/lightning_hooks"
@@ -62,7 +63,7 @@ def stop(process):
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["--load_fast=true", "--load_fast=false"])
 def test_the_tab_in_tensorboard(tmp_path, loader):
-    write_run(tmp_path / "run", range(20))
+    write_run(tmp_path / "run", range(20), scalars={f"grad_norm/{NAMES[0]}": 1.0})
     process, url = start(tmp_path, loader)
     try:
         listing = wait_until(lambda: json.loads(get(url + "data/plugins_listing")))["lightning_hooks"]
@@ -73,8 +74,45 @@ def test_the_tab_in_tensorboard(tmp_path, loader):
         assert json.loads(get(f"{url}{PLUGIN}/data/run?run=run"))["steps"] == [0, 19]
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(f"{url}{PLUGIN}/static/..%2fsite.py")
+        if CHROMIUM is not None:
+            look_at_the_tab(url)
     finally:
         stop(process)
+
+
+def look_at_the_tab(url):
+    """The Hooks tab in the browser: its heat map, the address of the outer page, and the way to the ordinary charts."""
+    with chromium() as browser:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        requests, errors = [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{url}#lightning_hooks")
+        frame = wait_until(
+            lambda: next((each for each in page.frames if "plugin_entry.html" in each.url), None) or page.wait_for_timeout(100)
+        )
+        frame.get_by_role("tab", name="Heat map").click()
+        frame.wait_for_function(DRAWN)
+        assert "view%3Dmap" in page.url and page.url.startswith(f"{url}#lightning_hooks")
+        shared = page.url
+        frame.get_by_label("Statistic", exact=True).select_option("std")
+        assert "stat%3Dstd" in page.url
+        # The address is enough to come back to the view.
+        page.goto("about:blank")
+        page.goto(shared)
+        frame = wait_until(
+            lambda: next((each for each in page.frames if "plugin_entry.html" in each.url), None) or page.wait_for_timeout(100)
+        )
+        frame.wait_for_function(DRAWN)
+        assert frame.evaluate("() => [lightningHooks.state.view, lightningHooks.state.stat]") == ["map", "norm"]
+        frame.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row })", [NAMES[0]])
+        frame.get_by_role("button", name="in Time Series").click()
+        page.wait_for_selector(f"tb-webapp :text('grad_norm/{NAMES[0]}')")
+        assert "#timeseries" in page.url
+        assert not errors
+        assert not [each for each in requests if not each.startswith((url, "data:", "blob:", "about:"))]
+        context.close()
 
 
 @pytest.mark.slow

@@ -4,7 +4,14 @@ import uPlot from "./vendor/uPlot.esm.js";
 import { short } from "./colors.js";
 import { color, h } from "./dom.js";
 
-const COLORS = ["accent", "alert"];
+const COLORS = ["accent", "alert", "third", "fourth"];
+
+/** Which line is which, where there are several. */
+export function keysOf(labels) {
+  if (labels.length < 2) return null;
+  const key = (label, i) => h("span", {}, h("i", { style: `background: var(--${COLORS[i % COLORS.length]})` }), label);
+  return h("p", { class: "keys" }, ...labels.map(key));
+}
 
 /** One value over steps of one run or of several: series are { label, steps, least, greatest }. */
 export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
@@ -14,6 +21,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const all = columns.flat().filter((value) => value !== null);
   const least = Math.min(...positive);
   const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / least > 100;
+  const isZero = all.every((value) => value === 0);
   // A logarithmic axis has no zero: it is drawn at the bottom.
   const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
   const make = () => {
@@ -23,10 +31,10 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
       height,
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
-      scales: { x: { time: false }, y: isLog ? { distr: 3 } : {} },
+      scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
       axes: [axis({ size: 26 }), axis({ size: 52, values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
       series: [{}, ...series.flatMap((_, i) => [line(i, 1), line(i, 1)])],
-      bands: series.map((_, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(COLORS[i % 2])}44` })),
+      bands: series.map((_, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(COLORS[i % COLORS.length])}44` })),
       hooks: { setCursor: [(chart) => tell(chart)] },
     };
     const chart = new uPlot(options, [x, ...shown], holder);
@@ -49,7 +57,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
 }
 
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
-const line = (i, width) => ({ stroke: () => color(COLORS[i % 2]), width, points: { show: undefined } });
+const line = (i, width) => ({ stroke: () => color(COLORS[i % COLORS.length]), width, points: { show: undefined } });
 
 /** One x-axis for all: [steps, greatest, least, greatest, least …], with null where one has nothing. */
 function align(series) {

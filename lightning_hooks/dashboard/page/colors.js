@@ -20,6 +20,11 @@ export const SCALES = ["auto", "linear", "log", "symlog"];
 export const NAN = [255, 0, 220];
 export const INFINITE = [0, 214, 255];
 
+const ENOUGH_FOR_LOG = 20;
+const FEW_VALUES = 200; // of which none is an outlier
+const OUTSIDE = 0.005; // the share of values at each end that may be beyond the colours
+const USED = 0.6; // the share of the colours that the other values must use at least, or outliers are left out
+
 const tables = new Map();
 
 /** The 256 colours of a map, as red, green and blue one after the other. */
@@ -44,7 +49,7 @@ export function tableOf(name) {
 export function makeScale(kind, low, high, leastPositive, signed) {
   if (!(low <= high)) [low, high] = [0, 1];
   if (kind === "auto") {
-    if (low >= 0 && leastPositive > 0 && high / leastPositive > 100) kind = "log";
+    if (low >= 0 && leastPositive > 0 && high / leastPositive > ENOUGH_FOR_LOG) kind = "log";
     else if (low < 0 && high > 0 && Math.max(-low, high) / leastPositive > 1000) kind = "symlog";
     else kind = "linear";
   }
@@ -81,6 +86,40 @@ export function makeScale(kind, low, high, leastPositive, signed) {
   };
 }
 
+/**
+ * The scale for summaries of parts (see parts.js). Where a few values would leave most of the colours unused, they are beyond the
+ * colours: `beyond` then holds the least and the greatest value. Fixed bounds are numbers, others null.
+ */
+export function scaleOf(summaries, kind, fixed, signed) {
+  let [low, high, leastPositive, count] = [Infinity, -Infinity, Infinity, 0];
+  for (const each of summaries) {
+    if (each.low < low) low = each.low;
+    if (each.high > high) high = each.high;
+    if (each.leastPositive < leastPositive) leastPositive = each.leastPositive;
+    count += each.sample.length;
+  }
+  const made = (a, b, positive) => makeScale(kind, fixed[0] ?? a, fixed[1] ?? b, positive, signed && fixed[0] === null && fixed[1] === null);
+  const whole = made(low, high, leastPositive);
+  if (fixed[0] !== null && fixed[1] !== null) return whole;
+  const usual = sampleOf(summaries, count);
+  if (usual.length < FEW_VALUES) return whole;
+  const outside = Math.floor(usual.length * OUTSIDE);
+  const [a, b] = [usual[outside], usual[usual.length - 1 - outside]];
+  if (!(a < b) || whole.index(b) - whole.index(a) > USED * 255) return whole;
+  const positive = usual.map(Math.abs).filter((x) => x > 0).sort();
+  const scale = made(a, b, positive[Math.floor(positive.length * OUTSIDE)] ?? leastPositive);
+  return Object.assign(scale, { beyond: [low < scale.low ? low : null, high > scale.high ? high : null] });
+}
+
+/** Some thousand of the values of the samples, sorted. */
+function sampleOf(summaries, count) {
+  const every = Math.max(Math.ceil(count / 8192), 1);
+  const found = [];
+  let i = 0;
+  for (const { sample } of summaries) for (const value of sample) if (i++ % every === 0) found.push(value);
+  return Float64Array.from(found).sort();
+}
+
 /** A short form of a number with about four digits. */
 export function short(x) {
   if (x === null || x === undefined) return "–";
@@ -89,6 +128,7 @@ export function short(x) {
   if (!Number.isFinite(x)) return x > 0 ? "Inf" : "−Inf";
   if (x === 0) return "0";
   const size = Math.abs(x);
+  if (Number.isInteger(x) && size < 1e7) return String(x).replace("-", "−");
   const text = size >= 1e5 || size < 1e-3 ? x.toExponential(2) : String(Number(x.toPrecision(4)));
   return text.replace("-", "−").replace("e−", "e-").replace("e+", "e");
 }

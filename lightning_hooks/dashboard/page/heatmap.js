@@ -1,13 +1,14 @@
 // The heat map: rows of a table by steps. Draws what has arrived, asks for what is missing, and says what is under the pointer.
 
-import { INFINITE, NAN, short, tableOf } from "./colors.js";
+import { short } from "./colors.js";
 import { color, h, onceAFrame } from "./dom.js";
+import { WAITING, cellOf, difference, pixelsOf, summaryOf } from "./parts.js";
 import { TILE } from "./source.js";
 
 const AXIS = 22; // pixels above the cells
 const READABLE = 16; // of a row
 const SMALLEST = 2;
-const WAITING = [128, 128, 128, 40]; // the colour of what has not arrived
+const LABELS = 12; // pixels of text
 
 /**
  * One panel. `model` says what to draw:
@@ -51,7 +52,7 @@ export class HeatMap {
   layout() {
     const { shown, from, to, unit, fit, height: available } = this.model;
     const width = Math.max(this.scroll.clientWidth, 200);
-    const gutter = Math.round(Math.min(Math.max(width * 0.26, 90), 340));
+    const gutter = this.gutter(width);
     const plot = Math.max(width - gutter - 8, 50);
     const room = Math.max(available - AXIS, 80);
     const row = fit ? Math.min(Math.max(room / Math.max(shown.length, 1), SMALLEST), READABLE) : READABLE;
@@ -68,69 +69,46 @@ export class HeatMap {
     return { width, gutter, plot, row, total, height, top, first, last, span, level, cell, begin, end };
   }
 
-  /** What a node shows in a cell: { value, least, greatest, nan, infinite }, null where it was not measured, undefined if unknown. */
-  at(node, cellIndex, level) {
+  /** A part of what a node shows: undefined if it has not arrived, null where a node of the other run is missing. */
+  part(node, level, tile) {
     const { cells, other, nodeOfOther } = this.model;
-    const [tile, i] = [Math.floor(cellIndex / TILE), cellIndex % TILE];
     const part = cells.of(level, tile, node);
-    if (!part) return undefined;
-    const found = read(part, i);
-    if (!other) return found;
+    if (!other || !part) return part;
     const twin = nodeOfOther(node);
     if (twin === undefined) return null;
-    const against = other.of(level, tile, twin);
-    if (!against) return undefined;
-    const second = read(against, i);
-    if (!found || !second) return null;
-    const value = found.value - second.value;
-    return { ...found, value, least: value, greatest: value, nan: found.nan + second.nan, infinite: found.infinite + second.infinite };
+    const second = other.of(level, tile, twin);
+    return second && difference(part, second);
   }
 
-  /** The bounds of what is in sight: { low, high, leastPositive }. */
-  bounds() {
-    let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
-    this.each(this.layout(), (r, cell, least, greatest) => {
-      if (least < low) low = least;
-      if (greatest > high) high = greatest;
-      const size = Math.max(Math.abs(least), Math.abs(greatest));
-      if (size > 0 && size < leastPositive) leastPositive = size;
-    });
-    return { low, high, leastPositive };
-  }
-
-  /**
-   * Call with every cell in sight that has arrived and was measured: line, cell, least, greatest, NaN, infinite. A map has a
-   * million cells, so no object is made for one.
-   */
-  each(at, call, unknown = null) {
-    const { shown, rows, isOpen, cells, other, nodeOfOther } = this.model;
+  /** Call with every part in sight: line, first cell of the part, first and last cell in sight within it, part. */
+  parts(at, call) {
+    const { shown, rows, isOpen } = this.model;
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
       if (rows.isPart(node) && isOpen(node)) continue;
-      const twin = other ? nodeOfOther(node) : undefined;
-      if (other && twin === undefined) continue;
       for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
-        const part = cells.of(at.level, tile, node);
-        const second = other ? other.of(at.level, tile, twin) : part;
-        const [from, to] = [Math.max(at.begin - tile * TILE, 0), Math.min(at.end - tile * TILE, TILE)];
-        if (!part || !second) {
-          unknown?.(r, tile * TILE + from, tile * TILE + to);
-          continue;
-        }
-        for (let i = from; i < to; i++) {
-          let [nan, infinite, least, greatest] = [part.nan[i], part.infinite[i], part.least[i], part.greatest[i]];
-          if (least !== least && !nan && !infinite) continue;
-          if (other) {
-            const [x, y] = [farther(least, greatest), farther(second.least[i], second.greatest[i])];
-            if (y !== y && !second.nan[i] && !second.infinite[i]) continue;
-            nan += second.nan[i];
-            infinite += second.infinite[i];
-            least = greatest = x - y;
-          }
-          call(r, tile * TILE + i, least, greatest, nan, infinite);
-        }
+        const begin = tile * TILE;
+        call(r, begin, Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE), this.part(node, at.level, tile));
       }
     }
+  }
+
+  /** Summaries of the parts in sight, as `summaryOf` returns them. */
+  summaries() {
+    const found = [];
+    this.parts(this.layout(), (r, begin, from, to, part) => part && found.push(summaryOf(part)));
+    return found;
+  }
+
+  /** Call with every cell in sight that has arrived and was measured: line, cell, least, greatest, NaN, infinite. */
+  each(at, call, unknown = null) {
+    this.parts(at, (r, begin, from, to, part) => {
+      if (part === undefined) unknown?.(r, begin + from, begin + to);
+      for (let i = from; part && i < to; i++) {
+        const found = cellOf(part, i);
+        if (found) call(r, begin + i, found.least, found.greatest, found.nan, found.infinite);
+      }
+    });
   }
 
   async load() {
@@ -186,60 +164,67 @@ export class HeatMap {
     context.fillStyle = hatch(context);
     context.fillRect(at.gutter, AXIS, at.plot, at.height);
     const image = context.createImageData(columns, lines);
-    const pixels = image.data;
-    const table = tableOf(map);
-    this.each(
-      at,
-      (r, cell, least, greatest, nan, infinite) => {
-        const pixel = ((r - at.first) * columns + cell - at.begin) * 4;
-        if (nan) pixels.set(NAN, pixel);
-        else if (infinite) pixels.set(INFINITE, pixel);
-        else {
-          const index = 3 * scale.index(farther(least, greatest));
-          pixels[pixel] = table[index];
-          pixels[pixel + 1] = table[index + 1];
-          pixels[pixel + 2] = table[index + 2];
-        }
-        pixels[pixel + 3] = 255;
-      },
-      (r, from, to) => {
-        const start = (r - at.first) * columns - at.begin;
-        for (let cell = from; cell < to; cell++) pixels.set(WAITING, 4 * (start + cell));
-      },
-    );
+    const pixels = new Uint32Array(image.data.buffer);
+    this.parts(at, (r, begin, from, to, part) => {
+      const start = (r - at.first) * columns + begin - at.begin;
+      if (part === undefined) pixels.fill(WAITING, start + from, start + to);
+      else if (part) pixels.set(pixelsOf(part, scale, map).subarray(from, to), start + from);
+    });
     this.image.width = columns;
     this.image.height = lines;
     this.image.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, x, y, width, lines * at.row);
+    context.fillStyle = color("group");
     for (let r = at.first; r < at.last; r++) {
       if (!(rows.isPart(shown[r]) && isOpen(shown[r]))) continue;
-      context.fillStyle = color("group");
       context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
     }
     context.restore();
   }
 
   drawLabels(context, at) {
-    const { shown, rows, isOpen, flat } = this.model;
+    const { shown, rows } = this.model;
     if (at.row < 9) return;
-    context.font = `${Math.min(12, at.row - 3)}px system-ui, sans-serif`;
+    const size = Math.min(LABELS, at.row - 3);
+    context.font = `${size}px system-ui, sans-serif`;
     context.textBaseline = "middle";
+    const [ink, soft] = [color("ink"), color("soft")];
     context.save();
     context.beginPath();
-    context.rect(0, AXIS, at.gutter - 6, at.height);
+    context.rect(0, AXIS, at.gutter - 4, at.height);
     context.clip();
     for (let r = at.first; r < at.last; r++) {
-      const node = rows.nodes[shown[r]];
-      const isPart = rows.isPart(shown[r]);
+      const { text, indent } = this.label(shown[r]);
       const y = AXIS + (r + 0.5) * at.row - at.top;
-      const indent = flat ? 4 : 4 + Math.min(node.depth, 8) * 10;
-      context.fillStyle = color(isPart ? "ink" : "soft");
-      const sign = isPart ? (isOpen(shown[r]) ? "▾ " : "▸ ") : "";
-      const count = isPart && !isOpen(shown[r]) ? `  (${node.leaves})` : "";
-      context.fillText(sign + (flat ? node.name : node.label) + count, indent + (isPart || flat ? 0 : 12), y);
+      context.fillStyle = rows.isPart(shown[r]) ? ink : soft;
+      context.fillText(ending(context, text, at.gutter - 8 - indent), indent, y);
     }
     context.restore();
+  }
+
+  /** The text before a row, and where it begins. */
+  label(node) {
+    const { rows, isOpen, flat } = this.model;
+    const { depth, name, label, leaves } = rows.nodes[node];
+    const isPart = rows.isPart(node);
+    const sign = isPart ? (isOpen(node) ? "▾ " : "▸ ") : "";
+    const count = isPart && !isOpen(node) ? `  (${leaves})` : "";
+    return { text: sign + (flat ? name : label) + count, indent: flat ? 4 : 4 + Math.min(depth, 8) * 10 + (isPart ? 0 : 12) };
+  }
+
+  /** The pixels that the longest label takes, as far as there is room. */
+  gutter(width) {
+    const { shown } = this.model;
+    if (this.measured?.shown !== shown) {
+      const pen = this.image.getContext("2d");
+      pen.font = `${LABELS}px system-ui, sans-serif`;
+      // Only the longest are measured: there may be thousands.
+      const labels = shown.map((node) => this.label(node)).sort((a, b) => b.text.length + b.indent / 6 - a.text.length - a.indent / 6);
+      const widest = Math.max(0, ...labels.slice(0, 20).map(({ text, indent }) => indent + pen.measureText(text).width));
+      this.measured = { shown, widest: Math.ceil(widest) + 12 };
+    }
+    return Math.min(Math.max(this.measured.widest, 60), Math.max(Math.round(width * 0.3), 90));
   }
 
   drawAxis(context, at) {
@@ -318,16 +303,18 @@ export class HeatMap {
     const first = cell * at.cell;
     lines.push(at.cell === 1 ? `step ${first}` : `steps ${first} to ${first + at.cell - 1}`);
     if (rows.isPart(shown[r]) && this.model.isOpen(shown[r])) return lines;
-    const found = this.at(shown[r], cell, at.level);
+    const part = this.part(shown[r], at.level, Math.floor(cell / TILE));
+    const found = part && cellOf(part, cell % TILE);
     const what = `${tensor} ${stat}`;
     if (found === undefined) lines.push("loading");
-    else if (found === null) lines.push(`${what}: not measured`);
+    else if (!found) lines.push(`${what}: not measured`);
     else {
-      if (Number.isNaN(found.value)) lines.push(`${what}: no finite value`);
+      const steps = at.cell === 1 ? "" : (n) => ` at ${n} of these steps`;
+      if (Number.isNaN(found.value)) lines.push(...(steps ? [`${what}: no finite value`] : []));
       else if (found.least === found.greatest) lines.push(`${what}: ${short(found.value)}`);
       else lines.push(`${what}: ${short(found.least)} to ${short(found.greatest)}`);
-      if (found.nan) lines.push(`NaN at ${found.nan} of these steps`);
-      if (found.infinite) lines.push(`infinite at ${found.infinite} of these steps`);
+      if (found.nan) lines.push(steps ? `NaN${steps(found.nan)}` : `${what}: NaN`);
+      if (found.infinite) lines.push(steps ? `infinite${steps(found.infinite)}` : `${what}: infinite`);
       if (rows.isPart(shown[r])) lines.push(exact ? "merged exactly" : "the largest of these rows");
     }
     return lines;
@@ -463,17 +450,6 @@ export class HeatMap {
   }
 }
 
-/** The value that stands for a cell: the one farther from zero. */
-function farther(least, greatest) {
-  return Math.abs(least) > Math.abs(greatest) ? least : greatest;
-}
-
-function read(part, i) {
-  const [least, greatest, nan, infinite] = [part.least[i], part.greatest[i], part.nan[i], part.infinite[i]];
-  if (least !== least && !nan && !infinite) return null;
-  return { value: farther(least, greatest), least, greatest, nan, infinite };
-}
-
 /** What stands where nothing was measured. */
 function hatch(context) {
   const tile = document.createElement("canvas");
@@ -489,4 +465,16 @@ function hatch(context) {
   }
   pen.stroke();
   return context.createPattern(tile, "repeat");
+}
+
+/** A text that fits a width, without its beginning where it is too long: names differ at their end. */
+function ending(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let [least, most] = [0, text.length];
+  while (least < most) {
+    const middle = Math.floor((least + most) / 2);
+    if (context.measureText(`…${text.slice(middle)}`).width <= width) most = middle;
+    else least = middle + 1;
+  }
+  return `…${text.slice(least)}`;
 }

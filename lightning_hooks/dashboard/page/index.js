@@ -11,6 +11,7 @@ import { StepView } from "./stepview.js";
 
 const POLL = 3000; // milliseconds between two questions for new steps
 const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"]];
+const MOST_OTHERS = 3; // runs to compare with
 const FIRST = [["grad", "norm"], ["final_grad", "norm"], ["output_grad", "norm"], ["param", "norm"], ["output", "std"]];
 
 /** Build the page; TensorBoard calls this. */
@@ -105,9 +106,10 @@ class App {
       if (state.run) this.say(`There is no run ${state.run} any more; this is another one.`);
       state.set({ run: withTables.reduce((a, b) => (b.modified > a.modified ? b : a)).name }, true);
     }
-    if (state.other && !names.includes(state.other)) state.set({ other: "" }, true);
+    const others = state.others.filter((name) => name !== state.run && names.includes(name));
+    state.set({ other: others.slice(0, MOST_OTHERS).join("\n") }, true);
     await this.load(state.run);
-    if (state.other) await this.load(state.other);
+    for (const other of state.others) await this.load(other);
     const { tensors } = this.meta;
     const has = (tensor, stat) => tensors.some((each) => each.tensor === tensor && each.stats.includes(stat));
     if (!has(state.tensor, state.stat)) {
@@ -145,7 +147,7 @@ class App {
   /** The steps shown: those of the address, else all of the runs shown. */
   range() {
     const { state } = this;
-    const known = [state.run, state.other].map((run) => this.loaded.get(run)?.meta).filter((meta) => meta?.steps);
+    const known = [state.run, ...state.others].map((run) => this.loaded.get(run)?.meta).filter((meta) => meta?.steps);
     const first = Math.min(...known.map((meta) => meta.steps[0]));
     const unit = Math.max(...known.map((meta) => meta.unit));
     const last = Math.max(...known.map((meta) => meta.steps[1])) + unit;
@@ -199,7 +201,10 @@ class App {
     await this.guard(async () => {
       const { state } = this;
       if (!this.loaded.has(state.run)) return this.runs.length ? this.choose() : undefined;
-      if (state.other) await this.load(state.other);
+      for (const other of state.others) {
+        if (!this.runs.some((run) => run.name === other)) return this.choose();
+        await this.load(other);
+      }
       const view = this.views[state.view] ?? this.views.overview;
       this.fillTabs();
       this.fillControls(view);
@@ -249,13 +254,7 @@ class App {
         state.set({ run, from: "", to: "" }, true);
         this.guard(() => this.choose());
       }),
-      ...(view.usesOther
-        ? [
-            choice("Compare with", [["", "no other run"], ...runs.filter(([name]) => name !== state.run)], state.other, (other) =>
-              state.set({ other }),
-            ),
-          ]
-        : []),
+      ...(view.usesOther ? this.otherChoices(runs) : []),
       ...(view.usesTable
         ? [
             choice("Tensor", tensors, state.tensor, chooseTensor),
@@ -270,6 +269,18 @@ class App {
       ...(view.controls?.() ?? []),
     );
     if (focused) this.controls.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  /** A choice for every run to compare with, and one for another. */
+  otherChoices(runs) {
+    const { state } = this;
+    const others = state.others;
+    return [...others, ""].slice(0, MOST_OTHERS).map((current, i) => {
+      const free = runs.filter(([name]) => name !== state.run && (name === current || !others.includes(name)));
+      if (i && !free.length) return null;
+      const choose = (name) => state.set({ other: others.toSpliced(i, 1, name).filter(Boolean).join("\n") });
+      return choice(i ? "and with" : "Compare with", [["", i ? "no further run" : "no other run"], ...free], current, choose, { "data-other": i });
+    }).filter(Boolean);
   }
 
   /** A question mark that explains a statistic. */

@@ -1,11 +1,14 @@
 // The view with heat maps: of one run, of two beside each other, or of their difference.
 
-import { MAPS, SCALES, makeScale, short, tableOf, NAN, INFINITE } from "./colors.js";
+import { MAPS, SCALES, makeScale, scaleOf, short, tableOf, NAN, INFINITE } from "./colors.js";
 import { choice, download, h, onceAFrame } from "./dom.js";
+import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
 import { matcher } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
+
+const LEAST_WIDTH = 520; // of a panel beside another one
 
 export class MapView {
   constructor(app) {
@@ -45,7 +48,7 @@ export class MapView {
     const pan = (share) => this.panels[0]?.pan(share);
     this.scaleChoice = choice("Scale", SCALES, state.scale, (scale) => state.set({ scale }));
     this.mapChoice = choice("Colours", MAPS, state.map, (map) => state.set({ map }));
-    this.modeChoice = choice("Two runs", [["beside", "side by side"], ["difference", "difference"]], state.mode, (mode) =>
+    this.modeChoice = choice("Comparison", [["beside", "side by side"], ["difference", "difference"]], state.mode, (mode) =>
       state.set({ mode, low: "", high: "" }),
     );
     this.fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: this.fit.checked ? "1" : "" }) });
@@ -56,7 +59,7 @@ export class MapView {
       this.modeChoice,
       this.scaleChoice,
       this.mapChoice,
-      h("span", { class: "group" }, this.low, "to", this.high),
+      h("span", { class: "choice" }, h("span", {}, "Colours from … to"), h("span", { class: "group" }, this.low, "to", this.high)),
       h("span", { class: "group" }, button("Unfold", "Unfold all parts", () => this.fold("+")), button("Fold", "Fold all parts", () => this.fold("-"))),
       h("label", { class: "check" }, this.fit, "fit the window"),
       h(
@@ -80,15 +83,15 @@ export class MapView {
     const { tensor, stat } = this.app.state;
     const name = [run, tensor, stat, rows.key, unit].join("\n");
     if (!this.cells.has(name)) {
-      if (this.cells.size > 8) this.cells.delete(this.cells.keys().next().value);
+      if (this.cells.size > 12) this.cells.delete(this.cells.keys().next().value);
       this.cells.set(name, new Cells(this.app.source, run, tensor, stat, rows, unit));
     }
     return this.cells.get(name);
   }
 
-  /** A run has more steps: forget the cells that they change. */
+  /** A run has more steps: the cells that they change are old. */
   grown(run, step) {
-    for (const cells of this.cells.values()) if (cells.run === run) cells.forgetFrom(step);
+    for (const cells of this.cells.values()) if (cells.run === run) cells.outdate(step);
   }
 
   async update() {
@@ -96,7 +99,6 @@ export class MapView {
     const { state } = app;
     this.syncTools();
     const rows = await app.rows(state.run, state.tensor, state.stat);
-    const otherRows = state.other ? await app.rows(state.other, state.tensor, state.stat) : null;
     const { from, to, unit } = app.range();
     const folding = foldingOf(state.folded);
     let takes = null;
@@ -110,9 +112,10 @@ export class MapView {
     const modelOf = (run, its, marked) => {
       const isOpen = (node) => its.isOpen(node, folding);
       return {
-        title: state.other ? (run === "." ? "this folder" : run) : "",
+        run,
+        title: state.others.length ? nameOf(run) : "",
         rows: its,
-        shown: takes ? its.filtered(takes) : its.shown(isOpen),
+        shown: shownOf(its, `${state.folded}\t${state.filter}`, () => (takes ? its.filtered(takes) : its.shown(isOpen))),
         flat: Boolean(takes),
         isOpen,
         cells: this.cellsOf(run, its, unit),
@@ -127,19 +130,26 @@ export class MapView {
         marks: marked,
       };
     };
-    const models = [modelOf(state.run, rows, this.marks(state.run, rows))];
-    if (state.other && !otherRows) this.tell(`${state.other} has no table of ${state.tensor} ${state.stat}.`);
-    else if (otherRows && state.mode === "difference") {
-      const twins = rows.nodes.map((node, i) => (rows.isPart(i) ? otherRows.byName.get(node.name) : otherRows.rowByName.get(node.name)));
-      Object.assign(models[0], {
-        title: `${state.run} − ${state.other}`,
-        other: this.cellsOf(state.other, otherRows, unit),
-        nodeOfOther: (node) => twins[node],
-        map: state.map === "viridis" ? "diverging" : state.map,
-      });
-      const alone = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
-      if (alone) this.tell(`${alone} rows are only in ${state.other} and are not shown.`);
-    } else if (otherRows) models.push(modelOf(state.other, otherRows, this.marks(state.other, otherRows)));
+    const main = modelOf(state.run, rows, this.marks(state.run, rows));
+    const models = [];
+    for (const other of state.others) {
+      const its = await app.rows(other, state.tensor, state.stat);
+      if (!its) this.tell(`${other} has no table of ${state.tensor} ${state.stat}.`);
+      else if (state.mode !== "difference") models.push(modelOf(other, its, this.marks(other, its)));
+      else {
+        models.push({
+          ...main,
+          run: `${state.run} − ${other}`,
+          title: `${nameOf(state.run)} − ${nameOf(other)}`,
+          other: this.cellsOf(other, its, unit),
+          nodeOfOther: (node) => (rows.isPart(node) ? its.byName : its.rowByName).get(rows.nodes[node].name),
+          map: state.map === "viridis" ? "diverging" : state.map,
+        });
+        const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
+        if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);
+      }
+    }
+    if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (takes && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.showPanels(models);
     if (state.row && this.revealed !== state.row) {
@@ -157,7 +167,7 @@ export class MapView {
     if (this.filter.value !== state.filter) this.filter.value = state.filter;
     for (const [name, input] of [["low", this.low], ["high", this.high]]) if (document.activeElement !== input) input.value = state[name];
     this.fit.checked = state.fit === "1";
-    this.modeChoice.hidden = !state.other;
+    this.modeChoice.hidden = !state.others.length;
     for (const [name, element] of [["scale", this.scaleChoice], ["map", this.mapChoice], ["mode", this.modeChoice]]) {
       element.querySelector("select").value = state[name];
     }
@@ -194,10 +204,14 @@ export class MapView {
       this.panels.push(panel);
     }
     this.panels.length = models.length;
-    this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
+    if (this.maps.childElementCount !== models.length) this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
+    // Beside each other where there is room, else below one another.
+    const columns = Math.min(models.length, Math.max(Math.floor(this.maps.clientWidth / LEAST_WIDTH), 1));
+    this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    const lines = Math.ceil(models.length / columns);
     const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
     models.forEach((model, i) => {
-      model.height = Math.max(room / models.length - (models.length > 1 ? 28 : 0), 160);
+      model.height = Math.max(room / lines - (models.length > 1 ? 28 : 0), 160);
       model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
       this.panels[i].show(model);
     });
@@ -208,12 +222,12 @@ export class MapView {
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
-    const bounds = this.panels.map((panel) => panel.bounds());
-    const low = state.low === "" ? Math.min(...bounds.map((each) => each.low)) : Number(state.low);
-    const high = state.high === "" ? Math.max(...bounds.map((each) => each.high)) : Number(state.high);
-    const leastPositive = Math.min(...bounds.map((each) => each.leastPositive));
     const { map } = this.panels[0].model;
-    this.scale = makeScale(state.scale, low, high, leastPositive, map === "diverging" && state.low === "" && state.high === "");
+    const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
+    const kind = state.scale === "auto" && /_fraction$|cosine$/.test(state.stat) ? "linear" : state.scale;
+    const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
+    const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
+    this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // parts keep their pixels for the same scale
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
       panel.draw();
@@ -231,10 +245,15 @@ export class MapView {
       context.fillRect(i, 0, 1, 12);
     }
     const swatch = (rgb) => h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` });
+    const [below, above] = this.scale.beyond ?? [null, null];
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => h("span", {}, short(this.scale.at(at))));
+    if (below !== null) ticks[0].prepend("≤ ");
+    if (above !== null) ticks[4].prepend("≥ ");
+    const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
     this.legend.replaceChildren(
       h("span", { class: "legend-title" }, `${state.tensor} ${state.stat} (${unitOf(state.stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
       h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
+      ...(reach.length ? [h("span", { class: "beyond" }, `single values go ${reach.join(" and ")}`)] : []),
       h("span", {}, swatch(NAN), " NaN"),
       h("span", {}, swatch(INFINITE), " infinite"),
       h("span", {}, h("i", { class: "swatch hatched" }), " not measured"),
@@ -266,37 +285,29 @@ export class MapView {
     );
   }
 
-  savePicture() {
-    const canvases = [...this.panels.map((panel) => panel.canvas), this.legend.querySelector("canvas")];
-    const width = Math.max(...canvases.map((canvas) => canvas.width));
-    const gap = 24 * (window.devicePixelRatio || 1);
-    const height = canvases.reduce((sum, canvas) => sum + canvas.height + gap, gap);
-    const out = h("canvas", { width, height });
-    const context = out.getContext("2d");
-    context.fillStyle = getComputedStyle(document.body).backgroundColor;
-    context.fillRect(0, 0, width, height);
-    context.fillStyle = getComputedStyle(document.body).color;
-    context.font = `${gap * 0.6}px system-ui, sans-serif`;
+  async savePicture() {
     const { state } = this.app;
-    let y = gap;
-    canvases.forEach((canvas, i) => {
-      const title = i < this.panels.length ? this.panels[i].model.title || state.run : `${short(this.scale.low)} … ${short(this.scale.high)}`;
-      context.fillText(`${title}   ${i < this.panels.length ? `${state.tensor} ${state.stat}` : ""}`, 8, y - gap * 0.3);
-      context.drawImage(canvas, 0, y);
-      y += canvas.height + gap;
-    });
-    out.toBlob((blob) => download(`${state.tensor}_${state.stat}.png`, blob));
+    const title = `${nameOf(state.run)}: ${state.tensor} ${state.stat}, steps ${this.panels[0].model.from} to ${this.panels[0].model.to - 1}`;
+    const swatches = [[NAN, "NaN"], [INFINITE, "infinite"]];
+    const legend = this.legend.querySelector(".legend-title").textContent;
+    const blob = await pictureOf(this.panels, title, legend, this.legend.querySelector("canvas"), this.scale, swatches);
+    download(`${state.tensor}_${state.stat}.png`, blob);
   }
 
   saveTable() {
     const { state } = this.app;
-    const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
-    const lines = this.panels.flatMap((panel) =>
-      panel.visible().map(([name, ...numbers]) => [quoted(panel.model.title || state.run), quoted(name), ...numbers].join(",")),
-    );
-    const text = ["run,name,first_step,last_step,least,greatest,nan,infinite", ...lines].join("\n");
-    download(`${state.tensor}_${state.stat}.csv`, new Blob([text, "\n"], { type: "text/csv" }));
+    download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(this.panels)], { type: "text/csv" }));
   }
+}
+
+function nameOf(run) {
+  return run === "." ? "this folder" : run;
+}
+
+/** The nodes shown, the same array as long as nothing changes. */
+function shownOf(rows, key, make) {
+  if (rows.shownFor?.key !== key) rows.shownFor = { key, nodes: make() };
+  return rows.shownFor.nodes;
 }
 
 /** Whether the statistic of a folded part follows from the tables. */

@@ -1,9 +1,14 @@
 // What a person should look at first: global numbers, findings, where numbers are not finite, what changed most.
 
-import { lineChart } from "./charts.js";
+import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { h } from "./dom.js";
 
+const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
+const TRANSFORM_FACTS = {
+  transform_acted: (share) => `Changed something at ${short(100 * share)} % of the reported steps.`,
+  transform_cosine: (cosine) => `Cosine between before and after, last step: ${short(cosine)}.`,
+};
 const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
 
 export class OverviewView {
@@ -17,20 +22,22 @@ export class OverviewView {
   async update() {
     const { app } = this;
     const { state, source, meta } = app;
-    const asked = `${state.run}\n${meta.version}\n${state.other}`;
+    const asked = [state.run, ...state.others].map((run) => `${run} ${app.loaded.get(run).meta.version}`).join("\n");
     if (asked === this.shown) return;
     const found = await source.ask("overview", { run: state.run });
-    const charts = await Promise.all([...sorted(found.hooks), ...found.transforms].map((tag) => this.chart(tag)));
+    const charts = await Promise.all(sorted(found.hooks).map((tag) => this.chart(tag)));
+    const transforms = await Promise.all([...grouped(found.transforms)].map(([name, tags]) => this.transform(name, tags)));
     this.shown = asked;
-    const parts = [
-      this.summary(found),
-      this.findings(),
-      this.nonfinite(found.nonfinite),
+    const curves = [
       h("h2", {}, "Over all layers"),
+      keysOf([state.run, ...state.others]),
       h("div", { class: "cards" }, ...charts.filter(Boolean)),
-      this.changed(found.changed),
+      ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
-    this.element.replaceChildren(...parts.filter(Boolean));
+    const warnings = [this.findings(), this.nonfinite(found.nonfinite)];
+    // What is wrong comes first; where nothing is, the curves do.
+    const parts = meta.findings?.length || found.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
+    this.element.replaceChildren(...[this.summary(found), ...parts, this.changed(found.changed)].filter(Boolean));
   }
 
   summary(found) {
@@ -45,17 +52,39 @@ export class OverviewView {
   async chart(tag) {
     const { app } = this;
     const { state, source } = app;
-    const runs = [state.run, ...(state.other && app.loaded.get(state.other)?.meta.scalars.includes(tag) ? [state.other] : [])];
+    const runs = [state.run, ...state.others.filter((run) => app.loaded.get(run)?.meta.scalars.includes(tag))];
     const series = await Promise.all(
       runs.map(async (run) => ({ label: runs.length > 1 ? run : "", ...(await source.ask("scalar", { run, tag, points: 600 })) })),
     );
     if (!series[0].steps.length) return null;
-    const last = series[0].greatest.at(-1);
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, tag, h("span", { class: "value" }, short(last))),
+      h("h3", {}, tag, " ", this.app.helpButton(() => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, lastOf(tag, series[0]))),
       lineChart(series, { label: tag, onStep: (step) => app.state.set({ view: "step", step }) }),
+    );
+  }
+
+  /** One transform: the norm before and after it, and how often and how far it turned what it was given. */
+  async transform(name, tags) {
+    const { state, source } = this.app;
+    const kinds = Object.keys(TRANSFORM_CURVES).filter((kind) => tags.has(kind));
+    const ask = (kind) => source.ask("scalar", { run: state.run, tag: tags.get(kind), points: 600 });
+    const series = await Promise.all(kinds.map(async (kind) => ({ label: TRANSFORM_CURVES[kind], ...(await ask(kind)) })));
+    const facts = await Promise.all(
+      [...tags.keys()].filter((kind) => !kinds.includes(kind)).map(async (kind) => {
+        const found = await ask(kind);
+        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(found.greatest.at(-1));
+        return h("p", { class: "fact" }, text);
+      }),
+    );
+    return h(
+      "div",
+      { class: "card" },
+      h("h3", {}, name),
+      keysOf(series.map((each) => each.label)),
+      series.length ? lineChart(series, { label: `norms of ${name}` }) : null,
+      ...facts,
     );
   }
 
@@ -96,12 +125,12 @@ export class OverviewView {
     if (!rows.length) return null;
     const lines = rows.map((each) => [
       this.place(each.tensor, each.stat, each.name, ""),
-      `${each.tensor} ${each.stat}`,
+      each.stat,
       number(each.before),
       number(each.after),
       number(each.after / each.before),
     ]);
-    return h("div", {}, h("h2", {}, "The rows that changed most, from the beginning to the end"), table(["row", "", "before", "after", "ratio"], lines));
+    return h("div", {}, h("h2", {}, "The rows that changed most, from the beginning to the end"), table(["row", "statistic", "before", "after", "ratio"], lines));
   }
 
   /** A link to a row in the heat map. */
@@ -128,6 +157,25 @@ export class OverviewView {
 function sorted(tags) {
   const turn = (tag) => (ORDER.indexOf(tag.split("/").at(-1)) + 1 || 99);
   return [...tags].sort((a, b) => turn(a) - turn(b));
+}
+
+/** The tags of each transform by what they report: transform_norm_before/0_Clip belongs to 0_Clip. */
+function grouped(tags) {
+  const found = new Map();
+  for (const tag of tags) {
+    const begin = tag.indexOf("transform_");
+    const end = tag.indexOf("/", begin);
+    const name = tag.slice(0, begin) + tag.slice(end + 1);
+    if (!found.has(name)) found.set(name, new Map());
+    found.get(name).set(tag.slice(begin, end), tag);
+  }
+  return found;
+}
+
+/** The last value of a curve; shares of time in percent. */
+function lastOf(tag, { greatest }) {
+  const last = greatest.at(-1);
+  return tag.endsWith("overhead") && Number.isFinite(last) ? `${short(100 * last)} %` : short(last);
 }
 
 function number(value) {

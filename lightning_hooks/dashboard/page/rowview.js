@@ -1,6 +1,6 @@
 // The view of one row: every statistic over steps, its histogram over steps, its neighbours.
 
-import { lineChart } from "./charts.js";
+import { keysOf, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
 import { color, h } from "./dom.js";
 import { seriesOf } from "./series.js";
@@ -31,6 +31,7 @@ export class RowView {
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
       this.neighbours(rows, node),
+      keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
       histogram ?? "",
     );
@@ -40,12 +41,12 @@ export class RowView {
     const { app } = this;
     const { state, source } = app;
     const series = [];
-    for (const run of [state.run, state.other].filter(Boolean)) {
+    for (const run of [state.run, ...state.others]) {
       const rows = await app.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
       const found = await seriesOf(source, { run, tensor: state.tensor, stat, key: rows.key, node, from, to, unit });
-      series.push({ label: state.other ? run : "", ...found });
+      series.push({ label: state.others.length ? run : "", ...found });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
     const sum = (key) => series[0][key].reduce((a, b) => a + b, 0);
@@ -82,7 +83,10 @@ export class RowView {
     const others = app.meta.tensors.filter((each) => each.tensor !== state.tensor);
     const embedded = window.parent !== window;
     const chart = () => {
-      window.parent.location.hash = `#timeseries&tagFilter=${encodeURIComponent(`${state.tensor}_.*/${name.replace(/[.+*?^$()[\]{}|\\]/g, "\\$&")}$`)}`;
+      // TensorBoard takes the filter from the query, and reads that when it is loaded.
+      const query = new URLSearchParams(window.parent.location.search);
+      query.set("tagFilter", `${state.tensor}_.*/${name.replace(/[.+*?^$()[\]{}|\\]/g, "\\$&")}$`);
+      window.parent.location.assign(`?${query}#timeseries`);
     };
     return h(
       "div",

@@ -59,11 +59,11 @@ export class Cells {
     return this.kept.get(`${level}/${tile}`)?.get(node);
   }
 
-  /** Forget the cells that new steps may have changed. */
-  forgetFrom(step) {
-    for (const name of [...this.kept.keys()]) {
+  /** The cells that new steps may have changed are asked for again; until they arrive, the old ones are shown. */
+  outdate(step) {
+    for (const [name, here] of this.kept) {
       const [level, tile] = name.split("/").map(Number);
-      if ((tile + 1) * TILE * this.unit * 2 ** level > step) this.kept.delete(name);
+      if ((tile + 1) * TILE * this.unit * 2 ** level > step) for (const part of here.values()) part.isOld = true;
     }
   }
 
@@ -74,7 +74,7 @@ export class Cells {
       const name = `${level}/${tile}`;
       const here = this.kept.get(name) ?? new Map();
       if (this.kept.delete(name) || here.size === 0) this.kept.set(name, here); // the most recently used is last
-      const missing = nodes.filter((node) => !here.has(node) && !this.asked.has(`${name}/${node}`));
+      const missing = nodes.filter((node) => (here.get(node)?.isOld ?? true) && !this.asked.has(`${name}/${node}`));
       for (let i = 0; i < missing.length; i += Math.floor(MAX_CELLS / TILE)) {
         requests.push(this.request(level, tile, missing.slice(i, i + Math.floor(MAX_CELLS / TILE))));
       }

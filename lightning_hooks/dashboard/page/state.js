@@ -5,7 +5,7 @@ const KEY = "p.lightning_hooks.view";
 const DEFAULTS = {
   view: "overview",
   run: "",
-  other: "", // a second run
+  other: "", // runs to compare with, a line each
   mode: "beside", // or "difference"
   tensor: "",
   stat: "",
@@ -40,6 +40,11 @@ export class State {
     for (const [name, value] of Object.entries(values)) this[name] = String(value ?? "");
     this.write();
     if (!quietly) this.changed();
+  }
+
+  /** The runs to compare with. */
+  get others() {
+    return this.other.split("\n").filter(Boolean);
   }
 
   read() {

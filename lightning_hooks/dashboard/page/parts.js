@@ -1,0 +1,87 @@
+// A part of a row: 128 cells of one table. What is derived from it is kept with it, so panning computes nothing twice.
+
+import { INFINITE, NAN, tableOf } from "./colors.js";
+
+const SAMPLES = 16;
+
+/** The value that stands for a cell: the one farther from zero. */
+function farther(least, greatest) {
+  return Math.abs(least) > Math.abs(greatest) ? least : greatest;
+}
+
+/** A cell: { value, least, greatest, nan, infinite }; null where nothing was measured. */
+export function cellOf(part, i) {
+  const [least, greatest, nan, infinite] = [part.least[i], part.greatest[i], part.nan[i], part.infinite[i]];
+  if (least !== least && !nan && !infinite) return null;
+  return { value: farther(least, greatest), least, greatest, nan, infinite };
+}
+
+/** A part minus another one, where both were measured. */
+export function difference(part, other) {
+  if (part.minus?.other === other) return part.minus.found;
+  const least = new Float32Array(part.least.length).fill(NaN);
+  const [nan, infinite] = [new Uint16Array(least.length), new Uint16Array(least.length)];
+  for (let i = 0; i < least.length; i++) {
+    const [a, b] = [cellOf(part, i), cellOf(other, i)];
+    if (!a || !b) continue;
+    nan[i] = a.nan + b.nan;
+    infinite[i] = a.infinite + b.infinite;
+    least[i] = a.value - b.value;
+  }
+  const found = { least, greatest: least, nan, infinite };
+  part.minus = { other, found };
+  return found;
+}
+
+/** What a scale needs of a part: { low, high, leastPositive, sample }, the sample being values of evenly spaced cells. */
+export function summaryOf(part) {
+  if (part.summary) return part.summary;
+  let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
+  const values = [];
+  for (let i = 0; i < part.least.length; i++) {
+    const [least, greatest] = [part.least[i], part.greatest[i]];
+    if (least !== least) continue;
+    if (least < low) low = least;
+    if (greatest > high) high = greatest;
+    const value = farther(least, greatest);
+    const size = Math.abs(value);
+    if (size > 0 && size < leastPositive) leastPositive = size;
+    values.push(value);
+  }
+  const every = Math.max(values.length / SAMPLES, 1);
+  const sample = Array.from({ length: Math.min(SAMPLES, values.length) }, (_, i) => values[Math.floor((i + 0.5) * every)]);
+  part.summary = { low, high, leastPositive, sample };
+  return part.summary;
+}
+
+const byteOrder = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
+const packed = (r, g, b) => (byteOrder ? (255 << 24) | (b << 16) | (g << 8) | r : (r << 24) | (g << 16) | (b << 8) | 255) >>> 0;
+const palettes = new Map();
+
+function paletteOf(map) {
+  if (!palettes.has(map)) {
+    const table = tableOf(map);
+    palettes.set(map, Uint32Array.from({ length: 256 }, (_, i) => packed(table[3 * i], table[3 * i + 1], table[3 * i + 2])));
+  }
+  return palettes.get(map);
+}
+
+/** The pixels of a part, one a cell, transparent where nothing was measured. */
+export function pixelsOf(part, scale, map) {
+  if (part.scale === scale && part.map === map) return part.pixels;
+  const palette = paletteOf(map);
+  const [nan, infinite] = [packed(...NAN), packed(...INFINITE)];
+  part.pixels ??= new Uint32Array(part.least.length);
+  const { pixels } = part;
+  for (let i = 0; i < pixels.length; i++) {
+    if (part.nan[i]) pixels[i] = nan;
+    else if (part.infinite[i]) pixels[i] = infinite;
+    else if (part.least[i] !== part.least[i]) pixels[i] = 0;
+    else pixels[i] = palette[scale.index(farther(part.least[i], part.greatest[i]))];
+  }
+  [part.scale, part.map] = [scale, map];
+  return pixels;
+}
+
+/** What cells look like that have not arrived. */
+export const WAITING = byteOrder ? 0x28808080 : 0x80808028;
