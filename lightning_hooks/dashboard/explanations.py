@@ -71,7 +71,7 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "do": "Above 1e-1 the steps are too large; below 1e-4 the parameter hardly learns. Adjust the learning rate.",
     },
     "quantile": {
-        "what": "The value below which that percentage of the elements lies, interpolated in a histogram: within a factor of two.",
+        "what": "The value below which that percentage of the elements lies, within a factor of two (from a histogram).",
         "usual": "Symmetric around 0 for gradients and parameters.",
         "do": "Compare p1 and p99 with the extremes: far away from them, single elements dominate.",
     },

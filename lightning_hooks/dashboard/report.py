@@ -25,6 +25,7 @@ LIMIT: Final = 5_000_000
 MODULES: Final = (
     "vendor/uPlot.esm.js",
     "dom.js",
+    "host.js",
     "colors.js",
     "patterns.js",
     "rows.js",

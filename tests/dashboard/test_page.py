@@ -219,6 +219,40 @@ def test_two_runs_side_by_side_and_as_a_difference(browser, url):
         page.wait_for_selector("text=4 rows are only in nasty and are not shown.")
 
 
+def test_four_runs_at_a_time(browser, url):
+    with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.get_by_label("Compare with").select_option("nan")
+        page.get_by_label("and with").select_option("nasty")
+        page.wait_for_function("() => lightningHooks.views.map.panels.length === 3 && lightningHooks.views.map.panels[2].drawn")
+        assert state(page)["other"] == "nan\nnasty"
+        assert page.get_by_label("and with").count() == 2  # as there is a fourth run
+        scales = page.evaluate(
+            "() => lightningHooks.views.map.panels.map((panel) => [panel.model.scale.low, panel.model.scale.high])"
+        )
+        assert scales[0] == scales[1] == scales[2]
+        page.get_by_role("tab", name="Row").click()
+        page.wait_for_selector(".keys >> text=nan")
+
+
+def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
+    names = [f"layer{i}" for i in range(20)]
+
+    def outlier(step, values):
+        values["norm"][:] = 1 + np.arange(20) / 20
+        if step == 30:
+            values["norm"][7] = 1e9
+
+    write_run(tmp_path, range(100), names=names, change=outlier)
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.wait_for_selector("text=single values go up to 1.00e9")
+        scale = page.evaluate("() => { const { low, high, kind } = lightningHooks.views.map.scale; return [low, high, kind]; }")
+        assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
+        page.mouse.move(*place(page, names[7], 30))
+        assert "grad norm: 1.00e9" in page.locator(".tip").inner_text().replace("1000000000", "1.00e9")
+
+
 def test_a_row(browser, url):
     with opened(browser, f"{url}#run=good&view=row&tensor=grad&stat=norm&row=net.2.weight") as page:
         page.wait_for_selector("h2:has-text('grad of net.2.weight')")

@@ -1,6 +1,7 @@
 // The page: the same in TensorBoard, in `lightning-hooks view`, in a report and in a notebook.
 
 import { choice, h } from "./dom.js";
+import { followTheme } from "./host.js";
 import { MapView } from "./mapview.js";
 import { OverviewView } from "./overview.js";
 import { RowView } from "./rowview.js";
@@ -26,6 +27,7 @@ export function render(source = new ServerSource()) {
   const app = new App(source);
   document.body.replaceChildren(app.element);
   window.lightningHooks = app; // for tests and for the curious
+  followTheme(() => app.recolor());
   app.start();
   return app;
 }
@@ -162,6 +164,12 @@ class App {
     const start = Math.min(Math.max(Number.isFinite(from) ? from : first, first), last - span);
     const all = !(span < last - first);
     this.state.set(all ? { from: "", to: "" } : { from: Math.round(start), to: Math.round(start + span) });
+  }
+
+  /** Light has become dark: everything is drawn again. */
+  recolor() {
+    for (const view of Object.values(this.views)) view.shown = null;
+    this.update();
   }
 
   async poll() {

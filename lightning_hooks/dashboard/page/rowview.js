@@ -3,6 +3,7 @@
 import { keysOf, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
 import { color, h } from "./dom.js";
+import { timeSeriesOf } from "./host.js";
 import { seriesOf } from "./series.js";
 
 export class RowView {
@@ -67,7 +68,7 @@ export class RowView {
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
     const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
     if (!found.length) return null;
-    return h("div", {}, h("h2", {}, "Histogram over steps"), histogramMap(found, state.map));
+    return h("div", {}, h("h2", {}, "Histogram over steps ", app.helpButton(() => "histogram")), histogramMap(found, state.map));
   }
 
   neighbours(rows, node) {
@@ -81,13 +82,7 @@ export class RowView {
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
     const others = app.meta.tensors.filter((each) => each.tensor !== state.tensor);
-    const embedded = window.parent !== window;
-    const chart = () => {
-      // TensorBoard takes the filter from the query, and reads that when it is loaded.
-      const query = new URLSearchParams(window.parent.location.search);
-      query.set("tagFilter", `${state.tensor}_.*/${name.replace(/[.+*?^$()[\]{}|\\]/g, "\\$&")}$`);
-      window.parent.location.assign(`?${query}#timeseries`);
-    };
+    const chart = timeSeriesOf(app.meta.scalars, state.tensor, name);
     return h(
       "div",
       { class: "tools" },
@@ -95,7 +90,7 @@ export class RowView {
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...others.slice(0, 8).map((each) => to(`its ${each.tensor}`, { tensor: each.tensor, stat: each.stats.includes(state.stat) ? state.stat : each.stats[0] })),
       to("in the heat map", { view: "map" }),
-      embedded ? h("button", { onclick: chart }, "in Time Series") : null,
+      chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
   }
 }
@@ -113,10 +108,11 @@ function histogramMap(found, map) {
   const most = Math.max(...found.map((each) => Math.max(...each.counts, 0)), 1);
   found.forEach((each, x) => {
     const bins = new Float64Array(lines);
+    const line = (value) => Math.min(Math.floor((scale.index(value) / 256) * lines), lines - 1);
     each.edges.forEach((edge, i) => {
-      const left = i ? each.edges[i - 1] : edge;
-      const middle = (edge + left) / 2;
-      bins[lines - 1 - Math.min(Math.floor((scale.index(middle) / 256) * lines), lines - 1)] += each.counts[i];
+      // A bucket fills the lines from its left to its right edge.
+      const [low, high] = [line(i ? each.edges[i - 1] : edge), line(edge)];
+      for (let at = Math.min(low + 1, high); at <= high; at++) bins[lines - 1 - at] = Math.max(bins[lines - 1 - at], each.counts[i]);
     });
     bins.forEach((count, y) => {
       if (!count) return;
