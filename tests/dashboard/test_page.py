@@ -246,7 +246,7 @@ def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
     write_run(tmp_path, range(100), names=names, change=outlier)
     with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
         drawn(page)
-        page.wait_for_selector("text=single values go up to 1.00e9")
+        page.wait_for_selector("text=few values go up to 1.00e9")
         scale = page.evaluate("() => { const { low, high, kind } = lightningHooks.views.map.scale; return [low, high, kind]; }")
         assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
         page.mouse.move(*place(page, names[7], 30))
@@ -288,6 +288,9 @@ def test_a_step(browser, url):
         slider.focus()
         slider.press("Home")
         page.wait_for_selector("text=grad norm at step 0")
+        page.evaluate("() => lightningHooks.state.set({ filter: 'head.*' })")
+        page.wait_for_selector("text=rows head.*")
+        assert page.evaluate("() => lightningHooks.views.step.bars.map((bar) => bar.name)") == ["head.weight"]
 
 
 def test_names_are_shown_as_text(browser, url):

@@ -22,7 +22,7 @@ export const INFINITE = [0, 214, 255];
 
 const ENOUGH_FOR_LOG = 20;
 const FEW_VALUES = 200; // of which none is an outlier
-const OUTSIDE = 0.005; // the share of values at each end that may be beyond the colours
+const OUTSIDE = 0.02; // the share of values at each end that may be beyond the colours
 const USED = 0.6; // the share of the colours that the other values must use at least, or outliers are left out
 
 const tables = new Map();
@@ -98,16 +98,19 @@ export function scaleOf(summaries, kind, fixed, signed) {
     if (each.leastPositive < leastPositive) leastPositive = each.leastPositive;
     count += each.sample.length;
   }
-  const made = (a, b, positive) => makeScale(kind, fixed[0] ?? a, fixed[1] ?? b, positive, signed && fixed[0] === null && fixed[1] === null);
+  const usual = sampleOf(summaries, count);
+  const sizes = usual.map(Math.abs).filter((x) => x > 0).sort();
+  // Where there are both signs, values near zero are always there; what counts is how far the largest are from the others.
+  const floor = (positive) => (kind === "auto" && low < 0 ? (sizes[sizes.length >> 1] ?? positive) : positive);
+  const isSigned = signed && fixed[0] === null && fixed[1] === null;
+  const made = (a, b, positive) => makeScale(kind, fixed[0] ?? a, fixed[1] ?? b, floor(positive), isSigned);
   const whole = made(low, high, leastPositive);
   if (fixed[0] !== null && fixed[1] !== null) return whole;
-  const usual = sampleOf(summaries, count);
   if (usual.length < FEW_VALUES) return whole;
   const outside = Math.floor(usual.length * OUTSIDE);
   const [a, b] = [usual[outside], usual[usual.length - 1 - outside]];
   if (!(a < b) || whole.index(b) - whole.index(a) > USED * 255) return whole;
-  const positive = usual.map(Math.abs).filter((x) => x > 0).sort();
-  const scale = made(a, b, positive[Math.floor(positive.length * OUTSIDE)] ?? leastPositive);
+  const scale = made(a, b, sizes[Math.floor(sizes.length * OUTSIDE)] ?? leastPositive);
   return Object.assign(scale, { beyond: [low < scale.low ? low : null, high > scale.high ? high : null] });
 }
 

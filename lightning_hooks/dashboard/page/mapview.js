@@ -246,14 +246,14 @@ export class MapView {
     }
     const swatch = (rgb) => h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` });
     const [below, above] = this.scale.beyond ?? [null, null];
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => h("span", {}, short(this.scale.at(at))));
+    const ticks = [0, 0.5, 1].map((at) => h("span", {}, short(this.scale.at(at))));
     if (below !== null) ticks[0].prepend("≤ ");
-    if (above !== null) ticks[4].prepend("≥ ");
+    if (above !== null) ticks[2].prepend("≥ ");
     const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
     this.legend.replaceChildren(
       h("span", { class: "legend-title" }, `${state.tensor} ${state.stat} (${unitOf(state.stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
       h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
-      ...(reach.length ? [h("span", { class: "beyond" }, `single values go ${reach.join(" and ")}`)] : []),
+      ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
       h("span", {}, swatch(NAN), " NaN"),
       h("span", {}, swatch(INFINITE), " infinite"),
       h("span", {}, h("i", { class: "swatch hatched" }), " not measured"),

@@ -2,8 +2,19 @@
 
 import { makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
+import { matcher } from "./patterns.js";
+import { ranges } from "./source.js";
 
 const HEIGHT = 320;
+
+/** What the patterns of the heat map take; everything where they are invalid or there are none. */
+function takesOf(filter) {
+  try {
+    return matcher(filter) ?? (() => true);
+  } catch {
+    return () => true;
+  }
+}
 
 export class StepView {
   constructor(app) {
@@ -67,12 +78,13 @@ export class StepView {
     const backwards = this.backwards ?? state.tensor.includes("grad");
     this.direction.querySelector("select").value = backwards ? "backward" : "forward";
     const rows = await app.rows(state.run, state.tensor, state.stat);
-    const leaves = rows.nodes.flatMap((node, i) => (node.row === null ? [] : [i]));
+    const leaves = rows.filtered(takesOf(state.filter));
+    if (!leaves.length) this.said.textContent = `No row matches ${state.filter}.`;
     const [now, then] = await Promise.all([step, state.step2 === "" ? null : Number(state.step2)].map((at) => (at === null ? null : this.values(rows, leaves, at, unit))));
     this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now[i], then: then?.[i] ?? null }));
     if (backwards) this.bars.reverse();
     this.selected = null;
-    this.title.textContent = `${state.tensor} ${state.stat} at step ${step.toLocaleString("en-US")}${then ? `, compared with step ${Number(state.step2).toLocaleString("en-US")}` : ""}`;
+    this.title.textContent = `${state.tensor} ${state.stat} at step ${step.toLocaleString("en-US")}${then ? `, compared with step ${Number(state.step2).toLocaleString("en-US")} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     this.redraw();
   }
 
@@ -82,7 +94,8 @@ export class StepView {
     const { run, tensor, stat } = state;
     const level = source.leastLevel({ run, tensor, stat });
     const cell = Math.floor(step / (unit * 2 ** level));
-    const nodes = leaves.length === rows.nodes.length ? `0-${leaves.length - 1}` : leaves.join(",");
+    if (!leaves.length) return [];
+    const nodes = ranges(leaves);
     const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes });
     const n = leaves.length;
     const [least, greatest] = [new Float32Array(buffer, 0, n), new Float32Array(buffer, 4 * n, n)];
