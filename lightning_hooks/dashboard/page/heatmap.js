@@ -7,6 +7,7 @@ import { TILE } from "./source.js";
 
 const AXIS = 22; // pixels above the cells
 const READABLE = 16; // of a row
+const LARGEST = 26;
 const SMALLEST = 2;
 const LABELS = 12; // pixels of text
 
@@ -55,7 +56,7 @@ export class HeatMap {
     const gutter = this.gutter(width);
     const plot = Math.max(width - gutter - 8, 50);
     const room = Math.max(available - AXIS, 80);
-    const row = fit ? Math.min(Math.max(room / Math.max(shown.length, 1), SMALLEST), READABLE) : READABLE;
+    const row = Math.min(Math.max(room / Math.max(shown.length, 1), fit ? SMALLEST : READABLE), LARGEST);
     const total = Math.ceil(row * shown.length);
     const height = Math.min(total, room);
     const top = Math.min(this.scroll.scrollTop, Math.max(total - height, 0));
@@ -71,26 +72,42 @@ export class HeatMap {
 
   /** A part of what a node shows: undefined if it has not arrived, null where a node of the other run is missing. */
   part(node, level, tile) {
-    const { cells, other, nodeOfOther } = this.model;
-    const part = cells.of(level, tile, node);
+    const { cells, other } = this.model;
+    return this.partIn(cells.tile(level, tile), other?.tile(level, tile), node);
+  }
+
+  partIn(tile, otherTile, node) {
+    const { other, nodeOfOther } = this.model;
+    const part = tile?.get(node);
     if (!other || !part) return part;
     const twin = nodeOfOther(node);
     if (twin === undefined) return null;
-    const second = other.of(level, tile, twin);
+    const second = otherTile?.get(twin);
     return second && difference(part, second);
   }
 
   /** Call with every part in sight: line, first cell of the part, first and last cell in sight within it, part. */
   parts(at, call) {
-    const { shown, rows, isOpen } = this.model;
+    const { shown, rows, isOpen, cells, other } = this.model;
+    const tiles = [];
+    for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
+      const begin = tile * TILE;
+      const [from, to] = [Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE)];
+      tiles.push({ begin, from, to, mine: cells.tile(at.level, tile), others: other?.tile(at.level, tile) });
+    }
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
       if (rows.isPart(node) && isOpen(node)) continue;
-      for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
-        const begin = tile * TILE;
-        call(r, begin, Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE), this.part(node, at.level, tile));
-      }
+      for (const { begin, from, to, mine, others } of tiles) call(r, begin, from, to, this.partIn(mine, others, node));
     }
+  }
+
+  /** What the summaries depend on: the same values for the same parts. */
+  sight() {
+    const { shown, cells, other } = this.model;
+    const { first, last, level, begin, end } = this.layout();
+    const tiles = [begin, end - 1].map((cell) => Math.floor(cell / TILE));
+    return [shown, cells, cells.arrivals, other, other?.arrivals, first, last, level, ...tiles];
   }
 
   /** Summaries of the parts in sight, as `summaryOf` returns them. */

@@ -225,14 +225,19 @@ export class MapView {
     const { map } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(state.stat) ? "linear" : state.scale;
-    const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
-    const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
-    this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // parts keep their pixels for the same scale
+    const sight = [kind, ...fixed, map, ...this.panels.flatMap((panel) => panel.sight())];
+    // While panning within the same parts, the scale stays.
+    if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
+      this.sight = sight;
+      const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
+      const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
+      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // parts keep their pixels for the same scale
+      this.drawLegend(map);
+    }
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
       panel.draw();
     }
-    this.drawLegend(map);
   }
 
   drawLegend(map) {

@@ -51,12 +51,12 @@ const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 /** The cells of one table of one run, kept as they arrive. */
 export class Cells {
   constructor(source, run, tensor, stat, rows, unit) {
-    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, kept: new Map(), asked: new Map() });
+    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, kept: new Map(), asked: new Map(), arrivals: 0 });
   }
 
-  /** One group of cells of a node, or undefined where it has not arrived. */
-  of(level, tile, node) {
-    return this.kept.get(`${level}/${tile}`)?.get(node);
+  /** The parts of nodes in one tile, as far as they have arrived. */
+  tile(level, tile) {
+    return this.kept.get(`${level}/${tile}`);
   }
 
   /** The cells that new steps may have changed are asked for again; until they arrive, the old ones are shown. */
@@ -78,6 +78,7 @@ export class Cells {
       for (let i = 0; i < missing.length; i += Math.floor(MAX_CELLS / TILE)) {
         requests.push(this.request(level, tile, missing.slice(i, i + Math.floor(MAX_CELLS / TILE))));
       }
+      if (!this.asked.size) continue;
       const waiting = nodes.map((node) => this.asked.get(`${name}/${node}`)).filter(Boolean);
       requests.push(...new Set(waiting));
     }
@@ -98,6 +99,7 @@ export class Cells {
         const infinite = new Uint16Array(buffer, 10 * cells, cells);
         const here = this.kept.get(name) ?? new Map();
         this.kept.set(name, here);
+        this.arrivals++;
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
           const part = (array) => array.slice(i * TILE, (i + 1) * TILE);
           here.set(node, { least: part(least), greatest: part(greatest), nan: part(nan), infinite: part(infinite) });
