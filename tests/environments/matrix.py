@@ -3,6 +3,7 @@
     python -m tests.environments.matrix                    every combination of COMBINATIONS
     python -m tests.environments.matrix floors torch-2.15  these
     python -m tests.environments.matrix --product          every Python x torch x Lightning that there is, one after the other
+    python -m tests.environments.matrix floors --again     what failed there before
     python -m tests.environments.matrix --render           docs/versions.md from the results that are kept
 
 The package is built once as a wheel and installed from it; the tests run from a copy of this tree without the sources.
@@ -178,7 +179,6 @@ def try_out(combination: Combination, wheel: Path, work: Path, workers: int, tes
     began = time.monotonic()
     result: dict[str, Any] = {
         "python": combination.python,
-        "commit": run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT).stdout.strip(),
     }
     try:
         python = install(combination, wheel, venv)
@@ -230,6 +230,13 @@ def read_report(path: Path) -> dict[str, Any]:
     return {"passed": len(cases) - len(failed) - skipped, "failed": failed, "skipped": skipped}
 
 
+def failed_tests(result: dict[str, Any]) -> list[str]:
+    """The tests of a result that failed, as pytest is given them; files for those that could not be imported."""
+    return [
+        name.partition(".py::")[2].replace(".", "/") + ".py" if name.startswith(".py::") else name for name in result["failed"]
+    ]
+
+
 def main() -> None:
     """Run the combinations of the command line and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -238,6 +245,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the page")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning-hooks-matrix")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--again", action="store_true", help="run only what failed before, as after a mend")
     parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
     parser.add_argument("--tests", nargs="*", default=TESTS)
     arguments = parser.parse_args()
@@ -251,7 +259,12 @@ def main() -> None:
             if interpreter(each.python) is None:
                 print(f"{each.name}: there is no Python {each.python}", flush=True)
                 continue
-            result = try_out(each, wheel, arguments.work, arguments.workers, arguments.tests)
+            before = read_results()[each.name] if arguments.again else None
+            tests = arguments.tests if before is None else failed_tests(before)
+            result = try_out(each, wheel, arguments.work, arguments.workers, tests)
+            if before is not None and "error" not in result:
+                for count in ("passed", "skipped"):
+                    result[count] += before[count]
             keep(each.name, result)
             counts = (
                 result.get("error") or f"{result['passed']} passed, {len(result['failed'])} failed, {result['skipped']} skipped"
