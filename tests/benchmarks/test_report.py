@@ -75,7 +75,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 11
+    assert render(tmp_path).count("Not run") == 12
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -42,8 +42,10 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         RuleError: a rule that is invalid here, or matches nothing.
     """
     modules: list[Target[nn.Module]] | None = None
+    called = f"{where}watch"
     if rules is None:
         rules, modules = DEFAULT_WATCH, layers(named_modules(model))
+        called = f"{where}the default watch"
     rows: dict[tuple[int, str], Row] = {}  # one for each target and tensor, however many rules name it
 
     def row_of(target: Target[Any], tensor: str) -> Row:
@@ -53,7 +55,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
     own: dict[str, UserStatistic] = {}
-    for here, rule, targets in matched_by(model, rules, f"{where}watch", modules):
+    for here, rule, targets in matched_by(model, rules, called, modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         tensors = rule.tensors or (("output", "output_grad") if rule.modules is not None else ("param", "grad", "update"))
