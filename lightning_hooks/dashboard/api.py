@@ -71,7 +71,7 @@ class Api:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._trees: dict[tuple[int, int, str, str], tuple[str, list[Node]]] = {}
+        self._trees: dict[tuple[RunSource, int, str, str], tuple[str, list[Node]]] = {}
         self._routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "runs": lambda _: {"runs": self._runs.names()},
             "run": self._run,
@@ -131,7 +131,7 @@ class Api:
 
     def nodes(self, run: RunSource, tensor: str, stat: str) -> tuple[str, list[Node]]:
         """The tree of the rows of a table, and a key that changes with it."""
-        place = id(run), run.version, tensor, stat
+        place = run, run.version, tensor, stat
         if place not in self._trees:
             if len(self._trees) > 64:
                 self._trees.clear()

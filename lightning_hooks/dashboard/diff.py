@@ -13,7 +13,7 @@ import numpy as np
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import tree
 from lightning_hooks.errors import RuleError
-from lightning_hooks.tensorboard.run_index import PATTERN
+from lightning_hooks.tensorboard.run_index import runs_below
 
 _CHUNK: Final = 256
 _SHOWN: Final = 20
@@ -111,7 +111,8 @@ def diff(a: Path, b: Path) -> Difference:
     for tensor, stat in tables:
         common = np.intersect1d(first.steps(tensor, stat), second.steps(tensor, stat))
         steps.update(common.tolist())
-        names = [name for name in first.rows(tensor, stat) if name in {*second.rows(tensor, stat)}]
+        in_second = {*second.rows(tensor, stat)}
+        names = [name for name in first.rows(tensor, stat) if name in in_second]
         rows.update((tensor, name) for name in names)
         turn = _turns(first, tensor, stat)
         found = _parts(first, second, tensor, stat, names, common)
@@ -127,9 +128,7 @@ def _open(path: Path) -> LocalRun:
         raise RuleError(f"there is no run at {str(path)!r}")
     run = LocalRun(path)
     if not run.tables():
-        nested = [] if path.is_file() else sorted({str(found.parent) for found in path.rglob(PATTERN)} - {str(path)})
-        hint = f"; there are runs in {', '.join(nested[:5])}" if nested else ""
-        raise RuleError(f"{str(path)!r} has no table of lightning_hooks{hint}")
+        raise RuleError(f"{str(path)!r} has no table of lightning_hooks{runs_below(path)}")
     return run
 
 
@@ -162,7 +161,8 @@ def _when(tensor: str, turn: int) -> tuple[int, int]:
 
 def _parts(first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any) -> Iterator[Part]:
     """The first difference of each row."""
-    columns = [np.array([run.rows(tensor, stat).index(name) for name in names], dtype=np.intp) for run in (first, second)]
+    places = [{name: i for i, name in enumerate(run.rows(tensor, stat))} for run in (first, second)]
+    columns = [np.array([place[name] for name in names], dtype=np.intp) for place in places]
     known = np.zeros(len(names), dtype=np.bool_)
     for at in range(0, len(common), _CHUNK):
         steps = common[at : at + _CHUNK]

@@ -21,7 +21,7 @@ def overview(run: RunSource) -> Mapping[str, Any]:
     """Global scalars by name, `changed` rows and `nonfinite` rows of a run."""
     tags = run.scalar_tags()
     return {
-        "hooks": [tag for tag in tags if "hooks/" in tag and tag.rpartition("hooks/")[0].endswith(("", "/"))],
+        "hooks": [tag for tag in tags if "hooks/" in tag],
         "transforms": [tag for tag in tags if "transform_" in tag],
         "changed": _changed(run),
         "nonfinite": _nonfinite(run),

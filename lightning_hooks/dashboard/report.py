@@ -19,6 +19,7 @@ from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of_run
 from lightning_hooks.errors import RuleError
+from lightning_hooks.tensorboard.run_index import runs_below
 
 LIMIT: Final = 5_000_000
 """Bytes of a report."""
@@ -74,8 +75,7 @@ def report(run: Path, limit: int = LIMIT) -> str:
     runs = LocalRuns(run)
     names = [each["name"] for each in runs.names()] if run.exists() else []
     if "." not in names:
-        hint = f"; there are runs in {', '.join(str(run / name) for name in names[:5])}" if names else ""
-        raise RuleError(f"there is no event file in {str(run)!r}{hint}")
+        raise RuleError(f"there is no event file in {str(run)!r}{runs_below(run)}")
     source = runs.open(".")
     if source is None or not source.tables():
         raise RuleError(f"{str(run)!r} has no table of lightning_hooks")

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.tensorboard.event_file import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex
+from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, table_of
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
+_ABOUT: Final = f"{TABLE}/{ABOUT}/"
+_LISTS: Final = f"{TABLE}/{ROWS}/"
 PROVIDER_STEPS: Final = 1000
 """How many steps of a tag are asked of a data provider, which returns them all and chooses at random where there are more."""
 
@@ -72,6 +74,7 @@ class LocalRun:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._index = RunIndex(path)
+        self._about: tuple[int, Mapping[str, Any]] | None = None  # as of a version of the index
 
     @property
     def version(self) -> int:
@@ -109,12 +112,14 @@ class LocalRun:
         return [(int(where.steps[i]), *buckets(self._index.payload(where, int(i)))) for i in chosen]
 
     def about(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
-        for tag in self._index.tags("strings", PLUGIN):
-            if tag.startswith(f"{TABLE}/{ABOUT}"):
-                where = self._index.points(tag)
-                found.update(_object(strings(self._index.payload(where, len(where.steps) - 1))))
-        return found
+        if self._about is None or self._about[0] != self.version:
+            found: dict[str, Any] = {}
+            for tag in self._index.tags("strings", PLUGIN):
+                if tag.startswith(_ABOUT):
+                    where = self._index.points(tag)
+                    found.update(_object(strings(self._index.payload(where, len(where.steps) - 1))))
+            self._about = self.version, found
+        return self._about[1]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         file = self.path / "findings.jsonl"
@@ -147,10 +152,9 @@ class ProviderRun:
         listed = self._provider.list_tensors(**self._ask, plugin_name=PLUGIN).get(self._run, {})
         self._tags: dict[tuple[str, str], list[str]] = {}
         for tag in listed:
-            tensor, stat, digest = tag.rsplit("/", 2) if tag.count("/") >= 2 else ("", "", "")
-            if digest and stat not in (ROWS,) and tensor.startswith(f"{TABLE}/") and f"{TABLE}/{ABOUT}" not in tag:
-                self._tags.setdefault((tensor.removeprefix(f"{TABLE}/"), stat), []).append(tag)
-        self._others = [tag for tag in listed if tag.startswith((f"{TABLE}/{ROWS}/", f"{TABLE}/{ABOUT}"))]
+            if not tag.startswith((_ABOUT, _LISTS)):
+                self._tags.setdefault(table_of(tag), []).append(tag)
+        self._about_tags = [tag for tag in listed if tag.startswith(_ABOUT)]
         self._scalars = [*self._provider.list_scalars(**self._ask, plugin_name="scalars").get(self._run, {})]
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
         self._version += 1
@@ -166,7 +170,7 @@ class ProviderRun:
     def _table(self, tensor: str, stat: str) -> tuple[tuple[str, ...], Steps, Values]:
         if (tensor, stat) not in self._data:
             tags = self._tags[tensor, stat]
-            lists = {tag: f"{TABLE}/{ROWS}/{tag.rsplit('/', 1)[1]}" for tag in tags}
+            lists = {tag: _LISTS + tag.rsplit("/", 1)[1] for tag in tags}
             read = self._tensors([*tags, *lists.values()])
             listed = {tag: _names(read.get(where, [])) for tag, where in lists.items()}
             names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
@@ -217,8 +221,7 @@ class ProviderRun:
 
     def about(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
-        read = self._tensors([tag for tag in self._others if tag.startswith(f"{TABLE}/{ABOUT}")])
-        for data in read.values():
+        for data in self._tensors(self._about_tags).values():
             found.update(_object(_names(data)))
         return found
 

@@ -68,6 +68,8 @@ class RunIndex:
         self._files: dict[Path, EventFile] = {}
         self._points: dict[tuple[str, ...], Points] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
+        self._tables: dict[tuple[str, str], list[str]] = {}
+        self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
         self.version = 0
         self.refresh()
 
@@ -84,8 +86,8 @@ class RunIndex:
             except FileNotFoundError:  # deleted since the folder was listed
                 changed = True
         if changed:
-            self._points.clear()
-            self._lists.clear()
+            for known_of_files in (self._points, self._lists, self._tables, self._rows):
+                known_of_files.clear()
             self.version += 1
         return changed
 
@@ -110,11 +112,10 @@ class RunIndex:
 
     def tables(self) -> dict[tuple[str, str], list[str]]:
         """The tags of each table by tensor, with the monitor's prefix, and statistic: one for each list of rows."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for tag in self.tags("vector", PLUGIN):
-            tensor, stat, _ = tag.rsplit("/", 2)  # a prefix may hold slashes, so from the right
-            found.setdefault((tensor.removeprefix(f"{TABLE}/"), stat), []).append(tag)
-        return found
+        if not self._tables:
+            for tag in self.tags("vector", PLUGIN):
+                self._tables.setdefault(table_of(tag), []).append(tag)
+        return self._tables
 
     def points(self, *tags: str) -> Points:
         """Where the values of these tags are, joined over files and tags by step."""
@@ -136,8 +137,10 @@ class RunIndex:
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
         """The names of the rows of a table; those of all its lists, in the order in which they came."""
-        lists = (self._row_list(tag) for tag in self.tables()[tensor, stat])
-        return tuple(dict.fromkeys(name for names in lists for name in names))
+        if (tensor, stat) not in self._rows:
+            lists = (self._row_list(tag) for tag in self.tables()[tensor, stat])
+            self._rows[tensor, stat] = tuple(dict.fromkeys(name for names in lists for name in names))
+        return self._rows[tensor, stat]
 
     def _row_list(self, tag: str) -> tuple[str, ...]:
         digest = tag.rsplit("/", 1)[1]
@@ -191,12 +194,29 @@ class RunIndex:
         file: EventFile = self.files[int(where.files[i])]
         return file.payload(int(where.starts[i]), int(where.sizes[i]))
 
-    def numbers(self, tag: str, where: Points | None = None) -> tuple[Offsets, Floats]:
+    def numbers(self, tag: str) -> tuple[Offsets, Floats]:
         """The steps and the values of a scalar."""
-        where = self.points(tag) if where is None else where
+        where = self.points(tag)
         values = np.full(len(where.steps), np.nan)
         for number, file in enumerate(self.files):
             mine = np.flatnonzero(where.files == number)
             if len(mine):
                 values[mine] = file.floats(where.starts[mine], 4)[:, 0]
         return where.steps, values
+
+
+def table_of(tag: str) -> tuple[str, str]:
+    """The tensor, with the monitor's prefix, and the statistic of a vector's tag.
+
+    Example:
+        >>> table_of("table/my/prefix/grad/norm/59900c43")
+        ('my/prefix/grad', 'norm')
+    """
+    tensor, stat, _ = tag.rsplit("/", 2)  # a prefix may hold slashes, so from the right
+    return tensor.removeprefix(f"{TABLE}/"), stat
+
+
+def runs_below(path: Path) -> str:
+    """The end of a message about a path that holds no run: where there are runs below it; empty where there are none."""
+    nested = [] if path.is_file() else sorted({str(found.parent) for found in path.rglob(PATTERN)} - {str(path)})
+    return f"; there are runs in {', '.join(nested[:5])}" if nested else ""

@@ -199,6 +199,20 @@ def _span(
 
 
 @triton.jit
+def _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow):
+    """Writes a row in the order of the schema; its extremes are NaN where a value was."""
+    tl.store(target, count)
+    tl.store(target + 1, mean)
+    tl.store(target + 2, m2)
+    tl.store(target + 3, abs_sum)
+    tl.store(target + 4, tl.where(nans > 0, float("nan"), low))
+    tl.store(target + 5, tl.where(nans > 0, float("nan"), high))
+    tl.store(target + 6, zeros)
+    tl.store(target + 7, nonfinite)
+    tl.store(target + 8, underflow)
+
+
+@triton.jit
 def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIRED: tl.constexpr, SMALL: tl.constexpr):
     """The same where values are not finite, or their magnitudes too different: two passes, whose sums cannot overflow."""
     count = (end - start).to(tl.float64)
@@ -220,15 +234,7 @@ def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIR
     for at in range(start, end, SMALL):
         apart = _part(pointer, before, at, end, PAIRED, SMALL).to(tl.float64) - mean
         m2 += tl.sum(tl.where(at + tl.arange(0, SMALL) < end, apart * apart, 0.0), axis=0)
-    tl.store(target, count)
-    tl.store(target + 1, mean)
-    tl.store(target + 2, m2)
-    tl.store(target + 3, abs_sum)
-    tl.store(target + 4, tl.where(nans > 0, float("nan"), low))
-    tl.store(target + 5, tl.where(nans > 0, float("nan"), high))
-    tl.store(target + 6, zeros.to(tl.float64))
-    tl.store(target + 7, nonfinite)
-    tl.store(target + 8, underflow.to(tl.float64))
+    _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros.to(tl.float64), nonfinite, underflow.to(tl.float64))
 
 
 @triton.jit(do_not_specialize=["address", "size", "steps", "rows"])
@@ -338,12 +344,4 @@ def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr
             apart = tl.load(part + 1, mask=inside, other=0.0) - mean
             between = tl.where(inside, counts * apart * apart, 0.0)
             m2 += tl.sum(tl.load(part + 2, mask=inside, other=0.0) + between, axis=0)
-    tl.store(target, count)
-    tl.store(target + 1, mean)
-    tl.store(target + 2, m2)
-    tl.store(target + 3, abs_sum)
-    tl.store(target + 4, tl.where(nans > 0, float("nan"), low))
-    tl.store(target + 5, tl.where(nans > 0, float("nan"), high))
-    tl.store(target + 6, zeros)
-    tl.store(target + 7, nonfinite)
-    tl.store(target + 8, underflow)
+    _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow)
