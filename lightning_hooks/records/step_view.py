@@ -42,7 +42,7 @@ class Series(NamedTuple):
 
 def squares(moments: Array) -> Array:
     """The sum of squares of every row, float64 [rows], from moments [rows, 9]."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         square: Array = moments[:, M2] + moments[:, COUNT] * np.square(moments[:, MEAN])
         return square
 

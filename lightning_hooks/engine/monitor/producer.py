@@ -17,7 +17,7 @@ from torch import Tensor
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.records.consumer import Publisher
-from lightning_hooks.records.row_index import Due
+from lightning_hooks.records.row_index import Due, joined
 from lightning_hooks.records.step_view import StepView, squares
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
@@ -219,11 +219,14 @@ class _Totals:
 
     def __init__(self, plan: Plan) -> None:
         self._count = len(plan.rows)  # groups, which follow, hold the same elements again
-        self._rows = {
+        rows = {
             tensor: np.concatenate([rows for first, rows in plan.rows.alike() if first.tensor == tensor])
             for tensor in _NORMS
             if tensor in plan.tensors
         }
+        self._tensors = tuple(rows)
+        self._rows = joined([*rows.values()])  # of all tensors one after the other, and where those of each begin
+        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
         """The numbers of a step; none of a tensor of which nothing was measured.
@@ -233,21 +236,29 @@ class _Totals:
             noise_scale: over all rows; NaN where there is none.
         """
         rows = moments[: self._count]
-        measured = rows[:, COUNT] > 0
-        complete = bool(measured.all())
+        counts = rows[:, COUNT]
+        squared = squares(rows)  # 0 where nothing was measured
         with np.errstate(over="ignore", invalid="ignore"):
-            squared = np.square(np.where(measured, STATISTICS["norm"](rows), 0.0))
-            norms = {
-                tensor: math.sqrt(squared.take(i).sum()) for tensor, i in self._rows.items() if complete or measured[i].any()
-            }
+            if not np.isfinite(np.add.reduce(squared)):  # the statistic knows what the norm of an infinity is
+                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
+            sums = self._sums(squared)
+        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
+        if not counts.all():
+            measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
+            norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
         out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
         update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
             out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if not math.isnan(noise_scale):
             out["hooks/noise_scale"] = noise_scale
-        out["hooks/nonfinite"] = float(rows[:, NONFINITE].sum())
+        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
         return out
+
+    def _sums(self, of_rows: Array) -> Array:
+        """The sum over the rows of each tensor."""
+        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else _NO_NOISE[:, 0]
+        return sums
 
 
 def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs: Array) -> None:
