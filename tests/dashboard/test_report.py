@@ -11,7 +11,10 @@ from lightning_hooks.cli import main
 from lightning_hooks.dashboard.report import MODULES, report, write_report
 from lightning_hooks.dashboard.site import FILES
 
+from .browser import chromium, drawn, needs_browser, opened
 from .runs import write_run
+
+MARKUP = "</script><script>window.pwned=1</script>x"
 
 
 def content(page):
@@ -58,11 +61,28 @@ def test_a_long_run_fits_by_joining_steps_and_keeps_its_extremes(tmp_path):
 
 def test_names_with_markup_stay_data(tmp_path):
     names = ("</script><script>alert(1)</script>.w", "<!--.b", "שלום.w", "plain")
-    write_run(tmp_path, range(3), names=names)
+    write_run(tmp_path, range(3), names=names, tensor=MARKUP)
     page = report(tmp_path)
-    data, _ = content(page)
-    assert {node["name"] for node in data["rows"]["grad\nnorm"]["nodes"]} >= {*names}
-    assert "alert(1)" not in page
+    data, tables = content(page)
+    assert {node["name"] for node in data["rows"][f"{MARKUP}\nnorm"]["nodes"]} >= {*names}
+    assert f"{MARKUP}\nnorm" in tables
+    assert "alert(1)" not in page and MARKUP not in page
+
+
+@needs_browser
+@pytest.mark.slow
+def test_names_with_markup_run_no_script(tmp_path):
+    write_run(tmp_path, range(3), tensor=MARKUP)
+    write_report(tmp_path, tmp_path / "report.html")
+    (tmp_path / "notebook.html").write_text(read_run(tmp_path)._repr_html_().replace(" sandbox=", " data-sandbox="))
+    with chromium() as browser:
+        with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=map") as page:
+            drawn(page)
+            assert page.evaluate("() => window.pwned") is None
+        page = browser.new_page()
+        page.goto((tmp_path / "notebook.html").as_uri())
+        page.frame_locator("iframe").locator("main > *").first.wait_for()
+        assert page.evaluate("() => [window.pwned, frames[0].pwned]") == [None, None]
 
 
 def test_the_command(tmp_path, capsys):
