@@ -2,3 +2,6 @@
 
 Importing this package loads neither torch nor Lightning, and NumPy only when a run is read.
 """
+
+REMOTE_STEPS = 1000
+"""How many steps of a tag TensorBoard keeps of a log directory that is not local; of more it chooses them at random."""

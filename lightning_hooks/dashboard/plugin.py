@@ -7,8 +7,9 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
+from lightning_hooks.dashboard import REMOTE_STEPS
+
 NAME = "lightning_hooks"
-REMOTE_STEPS = 1000
 
 
 class HooksLoader(base_plugin.TBLoader):
@@ -89,12 +90,13 @@ def _make(context: Any) -> tuple[Any, Any]:
     from lightning_hooks.dashboard.runs import LocalRuns, ProviderRuns
     from lightning_hooks.dashboard.site import Site
 
-    runs = LocalRuns(Path(context.logdir)) if _is_local(context.logdir) else ProviderRuns(context.data_provider)
+    runs = LocalRuns(Path(context.logdir).expanduser()) if _is_local(context.logdir) else ProviderRuns(context.data_provider)
     return runs, Site(Api(runs), prefix=f"/data/plugin/{NAME}")
 
 
 def _is_local(logdir: Any) -> bool:
-    return bool(logdir) and Path(str(logdir)).is_dir()
+    """Whether it is a path here, also one that is not there yet; a list of several directories comes as none."""
+    return bool(logdir) and "://" not in str(logdir)
 
 
 def _failed(message: str, environ: dict[str, Any], start_response: Any) -> Any:

@@ -14,6 +14,8 @@ from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE
 
 _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
+_PROVIDER_REFRESH: Final = 30.0
+"""The same for a data provider, which reads its tables anew."""
 _SNIFFED: Final = 1 << 20
 """Bytes of a file in which its first table is looked for."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
@@ -119,12 +121,18 @@ class ProviderRuns:
         asked = _asked()
         experiment = asked["experiment_id"]
         with self._lock:
-            opened, run = self._open.get((experiment, name), (0.0, None))
-            if run is None and name not in {each["name"] for each in self.names()}:
+            # Asked for every request, so that the provider can refuse the one who asks, also what is already in memory here.
+            if name not in {run.run_name for run in self._provider.list_runs(**asked)}:
+                self._open.pop((experiment, name), None)
                 return None
-            if run is None or time.monotonic() - opened >= 30 * _REFRESH:
-                run = ProviderRun(self._provider, asked, name)
-                self._open[experiment, name] = time.monotonic(), run
+            refreshed, run = self._open.get((experiment, name), (0.0, None))
+            if run is None:
+                run = ProviderRun(self._provider, _asked, name)
+            elif time.monotonic() - refreshed >= _PROVIDER_REFRESH:
+                run.refresh()
+            else:
+                return run
+            self._open[experiment, name] = time.monotonic(), run
             return run
 
 

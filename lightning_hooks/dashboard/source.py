@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.dashboard import REMOTE_STEPS
 from lightning_hooks.tensorboard.event_file import buckets, strings
 from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, table_of
 
@@ -19,8 +20,6 @@ Floats = NDArray[np.float64]
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
-PROVIDER_STEPS: Final = 1000
-"""How many steps of a tag are asked of a data provider, which returns them all and chooses at random where there are more."""
 
 
 class RunSource(Protocol):
@@ -134,14 +133,15 @@ class ProviderRun:
 
     Args:
         provider: of the plugin's context.
-        asked: the arguments that every question takes: the context of the request and the experiment.
+        asked: gives what every question takes: the context of the request that is being served, and the experiment.
         run: the name of the run.
     """
 
-    def __init__(self, provider: Any, asked: Mapping[str, Any], run: str) -> None:
+    def __init__(self, provider: Any, asked: Callable[[], Mapping[str, Any]], run: str) -> None:
         self._version = 0
-        self._ask = asked
+        self._asked = asked
         self._provider, self._run = provider, run
+        self._listed: dict[str, dict[str, tuple[int, float]]] = {}
         self.refresh()
 
     @property
@@ -149,13 +149,22 @@ class ProviderRun:
         return self._version
 
     def refresh(self) -> None:
-        listed = self._provider.list_tensors(**self._ask, plugin_name=PLUGIN).get(self._run, {})
+        found = {
+            PLUGIN: self._provider.list_tensors(**self._asked(), plugin_name=PLUGIN),
+            "scalars": self._provider.list_scalars(**self._asked(), plugin_name="scalars"),
+        }
+        listed = {
+            plugin: {tag: (series.max_step, series.max_wall_time) for tag, series in runs.get(self._run, {}).items()}
+            for plugin, runs in found.items()
+        }
+        if listed == self._listed:
+            return
+        self._listed = listed
         self._tags: dict[tuple[str, str], list[str]] = {}
-        for tag in listed:
+        for tag in listed[PLUGIN]:
             if not tag.startswith((_ABOUT, _LISTS)):
                 self._tags.setdefault(table_of(tag), []).append(tag)
-        self._about_tags = [tag for tag in listed if tag.startswith(_ABOUT)]
-        self._scalars = [*self._provider.list_scalars(**self._ask, plugin_name="scalars").get(self._run, {})]
+        self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
         self._version += 1
 
@@ -163,7 +172,7 @@ class ProviderRun:
         from tensorboard.data.provider import RunTagFilter
 
         chosen = RunTagFilter(runs=[self._run], tags=[*tags])
-        read = self._provider.read_tensors(**self._ask, plugin_name=PLUGIN, run_tag_filter=chosen, downsample=PROVIDER_STEPS)
+        read = self._provider.read_tensors(**self._asked(), plugin_name=PLUGIN, run_tag_filter=chosen, downsample=REMOTE_STEPS)
         found: Mapping[str, Sequence[Any]] = read.get(self._run, {})
         return found
 
@@ -197,24 +206,26 @@ class ProviderRun:
         return self._table(tensor, stat)[2][first:last]
 
     def scalar_tags(self) -> list[str]:
-        return self._scalars
+        return [*self._listed["scalars"]]
 
     def scalar(self, tag: str) -> tuple[Steps, Floats]:
         from tensorboard.data.provider import RunTagFilter
 
         chosen = RunTagFilter(runs=[self._run], tags=[tag])
-        read = self._provider.read_scalars(**self._ask, plugin_name="scalars", run_tag_filter=chosen, downsample=PROVIDER_STEPS)
+        read = self._provider.read_scalars(
+            **self._asked(), plugin_name="scalars", run_tag_filter=chosen, downsample=REMOTE_STEPS
+        )
         points = read.get(self._run, {}).get(tag, [])
         return np.array([p.step for p in points], dtype=np.int64), np.array([p.value for p in points], dtype=np.float64)
 
     def histogram_tags(self) -> list[str]:
-        return [*self._provider.list_tensors(**self._ask, plugin_name="histograms").get(self._run, {})]
+        return [*self._provider.list_tensors(**self._asked(), plugin_name="histograms").get(self._run, {})]
 
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
         from tensorboard.data.provider import RunTagFilter
 
         chosen = RunTagFilter(runs=[self._run], tags=[tag])
-        read = self._provider.read_tensors(**self._ask, plugin_name="histograms", run_tag_filter=chosen, downsample=steps)
+        read = self._provider.read_tensors(**self._asked(), plugin_name="histograms", run_tag_filter=chosen, downsample=steps)
         # TensorBoard turns histograms into rows of left edge, right edge and count.
         found = read.get(self._run, {}).get(tag, [])
         return [(datum.step, datum.numpy[:, 1], datum.numpy[:, 2]) for datum in found]

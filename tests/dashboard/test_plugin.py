@@ -177,3 +177,27 @@ def test_flags_for_a_log_directory_elsewhere():
     HooksLoader().fix_flags(flags)
     assert flags.samples_per_plugin == {"lightning_hooks": 1000}
     HooksLoader().fix_flags(SimpleNamespace())  # of a TensorBoard that has other flags
+
+
+def test_a_log_directory_that_does_not_exist_yet_is_read_as_soon_as_it_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
+    flags = SimpleNamespace(logdir=str(tmp_path / "logs"), samples_per_plugin={})
+    HooksLoader().fix_flags(flags)
+    assert flags.samples_per_plugin == {}
+    plugin = HooksLoader().load(SimpleNamespace(logdir=str(tmp_path / "logs"), data_provider=None))
+    assert plugin.is_active() is False
+    assert runs_of(plugin) == []
+    write_run(tmp_path / "logs" / "run", range(3))
+    assert plugin.is_active() is True
+    assert runs_of(plugin) == ["run"]
+
+
+def runs_of(plugin):
+    environ = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": f"/{PLUGIN}/data/runs",
+        "HTTP_HOST": "localhost",
+        "wsgi.url_scheme": "http",
+    }
+    body = plugin.get_plugin_apps()["/data/*"](environ, lambda *answer: None)
+    return [each["name"] for each in json.loads(b"".join(body))["runs"]]

@@ -1,0 +1,61 @@
+"""Which runs there are, and how they are followed while they grow."""
+
+import contextvars
+import json
+
+import pytest
+from tensorboard import context, errors
+
+from lightning_hooks.dashboard import runs
+from lightning_hooks.dashboard.api import Api
+
+from .runs import write_run
+
+
+def ask(api, route, **args):
+    return json.loads(api(route, args).body)
+
+
+@pytest.fixture
+def multiplexer_and_provider(tmp_path):
+    """TensorBoard's own data provider, which answers only those who have said who they are, and what reads the files for it."""
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+
+    class GuardedProvider(MultiplexerDataProvider):
+        def list_runs(self, ctx=None, **asked):
+            if ctx.client_feature_flags.get("who") is None:
+                raise errors.PermissionDeniedError("who asks?")
+            return super().list_runs(ctx, **asked)
+
+    multiplexer = EventMultiplexer()
+    return multiplexer, GuardedProvider(multiplexer, str(tmp_path))
+
+
+def as_somebody(who, function, *args, **kwargs):
+    """Call it as a request of somebody does."""
+    environ = {}
+    context.set_in_environ(environ, context.RequestContext(client_feature_flags={"who": who}))
+    here = contextvars.copy_context()
+    here.run(runs.ENVIRON.set, environ)
+    return here.run(function, *args, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_path, monkeypatch, multiplexer_and_provider):
+    multiplexer, provider = multiplexer_and_provider
+    monkeypatch.setattr(runs, "_PROVIDER_REFRESH", 0.0)
+    write_run(tmp_path / "run", range(5))
+    (file,) = (tmp_path / "run").glob("*tfevents*")
+    file.rename(file.with_name("events.out.tfevents.1.host"))  # so that it comes first
+    multiplexer.AddRunsFromDirectory(str(tmp_path)).Reload()
+    api = Api(runs.ProviderRuns(provider))
+    first = as_somebody("me", ask, api, "run", run="run")
+    assert first["steps"] == [0, 4] and as_somebody("me", ask, api, "run", run="run") == first
+    with pytest.raises(errors.PermissionDeniedError, match="who asks"):
+        as_somebody(None, ask, api, "run", run="run")
+    write_run(tmp_path / "run", range(5, 8))
+    multiplexer.Reload()
+    second = as_somebody("me", ask, api, "run", run="run")
+    assert second["steps"] == [0, 7] and second["version"] > first["version"]
+    assert as_somebody("me", ask, api, "run", run="nothing") == {"error": "there is no run 'nothing'"}
