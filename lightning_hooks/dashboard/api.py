@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -71,7 +72,8 @@ class Api:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._trees: dict[tuple[RunSource, int, str, str], tuple[str, list[Node]]] = {}
+        # Of each run by tensor and statistic: the version of the run, the key and the nodes.
+        self._trees: WeakKeyDictionary[RunSource, dict[tuple[str, str], tuple[int, str, list[Node]]]] = WeakKeyDictionary()
         self._routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "runs": lambda _: {"runs": self._runs.names()},
             "run": self._run,
@@ -131,14 +133,14 @@ class Api:
 
     def nodes(self, run: RunSource, tensor: str, stat: str) -> tuple[str, list[Node]]:
         """The tree of the rows of a table, and a key that changes with it."""
-        place = run, run.version, tensor, stat
-        if place not in self._trees:
-            if len(self._trees) > 64:
-                self._trees.clear()
+        trees = self._trees.setdefault(run, {})
+        version, key, nodes = trees.get((tensor, stat), (None, "", []))
+        if version != run.version:
             names, about = run.rows(tensor, stat), run.about()
             found = json.dumps([names, {name: about[name].get("order") for name in names if name in about}])
-            self._trees[place] = hashlib.blake2b(found.encode(), digest_size=8).hexdigest(), tree(names, about)
-        return self._trees[place]
+            key, nodes = hashlib.blake2b(found.encode(), digest_size=8).hexdigest(), tree(names, about)
+            trees[tensor, stat] = run.version, key, nodes
+        return key, nodes
 
     def _rows(self, args: Mapping[str, str]) -> Any:
         run, tensor, stat = self._table(args)

@@ -16,8 +16,11 @@ _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
 _PROVIDER_REFRESH: Final = 30.0
 """The same for a data provider, which reads its tables anew."""
-_SNIFFED: Final = 1 << 20
-"""Bytes of a file in which its first table is looked for."""
+_MARK: Final = f"{TABLE}/".encode()
+_FOUND: Final = -1
+_CHUNK: Final = 1 << 20
+_READ_ON: Final = 64 * _CHUNK
+"""Bytes in which tables are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
 """The WSGI environment of the request that is being served, for a data provider, which checks who asks."""
 
@@ -46,12 +49,14 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
-        self._has_tables: dict[Path, bool] = {}
+        self._sniffed: dict[Path, int] = {}  # the byte from which on a table is looked for
+        self._left = 0
         self._listed = self._refreshed = -_REFRESH
 
     def names(self) -> list[dict[str, Any]]:
         with self._lock:
             self._list()
+            self._left = _READ_ON
             return [self._entry(name, path) for name, path in self._paths.items()]
 
     def open(self, name: str) -> RunSource | None:
@@ -87,14 +92,26 @@ class LocalRuns:
         return {"name": name, "tables": any(has_tables), "modified": max(times, default=0.0)}
 
     def _sniff(self, file: Path) -> bool:
-        """Whether a file has a table, from its beginning: to index every file of a large folder would take long."""
-        if not self._has_tables.get(file):
-            try:
-                with open(file, "rb") as opened:
-                    self._has_tables[file] = f"{TABLE}/".encode() in opened.read(_SNIFFED)
-            except OSError:
-                return False
-        return self._has_tables[file]
+        """Whether a file has a table, by its name: to index every file of a large folder would take long."""
+        at = self._sniffed.get(file, 0)
+        if at == _FOUND:
+            return True
+        try:
+            with open(file, "rb") as opened:
+                if opened.seek(0, os.SEEK_END) < at:
+                    at = 0  # it was begun anew
+                is_more = True
+                while is_more and at != _FOUND and (at == 0 or self._left > 0):
+                    opened.seek(at)
+                    content = opened.read(_CHUNK)
+                    is_more = len(content) == _CHUNK
+                    self._left -= len(content)
+                    # The name may lie across the end of what was read.
+                    at = _FOUND if _MARK in content else max(at + len(content) - len(_MARK) + 1, 0)
+        except OSError:
+            return False
+        self._sniffed[file] = at
+        return at == _FOUND
 
 
 class ProviderRuns:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from tensorboard import context, errors
+from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.dashboard import runs
 from lightning_hooks.dashboard.api import Api
@@ -59,3 +60,29 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
     second = as_somebody("me", ask, api, "run", run="run")
     assert second["steps"] == [0, 7] and second["version"] > first["version"]
     assert as_somebody("me", ask, api, "run", run="nothing") == {"error": "there is no run 'nothing'"}
+
+
+def has_tables(local):
+    return [each["tables"] for each in local.names()]
+
+
+def test_a_table_behind_megabytes_of_other_content_is_found(tmp_path):
+    with SummaryWriter(tmp_path / "text") as writer:
+        writer.add_text("long", "x" * 1_500_000)
+    write_run(tmp_path / "run", range(2))
+    (text,), (table,) = ([*(tmp_path / name).glob("*tfevents*")] for name in ("text", "run"))
+    table.write_bytes(text.read_bytes() + table.read_bytes())
+    assert has_tables(runs.LocalRuns(tmp_path)) == [True, False]
+
+
+def test_a_file_without_tables_is_read_on_from_where_it_ended(tmp_path):
+    file = tmp_path / "events.out.tfevents.1.host"
+    file.write_bytes(b"x" * 3000 + b"tab")
+    local = runs.LocalRuns(tmp_path)
+    assert has_tables(local) == [False]
+    with file.open("r+b") as opened:
+        opened.write(b"table/")  # what was read is not read again
+    assert has_tables(local) == [False]
+    with file.open("ab") as opened:
+        opened.write(b"le/")
+    assert has_tables(local) == [True]

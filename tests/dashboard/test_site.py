@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from lightning_hooks.dashboard import view
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import FILES, Site
+from lightning_hooks.dashboard.source import LocalRun
 
 from .runs import NAMES, write_run
 
@@ -224,6 +226,25 @@ def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
     file.write_bytes(content)
     second = ask(client, "run", run="whole").json
     assert second["steps"] == [0, 19] and second["version"] > first["version"]
+
+
+def test_the_tree_of_a_table_is_kept_once_and_no_longer_than_its_run(tmp_path):
+    write_run(tmp_path, range(3))
+    (file,) = tmp_path.glob("*tfevents*")
+    content = file.read_bytes()
+    os.truncate(file, len(content) // 2)
+    run = LocalRun(tmp_path)
+    api = Api(LocalRuns(tmp_path))
+    key, nodes = api.nodes(run, "grad", "norm")
+    assert api.nodes(run, "grad", "norm") == (key, nodes)
+    first = weakref.ref(nodes[0])
+    file.write_bytes(content)
+    run.refresh()
+    nodes = api.nodes(run, "grad", "norm")[1]
+    assert first() is None
+    second, gone = weakref.ref(nodes[0]), weakref.ref(run)
+    del run, nodes
+    assert gone() is None and second() is None
 
 
 def test_an_empty_event_file_is_a_run_without_tables(tmp_path):
