@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from werkzeug.exceptions import SecurityError
 from werkzeug.wrappers import Request, Response
 
 from lightning_hooks.dashboard.api import JSON, Api, to_json
@@ -51,9 +51,10 @@ class Site:
     def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
-        if self._hosts is not None and request.host not in self._hosts:
-            return _refusal(421, f"this server is not {request.host!r}")
-        if not _is_same_origin(request):
+        host = _host(request)
+        if self._hosts is not None and host not in self._hosts:
+            return _refusal(421, f"this server is not {host!r}")
+        if not _is_same_origin(request, host):
             return _refusal(403, "pages of other origins are not answered")
         path = request.path.removeprefix(self._prefix)
         if path in ("", "/"):
@@ -78,11 +79,19 @@ class Site:
         return Response(FILES[name].read_bytes(), 200, content_type=kind, headers=headers)
 
 
-def _is_same_origin(request: Request) -> bool:
+def _host(request: Request) -> str:
+    """The name under which this server is asked; empty where it is none."""
+    try:
+        return request.host
+    except SecurityError:  # of some versions of werkzeug
+        return ""
+
+
+def _is_same_origin(request: Request, host: str) -> bool:
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.host
+    return origin is None or (host != "" and origin.partition("://")[2] == host)
 
 
 def _refusal(status: int, message: str) -> Response:

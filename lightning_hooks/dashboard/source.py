@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
+_FINDINGS: Final = "findings.jsonl"
 
 
 class RunSource(Protocol):
@@ -73,15 +74,18 @@ class LocalRun:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._index = RunIndex(path)
+        self._findings, self._findings_changed = _time_and_size(path / _FINDINGS), 0
         self._about: tuple[int, Mapping[str, Any]] | None = None  # as of a version of the index
 
     @property
     def version(self) -> int:
         """Another number when the run has grown."""
-        return self._index.version
+        return self._index.version + self._findings_changed
 
     def refresh(self) -> None:
         self._index.refresh()
+        before, self._findings = self._findings, _time_and_size(self.path / _FINDINGS)
+        self._findings_changed += before != self._findings
 
     def tables(self) -> list[tuple[str, str]]:
         return [*self._index.tables()]
@@ -121,7 +125,7 @@ class LocalRun:
         return self._about[1]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
-        file = self.path / "findings.jsonl"
+        file = self.path / _FINDINGS
         if not file.is_file():
             return None
         lines = (_object([line]) for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -238,6 +242,15 @@ class ProviderRun:
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         return None
+
+
+def _time_and_size(file: Path) -> tuple[int, int] | None:
+    """Which change when a file is written; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _names(data: Sequence[Any]) -> tuple[str, ...]:

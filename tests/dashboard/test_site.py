@@ -175,11 +175,17 @@ def test_only_reading_is_allowed(client, method):
     assert getattr(client, method)("/data/runs").status_code == 405
 
 
-def test_other_origins_and_other_names_are_refused(client):
+def test_other_origins_and_other_names_are_refused(client, logdir):
     assert client.get("/data/runs", headers={"Host": "evil.example"}).status_code == 421
     assert client.get("/data/runs", headers={"Origin": "http://evil.example"}).status_code == 403
     assert client.get("/data/runs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert client.get("/data/runs", headers={"Origin": "null"}).status_code == 403
+    assert client.get("/data/runs", headers={"Origin": "http://[bad"}).status_code == 403
+    assert client.get("/data/runs", headers={"Host": "[bad"}).status_code == 421
+    anywhere = Client(Site(Api(LocalRuns(logdir))))
+    for host in ("[bad", "a b", ""):
+        for origin in ("http://evil.example", "null", "http://"):
+            assert anywhere.get("/data/runs", headers={"Host": host, "Origin": origin}).status_code == 403
     assert client.get("/data/runs", headers={"Origin": "http://localhost"}).status_code == 200
 
 
@@ -226,6 +232,10 @@ def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
     file.write_bytes(content)
     second = ask(client, "run", run="whole").json
     assert second["steps"] == [0, 19] and second["version"] > first["version"]
+    assert ask(client, "run", run="whole").json == second
+    (whole / "findings.jsonl").write_text('{"step": 3}\n')  # written after the step that it is about
+    third = ask(client, "run", run="whole").json
+    assert third["findings"] == [{"step": 3}] and third["version"] > second["version"]
 
 
 def test_the_tree_of_a_table_is_kept_once_and_no_longer_than_its_run(tmp_path):
