@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import tree
 from lightning_hooks.errors import RuleError
@@ -20,7 +20,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True)
-class Part:
+class RowDifference:
     """A row whose values differ.
 
     Args:
@@ -57,7 +57,7 @@ class Difference:
     steps: int
     rows: int
     first: int | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RowDifference] = field(default_factory=list)
     only: list[str] = field(default_factory=list)
 
     @property
@@ -70,24 +70,24 @@ class Difference:
         lines = list(self.only)
         if self.first is None:
             return "\n".join([*lines, f"equal to the last bit over {self.steps} steps × {self.rows} rows"])
-        differ: dict[tuple[str, str], Part] = {}
-        for part in self.parts:
-            differ.setdefault((part.tensor, part.name), part)
-        at_first = [part for part in differ.values() if part.step == self.first]
+        differ: dict[tuple[str, str], RowDifference] = {}
+        for row in self.parts:
+            differ.setdefault((row.tensor, row.name), row)
+        at_first = [row for row in differ.values() if row.step == self.first]
         lines.append(
             f"equal before step {self.first}; there {len(at_first)} of {self.rows} rows differ "
             f"({len(differ)} over {self.steps} steps), in the order of execution:"
         )
-        for part in at_first[:_SHOWN]:
-            values = f"{_number(part.a)} and {_number(part.b)}, a relative difference of {part.relative:.1e}"
-            lines.append(f"  {part.tensor} of {part.name}: {part.stat} {values}")
+        for row in at_first[:_SHOWN]:
+            values = f"{_number(row.a)} and {_number(row.b)}, a relative difference of {row.relative:.1e}"
+            lines.append(f"  {row.tensor} of {row.name}: {row.stat} {values}")
         if len(at_first) > _SHOWN:
             lines.append(f"  and {len(at_first) - _SHOWN} more")
         return "\n".join(lines)
 
     def json(self) -> str:
-        """The same for programs."""
-        return json.dumps(asdict(self) | {"equal": self.equal}, indent=1)
+        """The same for programs; an infinite value, which JSON does not have, is `{"float": "inf"}`."""
+        return to_json(asdict(self) | {"equal": self.equal}).decode()
 
 
 def diff(a: Path, b: Path) -> Difference:
@@ -105,7 +105,7 @@ def diff(a: Path, b: Path) -> Difference:
     if not tables:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no table of the same tensor and statistic")
     only = [*_only(first, second, f"only in {a}"), *_only(second, first, f"only in {b}")]
-    parts: list[tuple[int, int, int, Part]] = []
+    found: list[tuple[int, int, int, RowDifference]] = []
     steps: set[int] = set()
     rows: set[tuple[str, str]] = set()
     for tensor, stat in tables:
@@ -115,11 +115,11 @@ def diff(a: Path, b: Path) -> Difference:
         names = [name for name in first.rows(tensor, stat) if name in in_second]
         rows.update((tensor, name) for name in names)
         turn = _turns(first, tensor, stat)
-        found = _parts(first, second, tensor, stat, names, common)
-        parts += [(part.step, *_when(tensor, turn[part.name]), part) for part in found]
+        differ = _differences(first, second, tensor, stat, names, common)
+        found += [(row.step, *_when(tensor, turn[row.name]), row) for row in differ]
     if not steps:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no step in common")
-    ordered = [part for *_, part in sorted(parts, key=lambda each: each[:3])]
+    ordered = [row for *_, row in sorted(found, key=lambda each: each[:3])]
     return Difference(len(steps), len(rows), ordered[0].step if ordered else None, ordered, only)
 
 
@@ -159,10 +159,12 @@ def _when(tensor: str, turn: int) -> tuple[int, int]:
     return phase, -turn if phase == 2 else turn
 
 
-def _parts(first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any) -> Iterator[Part]:
+def _differences(
+    first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any
+) -> Iterator[RowDifference]:
     """The first difference of each row."""
-    places = [{name: i for i, name in enumerate(run.rows(tensor, stat))} for run in (first, second)]
-    columns = [np.array([place[name] for name in names], dtype=np.intp) for place in places]
+    column_of = [{name: i for i, name in enumerate(run.rows(tensor, stat))} for run in (first, second)]
+    columns = [np.array([each[name] for name in names], dtype=np.intp) for each in column_of]
     known = np.zeros(len(names), dtype=np.bool_)
     for at in range(0, len(common), _CHUNK):
         steps = common[at : at + _CHUNK]
@@ -175,15 +177,15 @@ def _parts(first: LocalRun, second: LocalRun, tensor: str, stat: str, names: lis
             x, y = float(values[0][i, row]), float(values[1][i, row])
             size = max(abs(x), abs(y))
             relative = abs(x - y) / size if np.isfinite(size) and size > 0 else float(x != y)
-            yield Part(tensor, stat, names[row], int(steps[i]), _known(x), _known(y), relative)
+            yield RowDifference(tensor, stat, names[row], int(steps[i]), _known(x), _known(y), relative)
         known |= differs.any(0)
 
 
 def _at(run: LocalRun, tensor: str, stat: str, steps: Any) -> Any:
     """The values at some steps, all of which the run has."""
-    places = np.searchsorted(run.steps(tensor, stat), steps)
-    low = int(places[0])
-    return np.ascontiguousarray(run.read(tensor, stat, low, int(places[-1]) + 1)[places - low])
+    points = np.searchsorted(run.steps(tensor, stat), steps)
+    low = int(points[0])
+    return np.ascontiguousarray(run.read(tensor, stat, low, int(points[-1]) + 1)[points - low])
 
 
 def _known(value: float) -> float | None:

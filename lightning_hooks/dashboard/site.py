@@ -37,7 +37,7 @@ class Site:
     """
 
     def __init__(self, api: Api, hosts: Collection[str] | None = None, prefix: str = "") -> None:
-        self._api, self._hosts, self._prefix = api, hosts, prefix
+        self._api, self.hosts, self._prefix = api, hosts, prefix
         # Runs are read by one thread: nothing is read twice at the same time, and memory is taken once, not once a request.
         self._reader = ThreadPoolExecutor(1, "lightning_hooks")
 
@@ -52,7 +52,7 @@ class Site:
         if request.method not in ("GET", "HEAD"):
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
-        if self._hosts is not None and host not in self._hosts:
+        if self.hosts is not None and host not in self.hosts:
             return _refusal(421, f"this server is not {host!r}")
         if not _is_same_origin(request, host):
             return _refusal(403, "pages of other origins are not answered")

@@ -38,12 +38,12 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     """
     if not logdir.exists():
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
-    runs = LocalRuns(logdir)
+    site = Site(Api(LocalRuns(logdir)))
     try:
-        server = make_server(host, port, Site(Api(runs)), threaded=True, request_handler=_Quiet)
+        server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
     except (OSError, SystemExit) as error:  # werkzeug exits where a port is taken
         raise RuleError(f"port: {port} of {host} cannot be used ({error}); choose another with --port") from None
-    server.app = Site(Api(runs), _names(host, server.server_port))
+    site.hosts = _names(host, server.server_port)
     return server
 
 

@@ -166,12 +166,13 @@ class EventFile:
         return events, starts, size
 
     def floats(self, starts: Offsets, size: int) -> NDArray[np.float32]:
-        """Vectors or numbers of the same size, float32 [starts, size / 4]."""
+        """Vectors or numbers of the same size, float32 [starts, size / 4]; NaN where the file has become too short for them."""
         out = np.empty((len(starts), size // 4), dtype="<f4")
         with open(self.path, "rb", buffering=0) as file:
             for row, start in zip(out, starts.tolist(), strict=True):
                 file.seek(start)
-                file.readinto(row)  # type: ignore[arg-type]  # an array is a buffer
+                if file.readinto(row) < size:  # type: ignore[arg-type]  # an array is a buffer
+                    row.fill(np.nan)
         return out
 
     def numbers(self) -> Iterator[tuple[str, Offsets, NDArray[np.float32]]]:

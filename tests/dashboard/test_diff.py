@@ -41,6 +41,17 @@ def test_the_first_step_and_the_rows_in_which_runs_part(tmp_path, capsys):
     assert answer["first"] == 7 and answer["equal"] is False and answer["parts"][0]["name"] == "net.2.weight"
 
 
+def test_json_of_an_infinite_value_is_json(tmp_path, capsys):
+    def infinite(step, values):
+        values["norm"][1] = float("inf")
+
+    write_run(tmp_path / "a", range(2), change=infinite)
+    write_run(tmp_path / "b", range(2))
+    assert main(["diff", "--json", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    (part,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["parts"]
+    assert part["a"] == {"float": "inf"} and part["relative"] == 1.0
+
+
 def test_nan_equals_nan_and_a_gap_differs_from_a_number(tmp_path):
     def nan(step, values):
         values["norm"][:] = float("nan")

@@ -208,6 +208,8 @@ def test_a_server_for_this_machine_only(logdir):
 
         with urllib.request.urlopen(view.url(server) + "data/runs") as answer:
             assert len(json.load(answer)["runs"]) == 2
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(urllib.request.Request(view.url(server), headers={"Host": "evil.example"}))
         with pytest.raises(RuleError, match=rf"port: {server.server_port} of 127.0.0.1 cannot be used .*--port"):
             view.make(logdir, port=server.server_port)
     finally:

@@ -88,6 +88,16 @@ def test_a_file_that_became_shorter_is_read_again(tmp_path):
     assert table(index)[0] == [100, 101, 102]
 
 
+def test_what_a_file_that_became_shorter_no_longer_holds_is_nan(tmp_path):
+    written = write_run(tmp_path, range(10))
+    index = RunIndex(tmp_path)
+    where = index.table_points("grad", "norm")
+    os.truncate(file_of(tmp_path), int(where.starts[7]) + 6)  # in the middle of a number
+    values = index.read_table("grad", "norm", where)
+    np.testing.assert_array_equal(values[:7], [np.float32(written[step]["norm"]) for step in range(7)])
+    assert np.isnan(values[7:]).all()
+
+
 def test_after_a_resume_the_later_file_counts(tmp_path):
     write_run(tmp_path, range(10))
     time.sleep(1.1)  # the name of a file holds the second
