@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the page")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning-hooks-matrix")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="run only what failed before, as after a mend")
+    parser.add_argument("--again", action="store_true", help="run only what failed before, and all tests after an error")
     parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
     parser.add_argument("--tests", nargs="*", default=TESTS)
     arguments = parser.parse_args()
@@ -259,8 +259,13 @@ def main() -> None:
             if interpreter(each.python) is None:
                 print(f"{each.name}: there is no Python {each.python}", flush=True)
                 continue
-            before = read_results()[each.name] if arguments.again else None
+            before = read_results().get(each.name) if arguments.again else None
+            if before is not None and "error" in before:
+                before = None  # its tests did not run
             tests = arguments.tests if before is None else failed_tests(before)
+            if not tests:
+                print(f"{each.name}: nothing failed before", flush=True)
+                continue
             result = try_out(each, wheel, arguments.work, arguments.workers, tests)
             if before is not None and "error" not in result:
                 for count in ("passed", "skipped"):
