@@ -37,6 +37,8 @@ sys.stdin.readline()
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(float(status["VmHWM"].split()[0]) / 1024, flush=True)
 """
+_FIRST, _STEP = "first picture, the run not indexed before", "a pan step with about 400 rows in sight"
+_MEMORY = "memory of the server, at most"
 # Whether every cell in sight has been drawn.
 _DRAWN = """() => {
   const panel = window.lightningHooks?.views.map.panels[0];
@@ -125,35 +127,35 @@ def browser_rows(folder: str) -> list[dict[str, Any]]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         chromium = None
+    if chromium is None:
+        return [{"what": what, "skipped": "no Chromium with Playwright"} for what in (_FIRST, _STEP, _MEMORY)]
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None and process.stdout is not None
     url = process.stdout.readline().strip()
-    rows: list[dict[str, Any]] = []
-    if chromium is not None:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page(viewport={"width": 1600, "height": 1000})
-            first = seconds(lambda: (page.goto(f"{url}#view=map&tensor=grad&stat=norm"), page.wait_for_function(_DRAWN)))
-            page.goto(f"{url}#view=map&tensor=grad&stat=norm&folded=%2B&fit=1")
-            page.reload()
-            page.wait_for_function(_DRAWN)
-            page.wait_for_timeout(500)
-            page.evaluate("() => lightningHooks.zoomTo(2000, 6000)")
-            page.wait_for_function(_DRAWN)
-            page.evaluate(_PAN)  # what is to the left and to the right is then there
-            pan = statistics.median(page.evaluate(_PAN))
-            rows = [
-                {"what": "first picture, the run not indexed before", "value": first, "unit": "s", "target": 2.0},
-                {"what": "a pan step with about 400 rows in sight", "value": pan, "unit": "ms", "target": 50.0},
-            ]
-            browser.close()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        first = seconds(lambda: (page.goto(f"{url}#view=map&tensor=grad&stat=norm"), page.wait_for_function(_DRAWN)))
+        page.goto(f"{url}#view=map&tensor=grad&stat=norm&folded=%2B&fit=1")
+        page.reload()
+        page.wait_for_function(_DRAWN)
+        page.wait_for_timeout(500)
+        page.evaluate("() => lightningHooks.zoomTo(2000, 6000)")
+        page.wait_for_function(_DRAWN)
+        page.evaluate(_PAN)  # what is to the left and to the right is then there
+        pan = statistics.median(page.evaluate(_PAN))
+        rows = [
+            {"what": _FIRST, "value": first, "unit": "s", "target": 2.0},
+            {"what": _STEP, "value": pan, "unit": "ms", "target": 50.0},
+        ]
+        browser.close()
     process.stdin.write("\n")
     process.stdin.flush()
     memory = float(process.stdout.readline())
     process.wait(30)
-    return [*rows, {"what": "memory of the server, at most", "value": memory, "unit": "MB", "target": 100.0}]
+    return [*rows, {"what": _MEMORY, "value": memory, "unit": "MB", "target": 100.0}]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -163,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_run(folder)
         rows = [*server_rows(folder), *browser_rows(folder)]
     for row in rows:
-        print(f"{row['what']}: {row['value']:.3g} {row['unit']}", flush=True)
+        print(f"{row['what']}:", row.get("skipped") or f"{row['value']:.3g} {row['unit']}", flush=True)
     output.write(options.name or "dashboard", rows, options.out)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import parts as short
-from benchmarks import targets
+from benchmarks import tables, targets
 from benchmarks.markdown import met, table
 from benchmarks.output import RESULTS, read
 
@@ -34,7 +33,9 @@ A ratio is the step time with over the step time without. Watched and unwatched 
 step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
 blocks' median steps, in brackets its bootstrapped 95 % interval. *mean* is the same with the blocks' mean steps, which hold
 what happens only now and then, and what disturbs the machine. *share* is the part of the watched step that watching took,
-1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points."""
+1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points.
+
+Tables come from several files. Where one was measured otherwise than the head says, a line above it tells when and on what."""
 _EMPTY = "*empty hooks* is the ratio with hooks that do nothing on every output and every gradient: what torch itself takes."
 _PEERS = """`lightning_hooks` watches everything (outputs and their gradients too). `wandb.watch(log="all", log_freq=1)` is
 offline and draws histograms of parameters and gradients. The naive callback takes six statistics of outputs, parameters and
@@ -49,34 +50,53 @@ def render(folder: Path = RESULTS) -> str:
         folder: of the JSON files; a table whose file is not there says so.
     """
     parts = [_head(folder)]
-    parts += _overheads(read("control", folder), "native", "control")
-    parts += _overheads(read("alternating", folder), "native", empty=_empty(read("control", folder)))
-    parts += _overheads(read("common", folder), "native", "common")
-    parts += _overheads(read("compiled", folder), "native", "compiled")
-    parts += _overheads(read("reference", folder), "reference", "reference")
+    for name in ("control", "alternating", "common", "compiled", "reference"):
+        kernel = "reference" if name == "reference" else "native"
+        empty = _empty(read("control", folder)) if name == "alternating" else None
+        overheads = _overheads(read(name, folder), kernel, name, empty)
+        parts += [f"## {heading}\n\n{_origin(name, folder)}{body}" for heading, body in overheads]
     sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
+        ("step_parts", "Where the time of a watched step goes", tables.step_parts),
         ("peers", "The peers, in the same fit", peers),
-        ("kernels", "The measurement of one tensor", short.kernels),
-        ("writer", "Writing a step of 1,000 values", short.writer),
-        ("scaling", "From 100 to 10,000 rows", short.scaling),
-        ("many_ranks", "Many ranks", short.many_ranks),
-        ("transforms", "Transforms", short.transforms),
-        ("dashboard", "The page, for a run of 1,000 rows and 10,000 steps", short.dashboard),
+        ("kernels", "The measurement of one tensor", tables.kernels),
+        ("writer", "Writing a step of 1,000 values", tables.writer),
+        ("scaling", "From 100 to 10,000 rows", tables.scaling),
+        ("many_ranks", "Many ranks", tables.many_ranks),
+        ("transforms", "Transforms", tables.transforms),
+        ("dashboard", "The page, for a run of 1,000 rows and 10,000 steps", tables.dashboard),
     ]
     for name, heading, body in sections:
         found = read(name, folder)
-        parts.append(f"## {heading}\n\n{_not_run(name) if found is None else body(found)}")
+        parts.append(f"## {heading}\n\n{_origin(name, folder)}{_not_run(name) if found is None else body(found)}")
         if name == "scaling" and folder == RESULTS:
             parts.append("![Cost of a row](../docs/scaling.svg)")
     return "\n\n".join(parts) + "\n"
 
 
-def _head(folder: Path) -> str:
+def _environment(folder: Path) -> dict[str, Any] | None:
+    """That of the head of the report."""
     found = next((f for f in (read(name, folder) for name in ("alternating", "peers", "kernels")) if f is not None), None)
-    if found is None:
+    return None if found is None else found["environment"]
+
+
+def _head(folder: Path) -> str:
+    environment = _environment(folder)
+    if environment is None:
         return _INTRODUCTION
-    lines = [[f"`{key}`", value] for key, value in found["environment"].items()]
+    lines = [[f"`{key}`", value] for key, value in environment.items()]
     return f"{_INTRODUCTION}\n\n## Machine and versions\n\n{table(['', ''], lines)}"
+
+
+def _origin(name: str, folder: Path) -> str:
+    """When and on what a file was measured; empty where it is as the head of the report says."""
+    found, head = read(name, folder), _environment(folder) or {}
+    if found is None:
+        return ""
+    here = found["environment"]
+    if all(here.get(key) == head.get(key) for key in ("date", "commit", "cores", "kernel", "load")):
+        return ""
+    load = ", ".join(map(str, here["load"]))
+    return f"{here['date']}, commit {here['commit']}, cores: {here['cores']}, kernel: {here['kernel']}, load: {load}\n\n"
 
 
 def _empty(found: dict[str, Any] | None) -> dict[str, float]:
@@ -85,25 +105,24 @@ def _empty(found: dict[str, Any] | None) -> dict[str, float]:
     return {row["workload"]: row["median"] for row in rows if row["variant"] == "idle_hooks"}
 
 
-def _overheads(
-    found: dict[str, Any] | None, kernel: str, name: str = "alternating", empty: dict[str, float] | None = None
-) -> list[str]:
+def _overheads(found: dict[str, Any] | None, kernel: str, name: str, empty: dict[str, float] | None) -> list[tuple[str, str]]:
+    """The headings and the sections of one file."""
     if found is None:
-        return [f"## Overhead: {name}\n\n{_not_run(name)}"]
-    parts = []
+        return [(f"Overhead: {name}", _not_run(name))]
+    parts: list[tuple[str, str]] = []
     for variant, heading in _HEADINGS.items():
         rows = [row for row in found["rows"] if row["variant"] == variant]
         if rows:
             after = ", without the compiled kernel" if kernel == "reference" else ""
             beside = empty if variant == "everything" else None
             body = ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant, beside)
-            parts.append(f"## {heading}{after}\n\n{body}" + (f"\n\n{_EMPTY}" if beside else ""))
+            parts.append((f"{heading}{after}", body + (f"\n\n{_EMPTY}" if beside else "")))
     reporting = [row for row in found["rows"] if row["variant"] == "transforms"]
     if reporting:
-        parts.append(f"## What the reports of `ClipByGlobalNorm` take\n\n{_reports(found['rows'], reporting)}")
+        parts.append(("What the reports of `ClipByGlobalNorm` take", _reports(found["rows"], reporting)))
     drawn = [row for row in found["rows"] if row["variant"] == "histograms"]
     if drawn:
-        parts.append(f"## Histograms of everything at every step\n\n{_histograms(found['rows'], drawn)}")
+        parts.append(("Histograms of everything at every step", _histograms(found["rows"], drawn)))
     return parts
 
 

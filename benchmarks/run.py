@@ -31,6 +31,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "common": ("alternating", "--name", "common", "--variants", "default,transforms,bf16,accumulation,validation"),
     "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
     "reference": ("alternating", "--name", "reference"),
+    "step_parts": ("step_parts",),
     "peers": ("peers",),
     "kernels": ("kernels",),
     "writer": ("writer",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from benchmarks import output
 from benchmarks.picture import draw
 from benchmarks.report import render
 from benchmarks.run import output_paths
+from benchmarks.step_parts import WHOLE
 
 RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
 BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
@@ -46,6 +48,11 @@ def fill(folder: Path) -> None:
     output.write("many_ranks", [ranks], folder, processes=[real])
     pairs = {"workload": "A", "tensors": 22, "transform": "ClipByGlobalNorm", "beside": "torch", "ms": 1.0, "beside_ms": 2.0}
     output.write("transforms", [pairs], folder)
+    met = {"what": "a tile", "value": 12.34, "unit": "ms", "target": 50.0}
+    output.write("dashboard", [met, {"what": "memory", "skipped": "no Chromium"}], folder)
+    step = {"workload": "A", "title": "an <MLP>", "watched_us": 1300.0, "unwatched_us": 100.0}
+    whole = {**step, "part": WHOLE, "watched_us": 6100.0, "unwatched_us": 5000.0}
+    output.write("step_parts", [{**step, "part": "StatsMonitor.on_train_batch_end"}, whole], folder)
 
 
 def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
@@ -58,6 +65,9 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| A | 0.20 | 0.040 | ≤ 0.02, **missed** |" in text
     assert "not measured: no bfloat16" in text
     assert "not measured: refused" in text
+    assert "| a tile | 12.3 ms | ≤ 50, met |\n| memory | not measured: no Chromium | – |" in text
+    assert "| A: an <MLP> | on_train_batch_end | 1,300 | 100 | 24.0 |" in text
+    assert f"| A: an <MLP> | {WHOLE} | 6,100 | 5,000 | 22.0 |" in text
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
@@ -68,14 +78,38 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
         "From 100 to",
         "Many ranks",
         "Transforms",
+        "Where the time of a watched step goes",
+        "The page",
     ):
         assert f"## {heading}" in text
     for line in text.splitlines():
         assert "nan" not in line.lower().split(), line
 
 
+def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
+    fill(tmp_path)
+    for path in tmp_path.glob("*.json"):
+        content = json.loads(path.read_text())
+        content["environment"] |= {
+            "date": "2026-01-02",
+            "commit": "abc",
+            "cores": 2,
+            "kernel": "native",
+            "load": [0.5, 1.0, 2.0],
+        }
+        if path.stem in ("writer", "common"):
+            content["environment"] |= {"commit": "def", "cores": 64}
+        path.write_text(json.dumps(content))
+    said = "2026-01-02, commit def, cores: 64, kernel: native, load: 0.5, 1.0, 2.0"
+    sections = {section.partition("\n")[0]: section for section in render(tmp_path).split("\n## ")}
+    others = {heading for heading, section in sections.items() if "commit def" in section}
+    assert sections["Writing a step of 1,000 values"].startswith(f"Writing a step of 1,000 values\n\n{said}\n\n| form |")
+    assert "`StatsMonitor()` alone" in others and "commit abc" not in render(tmp_path)
+    assert not {"Everything, at every step", "Transforms"} & others
+
+
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 12
+    assert render(tmp_path).count("Not run") == 13
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks import modes, peers
+from benchmarks import dashboard, modes, peers, step_parts
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
@@ -111,6 +111,25 @@ def test_a_run_may_begin_in_a_mode() -> None:
     layout = Layout(("seen",), rounds=1, length=2, lead=0)
     fit(*TINY.make(layout.steps), layout, [CallbackMode("seen", seen)])
     assert seen.steps[:4] == [0, 1, 2, 3]
+
+
+def test_a_step_is_its_methods_and_the_rest() -> None:
+    rows = step_parts.measure(TINY, 6)
+    assert [row["part"] for row in rows] == [
+        "StatsMonitor.on_train_batch_start",
+        "StatsMonitor.on_before_optimizer_step",
+        "HooksGuard.on_train_batch_end",
+        "StatsMonitor.on_train_batch_end",
+        step_parts.REST,
+        step_parts.WHOLE,
+    ]
+    assert all(0 < row[key] <= rows[-1][key] for row in rows for key in ("watched_us", "unwatched_us"))
+
+
+def test_without_a_browser_what_it_shows_and_takes_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    rows = dashboard.browser_rows(str(tmp_path))
+    assert len(rows) == 3 and {row["skipped"] for row in rows} == {"no Chromium with Playwright"}
 
 
 def test_what_is_weighed_is_a_model_that_is_watched() -> None:

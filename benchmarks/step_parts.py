@@ -1,0 +1,115 @@
+"""Where the time of a watched step goes: the methods of our callbacks, and the rest, in which hooks run and read.
+
+python -m benchmarks.step_parts
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks import output
+from benchmarks.blocks import OFF, Layout
+from benchmarks.clock import fit
+from benchmarks.modes import everything
+from benchmarks.workloads import SIZES, Workload
+from lightning_hooks import StatsMonitor
+
+_METHODS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
+REST = "the rest of the step: training, and hooks within forward and backward"
+WHOLE = "the whole step"
+
+
+class MethodClock(Callback):
+    """Times the methods of a monitor, and of the guard that it puts first in the trainer.
+
+    Args:
+        monitor: one of the trainer's callbacks, after this one.
+    """
+
+    def __init__(self, monitor: StatsMonitor) -> None:
+        self.monitor = monitor
+        self.seconds: list[dict[str, float]] = []
+        """Of each step by part."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            kind = type(callback).__name__
+            if callback is self.monitor or kind == "HooksGuard":
+                for name in _METHODS:
+                    if callable(getattr(callback, name)):
+                        setattr(callback, name, self._timed(getattr(callback, name), f"{kind}.{name}"))
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.seconds.append({})
+
+    def _timed(self, method: Callable[..., Any], part: str) -> Callable[..., None]:
+        def timed(*args: Any, **kwargs: Any) -> None:
+            started = time.perf_counter()
+            method(*args, **kwargs)
+            of_step = self.seconds[-1]
+            of_step[part] = of_step.get(part, 0.0) + time.perf_counter() - started
+
+        return timed
+
+
+def measure(workload: Workload, steps: int) -> list[dict[str, Any]]:
+    """The parts of a step, from one fit in which every second step is watched.
+
+    Args:
+        workload: what is trained.
+        steps: that count; as many again by a quarter come before them.
+    """
+    lead = max(steps // 4, 3)
+    layout = Layout((OFF,), rounds=1, length=steps, lead=lead)
+    watched = {*range(1, layout.steps, 2)}
+    monitor = StatsMonitor(watch=everything(), every_n_steps=sorted(watched))
+    methods = MethodClock(monitor)
+    clock = fit(*workload.make(layout.steps), layout, [], always=[methods, monitor])
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for step in range(lead + layout.warmup, layout.steps - 1):
+        whole, parts = clock.ended[step] - clock.begun[step], methods.seconds[step]
+        for part, value in {**parts, REST: whole - sum(parts.values()), WHOLE: whole}.items():
+            found.setdefault(part, ([], []))[step in watched].append(value)
+    return [
+        {
+            "workload": workload.name,
+            "title": workload.title,
+            "part": part,
+            "watched_us": statistics.median(with_us) * 1e6,
+            "unwatched_us": statistics.median(without or [0.0]) * 1e6,
+        }
+        for part, (without, with_us) in found.items()
+    ]
+
+
+def rows_of(letter: str, seconds: float, sizes: str) -> list[dict[str, Any]]:
+    """The rows of a workload, of a fit of about so many seconds."""
+    workload = SIZES[sizes][letter]
+    return measure(workload, max(round(seconds * 1e3 / workload.step_ms), 20))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and write."""
+    parser = output.arguments(main.__doc__ or "")
+    parser.add_argument("--workloads", default="A,D")
+    parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 8.0)
+    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    for letter in options.workloads.split(","):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            rows += fresh.submit(rows_of, letter, options.seconds, options.sizes).result()
+    for row in rows:
+        print(f"{row['workload']} {row['part']}: {row['watched_us']:.0f} µs, {row['unwatched_us']:.0f} unwatched", flush=True)
+    output.write(options.name or "step_parts", rows, options.out)
+
+
+if __name__ == "__main__":
+    main()
