@@ -86,19 +86,19 @@ def report(run: Path, limit: int = LIMIT) -> str:
     if room < 0:
         raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
     lines = sum(len(api.nodes(source, *table)[1]) for table in source.tables())
-    parts = {
-        f"{tensor}\n{stat}": _part(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
+    tables = {
+        f"{tensor}\n{stat}": _table(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
     }
     while True:
-        tables = {name: [part.level, part.first, part.last, _packed(_bytes(part.cells))] for name, part in parts.items()}
-        content = to_json(tables).decode().replace("<", "\\u003c")  # a name of a tensor may be markup
-        if len(content) <= room or all(part.last - part.first <= 1 for part in parts.values()):
+        packed = {name: [table.level, table.first, table.last, _packed(_bytes(table.cells))] for name, table in tables.items()}
+        content = to_json(packed).decode().replace("<", "\\u003c")  # a name of a tensor may be markup
+        if len(content) <= room or all(table.last - table.first <= 1 for table in tables.values()):
             return page.replace("__TABLES__", content)
-        widest = max(part.last - part.first for part in parts.values())
-        parts = {name: _coarser(part) if part.last - part.first > widest / 2 else part for name, part in parts.items()}
+        widest = max(table.last - table.first for table in tables.values())
+        tables = {name: _coarser(table) if table.last - table.first > widest / 2 else table for name, table in tables.items()}
 
 
-class _Part(NamedTuple):
+class _Table(NamedTuple):
     """The cells of a table, from `first` to `last` of a level."""
 
     level: int
@@ -107,30 +107,30 @@ class _Part(NamedTuple):
     cells: Tile
 
 
-def _part(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _Part:
+def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _Table:
     """A table with at most so many cells a row."""
     _, nodes = api.nodes(source, tensor, stat)
     steps, unit, level = source.steps(tensor, stat), unit_of_run(source), 0
     if not len(steps):
-        return _Part(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 0, 1))
+        return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 0, 1))
     while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells:
         level += 1
     first, last = int(steps[0]) // (unit << level), int(steps[-1]) // (unit << level) + 1
-    return _Part(level, first, last, tile(source, tensor, stat, nodes, unit, level, first, last))
+    return _Table(level, first, last, tile(source, tensor, stat, nodes, unit, level, first, last))
 
 
-def _coarser(part: _Part) -> _Part:
+def _coarser(table: _Table) -> _Table:
     """Two cells as one."""
-    before, after = part.first % 2, part.last % 2  # cells that are missing of a pair
+    before, after = table.first % 2, table.last % 2  # cells that are missing of a pair
 
     def pairs(cells: NDArray[Any], fill: float) -> NDArray[Any]:
         padded = np.pad(cells, ((0, 0), (before, after)), constant_values=fill)
         return padded.reshape(len(cells), -1, 2)
 
-    least, greatest, nan, infinite = part.cells
+    least, greatest, nan, infinite = table.cells
     counts = (np.minimum(pairs(each, 0).sum(2, dtype=np.uint32), 65535).astype(np.uint16) for each in (nan, infinite))
     cells = Tile(np.fmin.reduce(pairs(least, np.nan), axis=2), np.fmax.reduce(pairs(greatest, np.nan), axis=2), *counts)
-    return _Part(part.level + 1, part.first // 2, (part.last + after) // 2, cells)
+    return _Table(table.level + 1, table.first // 2, (table.last + after) // 2, cells)
 
 
 def _bytes(cells: Tile) -> bytes:

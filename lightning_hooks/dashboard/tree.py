@@ -39,11 +39,11 @@ class Node:
         }
 
 
-class _Part:
+class _Branch:
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
         self.row: int | None = None
-        self.parts: dict[str, _Part] = {}
+        self.below: dict[str, _Branch] = {}
         self.turn = (0.0, 0)
 
 
@@ -58,17 +58,17 @@ def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
         >>> [(node.label, node.depth, node.leaves) for node in tree(["net.0.weight", "net.0.bias", "head.weight"], {})]
         [('net.0', 0, [0, 1]), ('weight', 1, [0]), ('bias', 1, [1]), ('head.weight', 0, [2])]
     """
-    root = _Part("", "")
+    root = _Branch("", "")
     for row, name in enumerate(names):
-        part, at = root, []
+        branch, at = root, []
         for word in name.split("."):
             at.append(word)
-            part = part.parts.setdefault(word, _Part(".".join(at), word))
-        part.row = row
+            branch = branch.below.setdefault(word, _Branch(".".join(at), word))
+        branch.row = row
     _set_turns(root, about)
     nodes: list[Node] = []
-    for part in _in_turn(root):
-        _add(part, part.label, 0, nodes)
+    for branch in _in_turn(root):
+        _add(branch, branch.label, 0, nodes)
     return nodes
 
 
@@ -81,33 +81,33 @@ def _turn_of(name: str, about: Mapping[str, Any]) -> float:
     return float("inf")
 
 
-def _set_turns(part: _Part, about: Mapping[str, Any]) -> None:
-    for below in part.parts.values():
-        _set_turns(below, about)
-    turns = [below.turn for below in part.parts.values()]
-    if part.row is not None:
-        turns.append((_turn_of(part.name, about), part.row))
-    part.turn = min(turns, default=(0.0, 0))
+def _set_turns(branch: _Branch, about: Mapping[str, Any]) -> None:
+    for each in branch.below.values():
+        _set_turns(each, about)
+    turns = [each.turn for each in branch.below.values()]
+    if branch.row is not None:
+        turns.append((_turn_of(branch.name, about), branch.row))
+    branch.turn = min(turns, default=(0.0, 0))
 
 
-def _in_turn(part: _Part) -> list[_Part]:
-    return sorted(part.parts.values(), key=lambda below: below.turn)
+def _in_turn(branch: _Branch) -> list[_Branch]:
+    return sorted(branch.below.values(), key=lambda each: each.turn)
 
 
-def _add(part: _Part, label: str, depth: int, nodes: list[Node]) -> None:
-    if part.row is None and len(part.parts) == 1:
-        (only,) = part.parts.values()
+def _add(branch: _Branch, label: str, depth: int, nodes: list[Node]) -> None:
+    if branch.row is None and len(branch.below) == 1:
+        (only,) = branch.below.values()
         _add(only, f"{label}.{only.label}", depth, nodes)
         return
-    if not part.parts:
-        assert part.row is not None
-        nodes.append(Node(part.name, label, depth, part.row, [part.row]))
+    if not branch.below:
+        assert branch.row is not None
+        nodes.append(Node(branch.name, label, depth, branch.row, [branch.row]))
         return
-    group = Node(part.name, label, depth, None)
+    group = Node(branch.name, label, depth, None)
     nodes.append(group)
     first = len(nodes)
-    if part.row is not None:
-        nodes.append(Node(part.name, f"({label.rpartition('.')[2]} itself)", depth + 1, part.row, [part.row]))
-    for below in _in_turn(part):
-        _add(below, below.label, depth + 1, nodes)
+    if branch.row is not None:
+        nodes.append(Node(branch.name, f"({label.rpartition('.')[2]} itself)", depth + 1, branch.row, [branch.row]))
+    for each in _in_turn(branch):
+        _add(each, each.label, depth + 1, nodes)
     group.leaves = [node.row for node in nodes[first:] if node.row is not None]

@@ -1,7 +1,7 @@
 """The index of one event file: where each tag has its values, without decoding them.
 
-Most events of a run differ in their numbers only. Such events share a layout: the tags and the places of the numbers in a
-summary. The index of an event is then its step, its time, its place in the file and its layout. It is extended as the file
+Most events of a run differ in their numbers only. Such events share a layout: the tags and the offsets of the numbers in a
+summary. The index of an event is then its step, its time, its offset in the file and its layout. It is extended as the file
 grows, and its size does not depend on the number of rows.
 
 No protocol buffer is decoded with the library for it, which takes a hundred times as long: the few fields are read here.
@@ -62,13 +62,13 @@ class _Layout(NamedTuple):
     """The leading values of fixed size of a summary.
 
     Args:
-        places: of each tag the first byte and the size of its payload.
+        offsets: of each tag the first byte and the size of its payload.
         end: the byte after the last of them.
         where: the bytes that are equal in every event of this layout, which are all but the payloads.
         fixed: what these bytes are.
     """
 
-    places: dict[str, tuple[int, int]]
+    offsets: dict[str, tuple[int, int]]
     end: int
     where: NDArray[np.intp]
     fixed: NDArray[np.uint8]
@@ -140,7 +140,7 @@ class EventFile:
         """The time of each event in seconds since 1970."""
         return np.array(self._times, dtype=np.float64)
 
-    def places(self, tag: str) -> tuple[Offsets, Offsets, Offsets]:
+    def offsets(self, tag: str) -> tuple[Offsets, Offsets, Offsets]:
         """Where the values of a tag are.
 
         Returns:
@@ -150,15 +150,15 @@ class EventFile:
         first = np.full(len(self._layouts), -1, dtype=np.int64)
         sizes = np.zeros(len(self._layouts), dtype=np.int64)
         for i, layout in enumerate(self._layouts):
-            if tag in layout.places:
-                first[i], sizes[i] = layout.places[tag]
+            if tag in layout.offsets:
+                first[i], sizes[i] = layout.offsets[tag]
         if not len(first):
             return layout_of, layout_of, layout_of
         events = np.flatnonzero(first[layout_of] >= 0)
         starts = np.array(self._starts, dtype=np.int64)[events] + first[layout_of[events]]
         size = sizes[layout_of[events]]
         if tag in self._tail:
-            found = [(event, *place) for event in self._tail[tag] for place in self._in_tail(event, tag)]
+            found = [(event, *where) for event in self._tail[tag] for where in self._in_tail(event, tag)]
             more = np.array(found, dtype=np.int64).reshape(-1, 3).T
             events, starts, size = (np.concatenate(pair) for pair in zip((events, starts, size), more, strict=True))
             order = np.argsort(events, kind="stable")
@@ -179,17 +179,17 @@ class EventFile:
         """Every tag of numbers with its events and their values, except those in `rest`; a tag may come several times."""
         layout_of = np.array(self._layout_of, dtype=np.int64)
         for i, layout in enumerate(self._layouts):
-            places = {tag: start for tag, (start, _) in layout.places.items() if self.tags[tag][0] == "number"}
+            offsets = {tag: start for tag, (start, _) in layout.offsets.items() if self.tags[tag][0] == "number"}
             events = np.flatnonzero(layout_of == i)
-            if not places or not len(events):
+            if not offsets or not len(events):
                 continue
-            bytes_of = np.array([*places.values()], dtype=np.intp)[:, None] + np.arange(4)
-            values = np.empty((len(events), len(places)), dtype="<f4")
+            bytes_of = np.array([*offsets.values()], dtype=np.intp)[:, None] + np.arange(4)
+            values = np.empty((len(events), len(offsets)), dtype="<f4")
             with open(self.path, "rb", buffering=0) as file:
                 for row, event in zip(values, events.tolist(), strict=True):
                     file.seek(self._starts[event])
                     row[:] = np.frombuffer(file.read(layout.end), dtype=np.uint8)[bytes_of].view("<f4")[:, 0]
-            yield from ((tag, events, values[:, column]) for column, tag in enumerate(places))
+            yield from ((tag, events, values[:, column]) for column, tag in enumerate(offsets))
 
     def rest(self) -> Iterator[tuple[int, Value, bytes]]:
         """Every value from the first of variable size on, with its event and its payload: histograms, texts, lists of rows."""
@@ -205,7 +205,7 @@ class EventFile:
             file.seek(start)
             return file.read(size)
 
-    def _add_event(self, data: bytes, place: int) -> None:
+    def _add_event(self, data: bytes, offset: int) -> None:
         step, wall_time, summary = 0, 0.0, None
         for field, first, last in _fields(data, 0, len(data)):
             if field == _STEP:
@@ -223,8 +223,8 @@ class EventFile:
             layout = self._new_layout(content)
         self._steps.append(step)
         self._times.append(wall_time)
-        self._starts.append(place + summary[0])
-        self._ends.append(place + summary[1])
+        self._starts.append(offset + summary[0])
+        self._ends.append(offset + summary[1])
         self._layout_of.append(layout)
         if len(content) > self._layouts[layout].end:
             for tag in {self._note(value) for value in _values(content, self._layouts[layout].end)}:
@@ -247,8 +247,8 @@ class EventFile:
             self._note(value)
             is_fixed[value.start : value.start + value.size] = False
         where = np.flatnonzero(is_fixed)
-        places = {value.tag: (value.start, value.size) for value in values}
-        self._layouts.append(_Layout(places, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
+        offsets = {value.tag: (value.start, value.size) for value in values}
+        self._layouts.append(_Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
         self._by_beginning.setdefault(content[:_BEGINNING], []).append(len(self._layouts) - 1)
         return len(self._layouts) - 1
 

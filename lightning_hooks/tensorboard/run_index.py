@@ -131,7 +131,7 @@ class RunIndex:
         for number, file in enumerate(self.files):
             for which, tag in enumerate(tags):
                 if tag in file.tags:
-                    events, starts, sizes = file.places(tag)
+                    events, starts, sizes = file.offsets(tag)
                     ones = np.ones(len(events), dtype=np.int64)
                     yield Points(file.steps[events], file.wall_times[events], number * ones, starts, sizes, which * ones)
 
