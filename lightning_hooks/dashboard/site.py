@@ -52,7 +52,7 @@ class Site:
         if request.method not in ("GET", "HEAD"):
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
-        if self.hosts is not None and host not in self.hosts:
+        if self.hosts is not None and not {host, f"{host}:80"} & {*self.hosts}:
             return _refusal(421, f"this server is not {host!r}")
         if not _is_same_origin(request, host):
             return _refusal(403, "pages of other origins are not answered")

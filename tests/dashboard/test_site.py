@@ -182,6 +182,7 @@ def test_other_origins_and_other_names_are_refused(client, logdir):
     assert client.get("/data/runs", headers={"Origin": "null"}).status_code == 403
     assert client.get("/data/runs", headers={"Origin": "http://[bad"}).status_code == 403
     assert client.get("/data/runs", headers={"Host": "[bad"}).status_code == 421
+    assert Client(Site(Api(LocalRuns(logdir)), ["localhost:80"])).get("/data/runs").status_code == 200  # no browser names 80
     anywhere = Client(Site(Api(LocalRuns(logdir))))
     for host in ("[bad", "a b", ""):
         for origin in ("http://evil.example", "null", "http://"):
