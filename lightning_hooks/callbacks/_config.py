@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.[\d_]+)[eE][-+]?\d+"),
+    re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
 
@@ -93,7 +93,7 @@ def _check_statistics(monitor: StatsMonitor) -> None:
 def _read(file: Path, where: str) -> Any:
     try:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the encoding, or a date that does not exist
         reason = " ".join(str(error).split())
         raise RuleError(f"{where} is not valid YAML ({reason})") from error
 

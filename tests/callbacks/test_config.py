@@ -375,6 +375,7 @@ def test_strict_errors_name_the_callback_and_the_file(monkeypatch: pytest.Monkey
         ("callbacks: StatsMonitor", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("callbacks: [", "is not valid YAML (while parsing a flow node"),
+        ("{day: 2026-13-40, callbacks: [StatsMonitor]}", "is not valid YAML (month must be in 1..12"),
         (
             "callbacks: [{class_path: StatsMonitor, init_args: {wach: []}}]",
             "callbacks[0]: StatsMonitor: StatsMonitor.__init__() got an unexpected keyword argument 'wach'",
@@ -412,6 +413,8 @@ def test_the_shapes_of_a_file(tmp_path: Path) -> None:
     # 5e-1 is a number, although PyYAML alone reads a string.
     assert isinstance(change, GradientTransforms)
     assert change.apply == [Apply(ClipByGlobalNorm(0.5), params="*"), Apply(Scale(2), params="*")]
+    for other in ("2e4b-long", "1e5.", "-1e", "._e3"):  # begin as a number, and are strings
+        assert load_callbacks(written(tmp_path, f"{{tag: {other}, callbacks: [StatsMonitor]}}"), "x")
 
 
 # -- Hydra -----------------------------------------------------------------------------------------------------------------
