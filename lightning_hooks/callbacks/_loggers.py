@@ -15,7 +15,7 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.errors import HooksError, RuleError
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.consumer import StepConsumer
-from lightning_hooks.records.layout import Layout, Levels
+from lightning_hooks.records.layout import Layout, Levels, LogEntry
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.row_index import Due, RowIndex
 from lightning_hooks.records.step_view import StepView
@@ -69,7 +69,7 @@ class LoggerWriter(StepConsumer):
         loggers: what to write to; anything with `log_metrics`, or with an `experiment` that is a `SummaryWriter`.
         logs_at: whether Lightning logs at a step of training.
         prefix: put before every tag.
-        histogram_every_n_steps: how many steps are between two writes of histograms at least.
+        histogram_every_n_steps: how many steps are between two writes of a histogram at least.
 
     Attributes:
         limits: on what is written; None for none.
@@ -83,7 +83,8 @@ class LoggerWriter(StepConsumer):
         self._logs_at = logs_at
         self._prefix = prefix
         self._histogram_every = histogram_every_n_steps
-        self._drawn_at: dict[Layout, int] = {}
+        self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
+        self._draws_from: dict[Layout, int] = {}  # the first step at which one of its histograms may be due
         self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
         self._missed: dict[str, bool] = {}  # of other loggers, whether they have got no step of training yet
@@ -102,7 +103,7 @@ class LoggerWriter(StepConsumer):
         if not due:
             return
         layout = self._layout(view)
-        entry = layout.fill(view, draw=self._draws(layout, view))
+        entry = self._filled(layout, view)
 
         def write(each: tuple[Any, RunWriter | None]) -> None:
             logger, writer = each
@@ -176,15 +177,18 @@ class LoggerWriter(StepConsumer):
             self._writers.append(known)
         return known
 
-    def _draws(self, layout: Layout, view: StepView) -> bool:
-        """Whether the histograms of a step are written."""
-        if not layout.draws:
-            return False
-        last = self._drawn_at.get(layout)
-        if view.stage == "train" and last is not None and view.step - last < self._histogram_every:
-            return False
-        self._drawn_at[layout] = view.step
-        return True
+    def _filled(self, layout: Layout, view: StepView) -> LogEntry:
+        """What a step writes, with the histograms that are due; every run of another stage has all of them."""
+        step, every = view.step, self._histogram_every
+        if view.stage != "train" or every == 1:
+            return layout.fill(view)
+        if step < self._draws_from.get(layout, step):
+            return layout.fill(view, draw=())
+        due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -every) >= every]
+        entry = layout.fill(view, draw=due)
+        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))  # not those of which nothing was measured
+        self._draws_from[layout] = every + min((self._drawn_at.get(tag, -every) for tag in layout.drawn_tags), default=step)
+        return entry
 
     def _layout(self, view: StepView) -> Layout:
         key = view.rows, view.stage, view.due

@@ -58,7 +58,7 @@ class StatsMonitor(HooksCallback):
         max_scalars: the maximum number of scalars of all stages; above it, rows are merged along the module tree and
             statistics are skipped; default 500.
         max_histograms: the same for histograms, which are added up; default 100.
-        histogram_every_n_steps: the least number of steps between two histograms in TensorBoard; default 50.
+        histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard; default 50.
         prefix: the prefix of every tag; default: none.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning

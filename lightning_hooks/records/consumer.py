@@ -119,5 +119,5 @@ class Latest(StepConsumer):
             layout = self._layouts.get(stage)
             if layout is None or layout.rows is not view.rows or layout.due != view.due:
                 layout = self._layouts[stage] = Layout(view.rows, view.due, view.stage, self._prefix)
-            out.update(layout.fill(view).scalars)
+            out.update(layout.fill(view, draw=()).scalars)
         return out

@@ -10,17 +10,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.records.histograms import BUCKET_LIMITS, NOTHING_DRAWN, Histograms
 from lightning_hooks.records.roll_up import block_of
-from lightning_hooks.records.row_index import Column, Due, Indices, RowIndex, columns_of, joined
+from lightning_hooks.records.row_index import Column, Due, Indices, RowIndex, columns_of
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
-from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import STATISTICS, Derived, RowStatistics, ratio
+from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
 Array = NDArray[np.float64]
-BUCKET_LIMITS: Array = bucket_edges()[1:]
-_NOTHING_DRAWN: Array = np.empty((0, len(BUCKET_LIMITS)))
 
 
 class Head(NamedTuple):
@@ -65,7 +63,7 @@ class LogEntry:
     summaries: Mapping[str, float] = field(default_factory=dict)
     merged: tuple[tuple[str, ...], Array] | None = None
     drawn_tags: Sequence[str] = ()
-    drawn: Array = field(default_factory=lambda: np.empty((0, len(BUCKET_LIMITS))))
+    drawn: Array = field(default_factory=lambda: NOTHING_DRAWN)
     wall_time: float = 0.0
     bucket_limits: ClassVar[Array] = BUCKET_LIMITS
 
@@ -129,6 +127,9 @@ class Layout:
         stage: of the views.
         prefix: of the monitor.
         levels: of the module tree at which rows are merged.
+
+    Attributes:
+        drawn_tags: whole tags of the histograms.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Layout:
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
         counts, members = columns_of(rows, due)
         self.columns = columns = [column for column in members if column.stat != "histogram"]
-        self._draw([column for column in members if column.stat == "histogram"], levels)
+        self._histograms = Histograms(self._drawn([column for column in members if column.stat == "histogram"], levels))
+        self.drawn_tags = self._histograms.tags
         # Where rows are merged: a column, those of its rows that are not, and their tags.
         self._full: list[tuple[int, Indices, list[str]]] = []
         self._merged: list[_Merged] = []
@@ -172,8 +174,8 @@ class Layout:
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
 
-    def fill(self, view: StepView, *, draw: bool = True) -> LogEntry:
-        """What a step writes, at which these schedules were due; with histograms or without."""
+    def fill(self, view: StepView, *, draw: Sequence[str] | None = None) -> LogEntry:
+        """What a step writes, at which these schedules were due; of the histograms those with these tags, or all."""
         derived = self._statistics(view.moments)
         taken = derived.taken
         there: NDArray[np.bool_] = self._all_there  # of most steps everything was measured
@@ -194,7 +196,7 @@ class Layout:
                 norms = derived.norms()
                 numbers[at] = ratio(norms[rows], norms[below])
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
-        drawn_tags, drawn = self._drawn(view, derived) if draw else ((), _NOTHING_DRAWN)
+        drawn_tags, drawn = self._histograms.fill(view, derived, self.drawn_tags if draw is None else draw)
         return LogEntry(
             step=view.step,
             prefix=self.prefix,
@@ -221,34 +223,18 @@ class Layout:
             out.update(itertools.compress(found, measured[span].take(kept).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
 
-    def _draw(self, columns: list[Column], levels: Levels) -> None:
-        """Prepare the histograms: each is of a row, or of a block whose rows follow each other in `_drawn_rows`."""
-        tags: list[str] = []
-        parts: list[Indices] = []
+    def _drawn(self, columns: list[Column], levels: Levels) -> dict[str, Indices]:
+        """The rows of each histogram, by its tag."""
+        parts: dict[str, Indices] = {}
         for column in columns:
             blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
             if levels.histograms is not None:
                 level = levels.histograms.get((column.tensor, column.stat))
                 kept = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in self.rows.members}
                 blocks = {**({} if level is None else self._blocks(column, level)), **kept}
-            tags += [f"{self.prefix}{column.tensor}_histogram/{name}" for name in blocks]
-            parts += [np.array(rows, dtype=np.intp) for rows in blocks.values()]
-        self.draws = bool(tags)
-        self._drawn_tags = tuple(tags)
-        self._drawn_rows = joined(parts)
-        self._drawn_starts = np.cumsum([0, *map(len, parts)], dtype=np.intp)[: len(parts)]
-
-    def _drawn(self, view: StepView, derived: Derived) -> tuple[tuple[str, ...], Array]:
-        """The tags and counts of the histograms of which anything was measured."""
-        if not self._drawn_tags:
-            return (), _NOTHING_DRAWN
-        counts = view.histogram(self._drawn_rows)
-        if len(self._drawn_rows) > len(self._drawn_tags):
-            counts = np.add.reduceat(counts, self._drawn_starts, axis=0)
-        if derived.complete:
-            return self._drawn_tags, counts
-        there = np.logical_or.reduceat(derived.measured[self._drawn_rows], self._drawn_starts)
-        return tuple(itertools.compress(self._drawn_tags, there)), counts[there]
+            for name, rows in blocks.items():
+                parts[f"{self.prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
+        return parts
 
     def _blocks(self, column: Column, level: int) -> dict[str, list[int]]:
         """The rows of each block at a level of the module tree, without groups."""

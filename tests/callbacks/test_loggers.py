@@ -347,6 +347,32 @@ def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) ->
     assert "grad_norm/body.0.weight" in run.scalars
 
 
+class Turns(Net):
+    """Calls its first layer in odd steps only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body[3](self.body[0](x) if self.global_step % 2 else x.new_ones(len(x), 8))
+
+
+def test_each_histogram_has_the_interval_by_itself(tmp_path: Path) -> None:
+    """Whatever else is due at a step, and also where what it shows is measured at other steps than the rest."""
+    logger = TensorBoardLogger(tmp_path)
+    watch = [
+        Watch(params="body.3.*", tensors="param", stats="histogram"),
+        Watch(params="body.3.*", tensors="grad", stats="histogram", every_n_steps={"first": 3, "every": 4}),
+        Watch(modules="body.0", tensors="output", stats="histogram"),
+        Watch(params="*", tensors="update", stats="norm", every_n_steps=3),
+    ]
+    with pytest.warns(UserWarning, match="not called in the first watched step"):
+        trainer_of(tmp_path, StatsMonitor(watch, histogram_every_n_steps=5), logger=logger).fit(Turns(), data(13))
+    drawn = {tag: [step for step, _, _ in points] for tag, points in read_run(logger.log_dir).histograms.items()}
+    assert drawn == {
+        **{f"param_histogram/body.3.{name}": [0, 5, 10] for name in ("weight", "bias")},
+        **{f"grad_histogram/body.3.{name}": [3, 11] for name in ("weight", "bias")},  # due at 3, 7 and 11
+        "output_histogram/body.0": [1, 7],
+    }
+
+
 def test_all_stages_share_the_limit_of_scalars(tmp_path: Path) -> None:
     memory = Memory()
     watch = [Watch(modules="body.*", tensors="output", stats=["mean", "norm"])]  # 8 scalars in each stage
