@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -11,16 +11,13 @@ from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 
-def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms: bool = False) -> Any:
+def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms: bool = False) -> list[Any]:
     """One category for each tensor with a chart for each statistic, and one for the global numbers.
 
     Args:
         pairs: (tensor, statistic) as they are logged.
         prefix: of every tag.
         transforms: whether there are reports of transforms to draw.
-
-    Returns:
-        A `Summary` for the first event of a run.
     """
     tensors: dict[str, list[str]] = {}
     for tensor, stat in pairs:
@@ -37,10 +34,15 @@ def layout_summary(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transf
             _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
             _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
         ]
-    categories = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
+    found = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
     for tensor, stats in tensors.items():
         charts = [_chart(f"{tensor} {stat}", f"{prefix}{tensor}_{stat}/", ".*") for stat in stats]
-        categories.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))
+        found.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))
+    return found
+
+
+def layout_summary(categories: Iterable[Any]) -> Any:
+    """The `Summary` that shows these categories; of those in a run TensorBoard takes the last."""
     # tensorboard's own helper for this summary needs TensorFlow.
     layout = layout_pb2.Layout(category=categories).SerializeToString()
     summary = Summary()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeGuard
+from weakref import WeakKeyDictionary
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -18,7 +19,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from lightning_hooks.private import attribute
 from lightning_hooks.tensorboard.appending import Append, appender
-from lightning_hooks.tensorboard.charts import layout_summary
+from lightning_hooks.tensorboard.charts import categories, layout_summary
 from lightning_hooks.tensorboard.events import EventBuilder, event_bytes
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
 from lightning_hooks.tensorboard.projector import write_projector
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from lightning_hooks.records.layout import LogEntry
+
+
+_CATEGORIES: WeakKeyDictionary[SummaryWriter, dict[str, Any]] = WeakKeyDictionary()  # of Custom Scalars, by title
 
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
@@ -62,6 +66,8 @@ class RunWriter:
     ) -> None:
         """Write what is watched as a text summary, the layout of the charts, and what is known of the rows.
 
+        The layout has the charts of all that write into this event file.
+
         Args:
             markdown: a table of what the rules match.
             pairs: (tensor, statistic) as they will be logged.
@@ -72,9 +78,14 @@ class RunWriter:
         """
         summary = Summary()
         tag = f"{prefix}hooks/taps"
-        plugin = text_metadata.create_summary_metadata(display_name=f"{prefix}hooks/taps", description="")
+        plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
-        summary.MergeFrom(layout_summary(pairs, prefix, transforms=transforms))
+        known = _CATEGORIES.setdefault(self._writer, {})
+        for category in categories(pairs, prefix, transforms=transforms):
+            charts = known.setdefault(category.title, category).chart
+            titles = {chart.title for chart in charts}
+            charts.extend(chart for chart in category.chart if chart.title not in titles)
+        summary.MergeFrom(layout_summary(known.values()))
         if about:
             summary.MergeFrom(self._builder.about(about, prefix))
         self._add(summary, step)

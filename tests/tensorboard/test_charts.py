@@ -3,11 +3,11 @@ import re
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
-from lightning_hooks.tensorboard.charts import layout_summary
+from lightning_hooks.tensorboard.charts import categories, layout_summary
 
 
 def layout(*args, **kwargs):
-    (value,) = layout_summary(*args, **kwargs).value
+    (value,) = layout_summary(categories(*args, **kwargs)).value
     assert value.tag == "custom_scalars__config__"
     assert value.metadata.plugin_data.plugin_name == "custom_scalars"
     return layout_pb2.Layout.FromString(make_ndarray(value.tensor).flatten()[0])

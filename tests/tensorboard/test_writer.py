@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util.tensor_util import make_ndarray
 from torch.utils.tensorboard import SummaryWriter
 
@@ -73,6 +74,22 @@ def test_a_reopened_writer_explains_its_new_file(tmp_path):
     for file in files:
         (event,) = [event for event in LegacyEventFileLoader(str(file)).Load() if event.HasField("summary")]
         assert any(value.tag.startswith("table/rows/") for value in event.summary.value)
+
+
+def test_the_last_layout_of_a_run_holds_the_charts_of_all_monitors(tmp_path):
+    """TensorBoard shows one layout for each run: the last."""
+    summary_writer, other = SummaryWriter(tmp_path / "run"), SummaryWriter(tmp_path / "other")
+    RunWriter(other).write_start("", [("param", "norm")], 0)
+    norm = ("grad", "norm")
+    for prefix, pairs in (("a/", [norm]), ("b/", [norm]), ("a/", [("grad", "std"), ("update", "norm")])):
+        RunWriter(summary_writer).write_start("", pairs, 0, prefix)
+    summary_writer.close()
+    other.close()
+    last = EventAccumulator(str(tmp_path / "run")).Reload().Tensors("custom_scalars__config__")[-1]
+    layout = layout_pb2.Layout.FromString(last.tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == ["a/hooks", "a/grad", "b/hooks", "b/grad", "a/update"]
+    assert [chart.title for chart in layout.category[1].chart] == ["grad norm", "grad std"]
+    assert len(layout.category[0].chart) == 4  # each once
 
 
 def test_only_torchs_summary_writer_is_taken_for_tensorboard(tmp_path):
