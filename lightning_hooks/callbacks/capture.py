@@ -26,7 +26,7 @@ from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, capture_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
-from lightning_hooks.rules.fields import as_stages, check_flag
+from lightning_hooks.rules.fields import as_stages, check_flag, check_local
 from lightning_hooks.rules.patterns import Target, named_modules, select
 from lightning_hooks.rules.schedule import every_n
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 _FOLDERS: WeakKeyDictionary[Trainer, Path] = WeakKeyDictionary()  # of Trainers whose loggers have none for each run
+_LOCAL = "give a local one, folder='…'"
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
 
@@ -59,8 +60,8 @@ class ActivationCapture(HooksCallback):
         dtype: the dtype to store, for example `float16`; default: that of the tensor.
         max_bytes: limit for the total size of a rank's files, in bytes; default: no limit.
         batches_per_file: the number of batches per file, which are held in host memory until then; default 32.
-        folder: where to write; default: `captures` in the logger's folder, or `captures/run_<n>` where the logger has no folder
-            for each run.
+        folder: where to write, on this machine; default: `captures` in the logger's folder, or `captures/run_<n>` where the
+            logger has no folder for each run.
         tensorboard: whether to show the last captured batch in TensorBoard at the end of a run or a training epoch: feature
             maps as images, vectors [N, D] in the projector. Default False.
         strict: whether patterns that match nothing are an error (default) or a warning.
@@ -109,6 +110,7 @@ class ActivationCapture(HooksCallback):
         self.dtype = dtype
         self.max_bytes = max_bytes
         self.batches_per_file = batches_per_file
+        check_local("folder", folder, _LOCAL)
         self.folder = folder
         check_flag("tensorboard", tensorboard)
         self.tensorboard = tensorboard
@@ -169,10 +171,15 @@ class ActivationCapture(HooksCallback):
         """The given folder, the log folder of this run, or where loggers have none of their own for each run a new one.
 
         The same on every rank: asking for it is a collective.
+
+        Raises:
+            RuleError: the log folder is not on this machine.
         """
         if self.folder is not None:
             return Path(self.folder).resolve()
-        folder = Path(trainer.log_dir or trainer.default_root_dir).resolve() / "captures"
+        root = trainer.log_dir or trainer.default_root_dir
+        check_local("folder", root, _LOCAL)
+        folder = Path(root).resolve() / "captures"
         if getattr(next(iter(trainer.loggers), None), "log_dir", None) is not None:
             return folder
         if trainer not in _FOLDERS:

@@ -33,7 +33,7 @@ from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_stages
+from lightning_hooks.rules.fields import as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
@@ -63,8 +63,8 @@ class StatsMonitor(HooksCallback):
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
             logs (`log_every_n_steps`).
-        logdir: a folder for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these loggers is a
-            TensorBoard. Default: none.
+        logdir: a folder of this machine for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these
+            loggers is a TensorBoard. Default: none.
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
         max_overhead: the maximum share of the step time that watching may take, for example 0.05. Above it, `every_n_steps`
             and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
@@ -111,6 +111,7 @@ class StatsMonitor(HooksCallback):
         self.histogram_every_n_steps = histogram_every_n_steps
         self.prefix = prefix
         self.loggers = as_loggers(loggers)
+        check_local("logdir", logdir, "give the Trainer a TensorBoardLogger for another")
         self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, number_of
 from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.fields import check_local
 
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # fmt: off
@@ -111,6 +112,7 @@ class CaptureWriter:
     ) -> None:
         self._check("rank", rank, 0)
         self.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
+        check_local("CaptureWriter.folder", folder, "give a local one")
         self.folder = Path(folder)
         self.rank = rank
         self.batches_per_file = batches_per_file

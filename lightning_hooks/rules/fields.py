@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -40,6 +41,7 @@ CallSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
 _PATTERNS: Final = ("modules", "params")
 _NAMES: Final = (*_PATTERNS, "tensors", "stages")
 _SEVERAL: Final = (*_NAMES, "types", "stats")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of a Path too, which has one slash left
 _EMPTY: Final = {
     **dict.fromkeys(_PATTERNS, "an empty list; give at least one pattern"),
     "types": "an empty list; give at least one class, or omit it for all",
@@ -97,6 +99,21 @@ def check_flag(name: str, value: Any) -> None:
     """
     if not isinstance(value, bool):
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
+
+
+def check_local(name: str, folder: Any, instead: str) -> None:
+    """Refuse a folder elsewhere (`s3://…`), of which `Path` would make a local one of that name.
+
+    Args:
+        name: of the option.
+        folder: its value; anything.
+        instead: what would be right.
+
+    Raises:
+        RuleError: naming the option and the folder.
+    """
+    if _URL.match(str(folder)):
+        raise RuleError(f"{name} must be a folder of this machine, got {str(folder)!r}; {instead}")
 
 
 def as_stages(stages: Any) -> tuple[str, ...]:

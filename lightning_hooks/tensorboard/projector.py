@@ -16,6 +16,7 @@ from tensorboard.plugins.projector.metadata import PROJECTOR_FILENAME
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.fields import check_local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ def write_projector(
     folder below it that has an event file.
 
     Args:
-        logdir: the log directory of the run.
+        logdir: the log directory of the run, on this machine.
         name: what the tab calls the vectors, such as `encoder.0`.
         vectors: [N, D], any real dtype, any device.
         labels: columns, name to N values, by which points are labelled and coloured; none by default.
@@ -51,7 +52,7 @@ def write_projector(
 
     Raises:
         RuleError: the vectors are not [N, D], none of them is finite, the columns have other lengths, or the limit is not
-            possible.
+            possible, or the log directory is elsewhere.
         OSError: it could not be written.
 
     Example:
@@ -62,6 +63,7 @@ def write_projector(
         >>> (path.parent / "projector/encoder/metadata.tsv").read_text()
         '7\n3\n'
     """
+    check_local("write_projector: logdir", logdir, "the projector of a run elsewhere is not written")
     if not isinstance(max_points, int) or isinstance(max_points, bool) or max_points < 1:
         raise RuleError(f"write_projector: max_points must be a whole number of at least 1, got {max_points!r}")
     if vectors.dim() != 2 or vectors.numel() == 0 or vectors.is_complex():

@@ -327,6 +327,21 @@ def test_a_folder_that_cannot_be_used_is_an_error_before_training(tmp_path: Path
     assert_no_hooks(model)
 
 
+def test_a_folder_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, capture = Encoder(), ActivationCapture("encoder", stages="predict")
+    said = "^ActivationCapture: folder must be a folder of this machine, got 'memory://bucket/x'; give a local one, folder='…'$"
+    with pytest.raises(RuleError, match=said):
+        make(tmp_path, capture, default_root_dir="memory://bucket/x").predict(model, rows(2))
+    with pytest.raises(RuleError, match="^ActivationCapture: folder .* got 'memory://bucket/x/run/version_0'"):
+        make(tmp_path, capture, logger=TensorBoardLogger("memory://bucket/x", name="run")).predict(model, rows(2))
+    for folder in ("s3://bucket/x", Path("s3://bucket/x")):
+        with pytest.raises(RuleError, match="^folder must be a folder of this machine, got 's3:/"):
+            ActivationCapture("encoder", stages="predict", folder=folder)
+    assert_no_hooks(model)
+    assert not list(tmp_path.iterdir())
+
+
 # -- nothing else changes --------------------------------------------------------------------------------------------------
 
 

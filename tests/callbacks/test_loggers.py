@@ -25,6 +25,7 @@ from lightning_hooks import (
     ActivationCapture,
     Apply,
     GradientTransforms,
+    RuleError,
     Scale,
     StatsMonitor,
     StepConsumer,
@@ -307,6 +308,12 @@ def test_a_logdir_is_not_used_beside_a_tensorboard(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path, name="theirs")
     trainer_of(tmp_path, StatsMonitor(NORMS, logdir=tmp_path / "ours"), logger=logger).fit(Net(), data())
     assert not (tmp_path / "ours").exists() and len(tables(logger.log_dir)) == 6
+
+
+def test_a_logdir_elsewhere_is_refused() -> None:
+    said = "^logdir must be a folder of this machine, got 's3://bucket/x'; give the Trainer a TensorBoardLogger for another$"
+    with pytest.raises(RuleError, match=said):
+        StatsMonitor(NORMS, logdir="s3://bucket/x")
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["", "error"])

@@ -218,6 +218,8 @@ def test_a_folder_that_cannot_be_used_is_an_error_at_the_start(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(RuleError, match="CaptureWriter.folder: cannot capture to .*file"):
         CaptureWriter(tmp_path / "file")
+    with pytest.raises(RuleError, match="CaptureWriter.folder must be a folder of this machine, got 's3://bucket'"):
+        CaptureWriter("s3://bucket")
 
 
 def test_without_safetensors_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,13 @@ class Tab:
         return found
 
 
+def test_a_log_directory_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuleError, match="^write_projector: logdir must be a folder of this machine, got 's3://bucket/run'"):
+        write_projector("s3://bucket/run", "encoder", torch.eye(2))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_plugin_serves_what_was_written_bit_for_bit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     vectors = torch.randn(20, 5) * 10.0 ** torch.randint(-30, 30, (20, 5))
