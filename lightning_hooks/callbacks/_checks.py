@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.engine.change.changer import Changer
@@ -12,7 +12,7 @@ from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
-from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -73,6 +73,18 @@ def check_options(scalars: list[Any], prefix: Any, on_error: Any, max_overhead: 
     number = isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool)
     if max_overhead is not None and not (number and 0 < max_overhead < 1):
         raise RuleError(f"max_overhead must be a share above 0 and below 1, or None, got {max_overhead!r}")
+
+
+def refuse_idle_stages(stages: Iterable[str], watch: Sequence[Watch]) -> None:
+    """Refuse a stage other than `train` if no rule asks for tensors that exist there.
+
+    Raises:
+        RuleError: with the first such stage.
+    """
+    others = [stage for stage in stages if stage != "train"]
+    asked = (parse_tensor(tensor)[0] for rule in watch if rule.modules is not None for tensor in rule.tensors or ("output",))
+    if others and set(FORWARD_TENSORS).isdisjoint(asked):
+        raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {others[0]!r} has no gradients")
 
 
 def check_counts(least: int, **counts: Any) -> None:

@@ -10,12 +10,9 @@ from lightning_hooks.callbacks._checks import refuse_changed_sums
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
-from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import STAGE_PREFIX
-from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks.monitor import StatsMonitor
@@ -34,7 +31,7 @@ def producers_of(
         publisher: takes the views.
 
     Raises:
-        RuleError: statistics of pairs behind a transform, or a stage for which no rule could match anything.
+        RuleError: statistics of pairs behind a transform.
     """
     found: dict[str, Producer] = {}
 
@@ -51,10 +48,6 @@ def producers_of(
     for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in monitor.stages]:
         forward = plan.forward()
         if not forward.rows:
-            if not any(map(_flows_forward, monitor.watch or DEFAULT_WATCH)):
-                raise RuleError(
-                    f"{monitor._label}stages: no rule watches 'input' or 'output' of modules, and {stage!r} has no gradients"
-                )
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
             continue
         add(Observer(forward, stage, on_error=monitor.on_error, device=device))
@@ -64,9 +57,3 @@ def producers_of(
 def plans_of(producers: Mapping[str, Producer]) -> dict[str, Plan]:
     """What is watched in each stage."""
     return {stage: producer.observer.plan for stage, producer in producers.items()}
-
-
-def _flows_forward(rule: Watch) -> bool:
-    """Whether a rule asks for tensors that exist outside training too."""
-    tensors = rule.tensors or ("output",)
-    return rule.modules is not None and any(parse_tensor(tensor)[0] in FORWARD_TENSORS for tensor in tensors)

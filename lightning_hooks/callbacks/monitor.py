@@ -16,6 +16,7 @@ from lightning_hooks.callbacks._checks import (
     check_options,
     options_repr,
     refuse_common_tags,
+    refuse_idle_stages,
     refuse_unsupported,
 )
 from lightning_hooks.callbacks._loggers import as_loggers
@@ -27,6 +28,7 @@ from lightning_hooks.callbacks._trainer import current_step, uncalled_of
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.engine.plan.match_report import Match, plan_report
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import resolve
@@ -102,6 +104,7 @@ class StatsMonitor(HooksCallback):
         self.every_n_steps = every_n_steps
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
         self.stages = as_stages(stages)
+        refuse_idle_stages(self.stages, self.watch or DEFAULT_WATCH)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
         check_options(self.scalars, prefix, on_error, max_overhead)
         check_counts(0, max_scalars=max_scalars, max_histograms=max_histograms)

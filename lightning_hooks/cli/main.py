@@ -119,25 +119,29 @@ def _match(arguments: list[str]) -> None:
 
 def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     """Refuse what a fit would refuse although each callback alone is valid."""
-    from lightning_hooks.callbacks._checks import refuse_common_tags
+    from lightning_hooks.callbacks._checks import refuse_changed_sums, refuse_common_tags
     from lightning_hooks.callbacks._monitor_log import limits_of
     from lightning_hooks.callbacks._trainer import has_scaler
     from lightning_hooks.callbacks.monitor import StatsMonitor
     from lightning_hooks.callbacks.transforms import GradientTransforms
     from lightning_hooks.engine.change.changer import Changer
 
-    monitors = [callback for callback in ours if isinstance(callback, StatsMonitor)]
-    in_fit = [monitor for monitor in monitors if not {"train", "validate"}.isdisjoint(monitor.stages)]
     written = []
-    for monitor in in_fit:
-        plan, plans = _plans(monitor, cli.model)
-        written.append((monitor.prefix, plans, limits_of(monitor, plan, plans)))
+    changers: list[Changer] = []
+    for callback in ours:
+        if isinstance(callback, GradientTransforms):
+            transforms = callback.bound_transforms(cli.model)
+            if any(bound.targets for bound in transforms):
+                changers.append(Changer(transforms))
+        elif isinstance(callback, StatsMonitor) and not {"train", "validate"}.isdisjoint(callback.stages):
+            plan, plans = _plans(callback, cli.model)
+            if "train" in plans:
+                refuse_changed_sums(plan, changers)
+            written.append((callback.prefix, plans, limits_of(callback, plan, plans)))
     refuse_common_tags(written)
     if has_scaler(cli.trainer):
-        for callback in ours:
-            if isinstance(callback, GradientTransforms):
-                # A fit knows the optimizers too.
-                Changer(callback.bound_transforms(cli.model)).refuse_unsupported((), scaled=True)
+        for changer in changers:
+            changer.refuse_unsupported((), scaled=True)  # a fit knows the optimizers too
 
 
 def _plans(monitor: StatsMonitor, model: Any) -> tuple[Plan, dict[str, Plan]]:

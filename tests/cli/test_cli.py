@@ -325,10 +325,24 @@ def test_what_is_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("command", ["fit", "match"])
-def test_what_only_callbacks_together_do_wrong(folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    write("trainer: {callbacks: [{class_path: StatsMonitor}, {class_path: StatsMonitor}]}")
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ("{class_path: StatsMonitor}, {class_path: StatsMonitor}", "prefix: two StatsMonitors would write "),
+        (
+            "{class_path: GradientTransforms, init_args: {apply: [{params: '*', transform: {class_path: Sign}}]}}, "
+            "{class_path: StatsMonitor, init_args: {watch: [{params: '*', tensors: grad, stats: micro_cosine}]}}",
+            "watch: 'micro_cosine' compares the gradient of the step with those of its micro-batches, and a transform of",
+        ),
+    ],
+    ids=["tags", "sums"],
+)
+def test_what_only_callbacks_together_do_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, callbacks: str, message: str
+) -> None:
+    write(f"trainer: {{callbacks: [{callbacks}]}}")
     said = refused(capsys, command, *both("hooks.yaml"))
-    assert said.startswith("error: prefix: two StatsMonitors would write ")
+    assert said.startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize("command", ["fit", "match"])
