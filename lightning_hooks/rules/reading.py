@@ -75,12 +75,16 @@ def as_transform(item: Any, where: str) -> Any:
         raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
     kind = _transform_class(path, where) if isinstance(path, str) else path
     try:
-        return kind(**arguments)
+        made = kind(**arguments) if isinstance(kind, type) else None
     except TypeError as error:
-        known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        raise RuleError(f"{where}: {error}; {kind.__name__} takes {', '.join(known) or 'no arguments'}") from error
+        known = [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else None
+        takes = "" if known is None else f"; {kind.__name__} takes {', '.join(known) or 'no arguments'}"
+        raise RuleError(f"{where}: {error}{takes}") from error
     except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
+    if not callable(made):
+        raise RuleError(f"{where}: {path!r} is not a class of transforms; a function of one tensor goes into Function(…)")
+    return made
 
 
 def as_callable(item: Any, where: str) -> Any:

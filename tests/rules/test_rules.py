@@ -12,6 +12,14 @@ from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 
+class Plain:
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def __call__(self, tensors, context):
+        return [self.factor * tensor for tensor in tensors]
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -117,6 +125,19 @@ def test_an_unknown_key_is_named_with_the_nearest():
         ),
         ({"params": "*", "transform": {"class_path": "ClipByNorm", "init_args": {"max_norm": -1.0}}}, r"max_norm.*-1.0"),
         ({"params": "*", "transform": "no.such.Thing"}, r"^apply\[0\].transform: cannot import 'no.such.Thing'"),
+        *(
+            (
+                {"params": "*", "transform": transform},
+                rf"^apply\[0\].transform: '{path}' is not a class of transforms; a function of one tensor goes into Function",
+            )
+            for path in ("math.pi", "torch.tanh", "collections.OrderedDict", "torch.nn")
+            for transform in (path, {"class_path": path})
+        ),
+        ({"params": "*", "transform": "Function"}, "; Function takes call$"),
+        (
+            {"params": "*", "transform": {"class_path": f"{__name__}.Plain", "init_args": {"factr": 1}}},
+            r"^apply\[0\].transform: .*unexpected keyword argument 'factr'$",
+        ),
         (
             {"params": "*", "transform": "Zero", "when": "bckward"},
             r"^apply\[0\].when must be 'step' or 'backward', got 'bckward' \(did you mean 'backward'\?\)$",
