@@ -29,6 +29,7 @@ from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag, check_local
 from lightning_hooks.rules.patterns import Target, named_modules, select
 from lightning_hooks.rules.schedule import every_n
+from lightning_hooks.rules.tensors import check_tensor
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -92,6 +93,9 @@ class ActivationCapture(HooksCallback):
         strict: bool = True,
     ) -> None:
         super().__init__()
+        if modules is None:
+            raise RuleError("modules must be a pattern or a list of patterns, got None")
+        check_tensor(tensor, of_module=True, where="tensor")
         rule = Watch(modules=modules, tensors=[tensor], types=types, leaves=leaves, strict=strict)
         assert rule.modules is not None
         self.modules = (rule.modules,) if isinstance(rule.modules, str) else tuple(rule.modules)
@@ -106,7 +110,10 @@ class ActivationCapture(HooksCallback):
         if parse_tensor(tensor)[0] not in FORWARD_TENSORS and set(self.stages) != {"train"}:
             raise RuleError(f"stages: {tensor!r} is a gradient, which there is in training only; got {list(self.stages)}")
         self.reduce = reduce
-        reduction(reduce)
+        try:
+            reduction(reduce)
+        except RuleError as error:
+            raise RuleError(f"reduce: {error}") from error
         self.dtype = dtype
         self.max_bytes = max_bytes
         self.batches_per_file = batches_per_file
@@ -115,7 +122,7 @@ class ActivationCapture(HooksCallback):
         check_flag("tensorboard", tensorboard)
         self.tensorboard = tensorboard
         self.strict = strict
-        CaptureWriter.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
+        CaptureWriter.check("", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._files: CaptureWriter | None = None
         self._loggers: LoggerWriter | None = None
         self._step = 0

@@ -110,13 +110,13 @@ class CaptureWriter:
         max_bytes: int | None = None,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
-        self._check("rank", rank, 0)
-        self.check(batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
+        _check_whole("CaptureWriter.rank", rank, 0)
+        self.check("CaptureWriter.", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         check_local("CaptureWriter.folder", folder, "give a local one")
         self.folder = Path(folder)
         self.rank = rank
         self.batches_per_file = batches_per_file
-        self.dtype = _floating(dtype)
+        self.dtype = _floating("CaptureWriter.dtype", dtype)
         self.max_bytes = max_bytes
         self.stopped: str | None = None
         self._on_problem = on_problem or _warn
@@ -287,26 +287,29 @@ class CaptureWriter:
                 self._index.append(record)
                 self._index.run = max(self._index.run, record.run + 1)
 
-    @classmethod
-    def check(cls, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:
+    @staticmethod
+    def check(where: str, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:
         """Check options before there is a folder to write to; the arguments are those of the writer.
+
+        Args:
+            where: goes before the name of an option in messages.
 
         Raises:
             RuleError: an option is not possible.
         """
-        cls._check("batches_per_file", batches_per_file, 1)
-        _floating(dtype)
+        _check_whole(f"{where}batches_per_file", batches_per_file, 1)
+        _floating(f"{where}dtype", dtype)
         if max_bytes is not None:
-            cls._check("max_bytes", max_bytes, 1)
-
-    @staticmethod
-    def _check(field: str, value: object, least: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise RuleError(f"CaptureWriter.{field} must be a whole number of at least {least}, got {value!r}")
+            _check_whole(f"{where}max_bytes", max_bytes, 1)
 
 
-def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The dtype to cast to, from the option of the writer.
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise RuleError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _floating(name: str, dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The dtype to cast to, from the option of this name.
 
     Raises:
         RuleError: it is not one of `FLOATS`, nor the name of one.
@@ -315,7 +318,7 @@ def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if isinstance(dtype, str) and dtype.removeprefix("torch.") in names:
         return names[dtype.removeprefix("torch.")]
     if dtype is not None and (isinstance(dtype, str) or dtype not in FLOATS):
-        raise RuleError(f"CaptureWriter.dtype must be None, {', '.join(names)}, got {dtype!r}")
+        raise RuleError(f"{name} must be None, {', '.join(names)}, got {dtype!r}")
     return dtype
 
 

@@ -617,18 +617,22 @@ def test_what_cannot_be_shown_is_a_warning(tmp_path: Path) -> None:
         ({"stages": ["predcit"]}, r"stages\[0\] must be one of train, validate, test, predict, got 'predcit' \(did you mean"),
         ({"stages": []}, "stages is empty"),
         ({"every_n_steps": 0}, "every_n_steps"),
-        ({"stages": "predict", "reduce": "maen"}, r"no reduction 'maen' \(did you mean 'mean'"),
+        ({"stages": "predict", "reduce": "maen"}, r"reduce: no reduction 'maen' \(did you mean 'mean'"),
         ({"stages": "predict", "dtype": "int8"}, "dtype must be None, float16"),
         ({"stages": "predict", "max_bytes": 0}, "max_bytes must be a whole number of at least 1"),
         ({"stages": "predict", "batches_per_file": 0}, "batches_per_file must be a whole number of at least 1"),
-        ({"stages": "predict", "tensor": "outptu"}, "unknown tensor 'outptu' .*did you mean 'output'"),
-        ({"stages": "predict", "tensor": "output_grad"}, r"'output_grad' is a gradient, which there is in training only"),
-        ({"stages": ["train", "test"], "tensor": "input_grad"}, r"training only; got \['train', 'test'\]"),
+        ({"stages": "predict", "tensor": "outptu"}, "tensor: unknown tensor 'outptu' .*did you mean 'output'"),
+        ({"stages": "predict", "tensor": ["output"]}, r"tensor: unknown tensor \['output'\]"),
+        ({"stages": "predict", "tensor": "output_grad"}, "stages: 'output_grad' is a gradient, which there is in training"),
+        ({"stages": ["train", "test"], "tensor": "input_grad"}, r"stages: .* training only; got \['train', 'test'\]"),
+        ({"stages": "predict", "modules": None}, "modules must be a pattern or a list of patterns, got None"),
+        ({"stages": "predict", "modules": []}, "modules is an empty list"),
+        ({"stages": "predict", "modules": [1]}, r"modules\[0\] must be a string, got 1"),
     ],
 )
 def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RuleError, match=message):
-        ActivationCapture("encoder", **options)
+    with pytest.raises(RuleError, match=f"^{message}"):
+        ActivationCapture(**{"modules": "encoder", **options})
 
 
 def test_patterns_that_match_nothing(tmp_path: Path) -> None:
