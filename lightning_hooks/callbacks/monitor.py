@@ -33,7 +33,7 @@ from lightning_hooks.engine.plan.match_report import Match, plan_report
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError
-from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
@@ -70,8 +70,8 @@ class StatsMonitor(HooksCallback):
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
         max_overhead: the maximum share of the step time that watching may take, for example 0.05. Above it, `every_n_steps`
             and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
-        consumers: your own `StepConsumer` objects. Each gets a view of every watched step when the step ends, after the
-            loggers. Default: none.
+        consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
+            watched step when the step ends, after the loggers. Default: none.
 
     Raises:
         RuleError: an invalid value; at fit start also a rule that matches nothing.
@@ -95,7 +95,7 @@ class StatsMonitor(HooksCallback):
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
         max_overhead: float | None = None,
-        consumers: Sequence[StepConsumer] | None = None,
+        consumers: Sequence[Mapping[str, Any] | StepConsumer] | None = None,
     ) -> None:
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -119,7 +119,7 @@ class StatsMonitor(HooksCallback):
         self.on_error = on_error
         self.max_overhead = max_overhead
         self._widening = Widening(max_overhead, self.schedule)
-        self.consumers = check_consumers(consumers)
+        self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
         self._publisher: Publisher | None = None
         self._log: MonitorLog | None = None

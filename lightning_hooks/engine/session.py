@@ -23,7 +23,7 @@ from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks.user_kinds import register_optimizer
-from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, check_consumers
+from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.rules.reading import as_rules
@@ -96,7 +96,7 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._plan = resolve(model, rules, EveryN())
         self._latest = Latest()
-        self._publisher = Publisher([self._latest, *check_consumers(consumers)])
+        self._publisher = Publisher([self._latest, *as_consumers(consumers)])
         self._producer: Producer | None = None
         self._participants: list[Participant] = []
         if self._plan.rows:

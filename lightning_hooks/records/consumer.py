@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.rules.reading import as_object
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.plan.plan import Plan
@@ -54,19 +55,27 @@ class StepConsumer(Protocol):
         return None
 
 
-def check_consumers(consumers: Any) -> list[StepConsumer]:
-    """The consumers that a user passed, as a list; a `RuleError` where one of them is none."""
+def as_consumers(consumers: Any) -> list[StepConsumer]:
+    """The consumers that a user passed, as a list.
+
+    Args:
+        consumers: objects, and mappings with `class_path` and `init_args`; None for no consumers.
+
+    Raises:
+        RuleError: one of them is none, or cannot be made.
+    """
     if consumers is None:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, str):
         raise RuleError(f"consumers must be a list, got {consumers!r}")
-    for i, consumer in enumerate(consumers):
+    made = [as_object(consumer, f"consumers[{i}]") for i, consumer in enumerate(consumers)]
+    for i, consumer in enumerate(made):
         if isinstance(consumer, type):
             raise RuleError(f"consumers[{i}] is the class {consumer.__name__}; give an object of it")
         missing = [name for name in _METHODS if not callable(getattr(consumer, name, None))]
         if missing:
             raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
-    return list(consumers)
+    return made
 
 
 class Publisher:

@@ -97,18 +97,29 @@ def as_callable(item: Any, where: str) -> Any:
     Raises:
         RuleError: it cannot be called, imported, or constructed.
     """
-    found = item
-    if isinstance(item, str):
-        found = import_object(item, where)
-    elif isinstance(item, Mapping):
-        path, arguments = _class_path(item, where)
-        try:
-            found = import_object(str(path), where)(**arguments)
-        except TypeError as error:
-            raise RuleError(f"{where}: {error}") from error
+    found = import_object(item, where) if isinstance(item, str) else as_object(item, where)
     if isinstance(found, type) or not callable(found):
         raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
     return found
+
+
+def as_object(item: Any, where: str) -> Any:
+    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+
+    Raises:
+        RuleError: it cannot be imported or constructed.
+    """
+    if not isinstance(item, Mapping):
+        return item
+    path, arguments = _class_path(item, where)
+    try:
+        return import_object(str(path), where)(**arguments)
+    except TypeError as error:
+        raise RuleError(f"{where}: {error}") from error
 
 
 def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.cli import LightningCLI
 
 from lightning_hooks import GradientTransforms, StatsMonitor, backends, read_run
 from lightning_hooks.cli.main import main
@@ -65,6 +66,17 @@ data: cli_model.Data
 MODEL = """
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning_hooks import StepConsumer
+
+
+class Words(StepConsumer):
+    said = []
+
+    def __init__(self, word: str = "step") -> None:
+        self.word = word
+
+    def consume(self, view):
+        Words.said.append(f"{self.word} {view.step}")
 
 
 class Model(LightningModule):
@@ -157,6 +169,27 @@ def test_callbacks_from_the_command_line(folder: Path) -> None:
     assert scalars["grad_norm/head.weight"][0].tolist() == [0, 1]
     assert scalars["cli/grad_norm/head.weight"][0].tolist() == [1]
     assert "transform_acted/1_Scale" in scalars
+
+
+CONSUMERS = """
+trainer:
+  callbacks:
+    - class_path: lightning_hooks.StatsMonitor
+      init_args:
+        consumers: [{class_path: cli_model.Words}, {class_path: cli_model.Words, init_args: {word: also}}]
+"""
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["lightning-hooks", "LightningCLI"])
+def test_consumers_from_a_config(folder: Path, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = both(write(CONSUMERS))
+    monkeypatch.syspath_prepend(folder)
+    if plain:
+        cli = LightningCLI(run=False, args=arguments, save_config_callback=None)
+        cli.trainer.fit(cli.model, cli.datamodule)
+    else:
+        assert main(["fit", *arguments]) == 0
+    assert sys.modules["cli_model"].Words.said == ["step 0", "also 0", "step 1", "also 1"]
 
 
 def test_print_config_goes_round(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

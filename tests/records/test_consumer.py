@@ -2,7 +2,7 @@ import pytest
 
 from lightning_hooks import RuleError, StepConsumer, StepView
 from lightning_hooks.records import Publisher
-from lightning_hooks.records.consumer import check_consumers
+from lightning_hooks.records.consumer import as_consumers
 
 
 class Notes(StepConsumer):
@@ -47,12 +47,15 @@ def test_what_is_no_consumer_is_refused():
         ([Half()], r"consumers\[0\] needs the methods start, consume and close; .* has no start"),
         ([Notes([], "a"), print], r"consumers\[1\] needs the methods"),
         ([Notes], r"consumers\[0\] is the class Notes; give an object of it"),
+        ([{"class_path": "tests.records.test_consumer.Notes"}], r"consumers\[0\]: .*missing 2 required positional arguments"),
+        ([{"class_path": "collections.OrderedDict"}], r"consumers\[0\] needs the methods"),
+        ([{"class_path": "no.such.Thing"}], r"consumers\[0\]: cannot import 'no.such.Thing'"),
         (Notes([], "a"), "consumers must be a list"),
         ("abc", "consumers must be a list"),
     ]:
         with pytest.raises(RuleError, match=says):
-            check_consumers(wrong)
-    assert check_consumers(None) == []
+            as_consumers(wrong)
+    assert as_consumers(None) == []
 
 
 def test_three_methods_are_enough():
@@ -61,4 +64,4 @@ def test_three_methods_are_enough():
         def consume(self, view): ...
         def close(self, error): ...
 
-    assert isinstance(Own(), StepConsumer) and len(check_consumers([Own()])) == 1
+    assert isinstance(Own(), StepConsumer) and len(as_consumers([Own()])) == 1
