@@ -109,11 +109,12 @@ class EventFile:
         self._tail: dict[str, array[int]] = {}  # events that have this tag after the part of fixed size
 
     def refresh(self) -> bool:
-        """Read what was appended since; whether there was anything. A file that shrank is read again from its beginning."""
+        """Read what was appended since; whether anything changed. A file that shrank is read again from its beginning."""
         size = os.stat(self.path).st_size
         if size == self._size:
             return False
-        if size < self._size:
+        shrank = size < self._size
+        if shrank:
             self._clear()
         before = self._end
         with open(self.path, "rb") as file:
@@ -125,7 +126,7 @@ class EventFile:
                 self._add_event(data, self._end + _HEAD)
                 self._end += _HEAD + len(data) + _FOOT
         self._size = size
-        return self._end > before
+        return shrank or self._end > before
 
     def __len__(self) -> int:
         return len(self._steps)

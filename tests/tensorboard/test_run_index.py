@@ -84,8 +84,11 @@ def test_a_file_that_became_shorter_is_read_again(tmp_path):
     write_run(tmp_path / "b", range(100, 103))
     index = RunIndex(file_of(tmp_path / "a"))
     file_of(tmp_path / "a").write_bytes(file_of(tmp_path / "b").read_bytes())
-    index.refresh()
+    assert index.refresh()
     assert table(index)[0] == [100, 101, 102]
+    file_of(tmp_path / "a").write_bytes(b"")
+    assert index.refresh() and not index.tables()
+    assert not index.refresh()
 
 
 def test_what_a_file_that_became_shorter_no_longer_holds_is_nan(tmp_path):
