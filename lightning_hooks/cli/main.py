@@ -74,10 +74,7 @@ def _info(arguments: list[str]) -> None:
     if arguments:
         raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
-    facts |= {
-        name: _version(name)
-        for name in ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
-    }
+    facts |= {name: _version(name) for name in _NAMED}
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
     facts |= {"hooks": str(backends.hooks()), "tensor hooks": str(backends.tensor_hooks())}
     facts |= {"event files": str(backends.events())}

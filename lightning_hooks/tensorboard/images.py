@@ -77,8 +77,6 @@ def _grey(maps: NDArray[np.float64]) -> NDArray[np.uint8]:
 def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
     """An image as a summary for the Images tab.
 
-    torch's `SummaryWriter` has a file writer that takes it: `writer._get_file_writer().add_summary(summary, step)`.
-
     Args:
         tag: under which it appears.
         image: uint8 [H, W, 3] (colours) or [H, W, 1] (grey).

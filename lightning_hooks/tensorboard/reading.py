@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.tensorboard.event_file import buckets, strings
-from lightning_hooks.tensorboard.run_index import PATTERN, RunIndex, runs_below
+from lightning_hooks.tensorboard.run_index import RunIndex, runs_below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,10 +142,9 @@ def read_run(path: str | Path) -> Run:
     where = Path(path)
     if not where.exists():
         raise RuleError(f"there is no run at {str(path)!r}")
-    files = [where] if where.is_file() else sorted(where.glob(PATTERN))
-    if not files:
-        raise RuleError(f"no event file in {str(path)!r}{runs_below(where)}")
     index = RunIndex(where)
+    if not index.files:
+        raise RuleError(f"no event file in {str(path)!r}{runs_below(where)}")
     scalars: dict[str, dict[int, float]] = {}
     histograms: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     texts: dict[str, str] = {}

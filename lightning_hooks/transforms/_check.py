@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 from lightning_hooks.errors import RuleError
 
@@ -11,6 +13,11 @@ from lightning_hooks.errors import RuleError
 def is_number(value: object) -> bool:
     """Whether a value is a real number; True and False are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an integer; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_finite(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
@@ -44,3 +51,39 @@ def check_norm_type(owner: object) -> None:
     # A NaN fails the comparison.
     if not is_number(value) or not value > 0:
         raise RuleError(f"{type(owner).__name__}.norm_type must be a number above 0 or infinity, got {value!r}")
+
+
+def check_share(owner: object, field: str) -> None:
+    """Refuse a field that is not at least 0 and below 1.
+
+    Raises:
+        RuleError: with the class, the field, what is allowed and the value.
+    """
+    value = getattr(owner, field)
+    # A NaN fails the comparison.
+    if not is_number(value) or not 0 <= value < 1:
+        raise RuleError(f"{type(owner).__name__}.{field} must be a number of at least 0 and below 1, got {value!r}")
+
+
+def check_count(owner: object, field: str, at_least: int = 0) -> None:
+    """Refuse a field that is not a whole number of at least `at_least`.
+
+    Raises:
+        RuleError: with the class, the field, what is allowed and the value.
+    """
+    value = getattr(owner, field)
+    if not is_whole(value) or value < at_least:
+        raise RuleError(f"{type(owner).__name__}.{field} must be an integer of at least {at_least}, got {value!r}")
+
+
+def whole_numbers(owner: object, field: str) -> tuple[int, ...]:
+    """The field, one integer or a list of them, as a tuple.
+
+    Raises:
+        RuleError: with the class, the field, what is allowed and the value.
+    """
+    value = getattr(owner, field)
+    items: Any = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if not items or not all(is_whole(item) for item in items):
+        raise RuleError(f"{type(owner).__name__}.{field} must be an integer or a list of them, got {value!r}")
+    return tuple(items)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._check import is_number
-from lightning_hooks.transforms._ranges import is_whole
+from lightning_hooks.transforms._check import is_number, is_whole
 
 Points = tuple[tuple[int, float], ...]
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, multiplied, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
-from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms._check import check_count, check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
-from lightning_hooks.transforms._ranges import check_count
 from lightning_hooks.transforms.base import Context, Transform
 
 

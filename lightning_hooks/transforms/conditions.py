@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.transforms._check import check_finite, check_norm_type
+from lightning_hooks.transforms._check import check_count, check_finite, check_norm_type
 from lightning_hooks.transforms._norms import dense_values, total_norm
-from lightning_hooks.transforms._ranges import check_count
 from lightning_hooks.transforms.base import Context
 
 

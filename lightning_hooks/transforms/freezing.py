@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms._batch import over_values
 from lightning_hooks.transforms._behind import unchanged
-from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms._check import check_count
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.sparsity import Zero
 

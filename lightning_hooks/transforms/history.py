@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms._batch import over_values
-from lightning_hooks.transforms._check import check_finite, is_number
+from lightning_hooks.transforms._behind import unchanged
+from lightning_hooks.transforms._check import check_count, check_finite, check_share, is_number
 from lightning_hooks.transforms._norms import coefficient, times, total_norm
-from lightning_hooks.transforms._ranges import check_count, check_share
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -120,7 +120,7 @@ class ZClip(Transform):
             norm = total_norm(values)
             if "mean" not in context.state:
                 self._warm_up(norm.detach(), context.state)
-                return values if owned else [value.clone() for value in values]
+                return unchanged(values, owned)
             mean, var = (context.state[key].to(norm.device) for key in ("mean", "var"))
             limit = self._limit(norm, mean, var)
             clipped = torch.minimum(norm, limit).detach()

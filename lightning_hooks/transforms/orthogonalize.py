@@ -12,8 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms._batch import WIDER, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
-from lightning_hooks.transforms._check import check_finite, is_number
-from lightning_hooks.transforms._ranges import check_count
+from lightning_hooks.transforms._check import check_count, check_finite, is_number
 from lightning_hooks.transforms.base import Context, Transform
 
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._check import check_count, check_finite
 from lightning_hooks.transforms._norms import dense_values, norms, together, total_norm
-from lightning_hooks.transforms._ranges import check_count
 from lightning_hooks.transforms.base import Context, Transform
 
 

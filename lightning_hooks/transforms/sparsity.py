@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms._batch import foreach, in_groups, over_values
-from lightning_hooks.transforms._check import is_number
-from lightning_hooks.transforms._ranges import check_count, check_share, is_whole, whole_numbers
+from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.scaling import Scale
 
