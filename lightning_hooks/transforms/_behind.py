@@ -1,6 +1,9 @@
-"""What several transforms of shaping share: the parameters behind the gradients, refusals, and unchanged results."""
+"""What several transforms share: the parameters behind the gradients, refusals, unchanged results, and what a result may be."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -53,3 +56,24 @@ def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why
 def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
     """The values unchanged; copies if others own them, since the receiver of a result may overwrite it."""
     return values if owned else [value.clone() for value in values]
+
+
+def wrong_results(results: Any, tensors: Sequence[Tensor], named: Callable[[int], str]) -> str | None:
+    """Why results cannot replace tensors, in words that follow who returned them; None where they can.
+
+    Args:
+        results: what a transform returned.
+        tensors: what it was given.
+        named: the name of a tensor by its index.
+    """
+    if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
+        return f"must return a list of {len(tensors)} tensors, got {type(results).__name__}"
+    for index, (new, old) in enumerate(zip(results, tensors, strict=True)):
+        if not isinstance(new, Tensor):
+            return f"returned for {named(index)} {type(new).__name__}, not a tensor"
+        for attribute in ("shape", "dtype", "device", "layout"):
+            got, wanted = getattr(new, attribute), getattr(old, attribute)
+            if got != wanted:
+                shown = (tuple(got), tuple(wanted)) if attribute == "shape" else (got, wanted)
+                return f"returned for {named(index)} a tensor of {attribute} {shown[0]}, not {shown[1]}"
+    return None

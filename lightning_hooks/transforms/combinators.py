@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.rules.reading import as_transform
+from lightning_hooks.transforms._behind import wrong_results
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.conditions import as_condition
 
@@ -166,14 +167,7 @@ def _call(transform: Any, tensors: list[Tensor], context: Context, where: str, k
     context.state[key] = inner.state
     if inner.skip_reason is not None:
         context.skip_step(inner.skip_reason)
-    what = f"{where} ({type(transform).__name__})"
-    if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
-        raise TransformError(f"{what} must return a list of {len(tensors)} tensors, got {type(results).__name__}")
-    for index, (old, new) in enumerate(zip(tensors, results, strict=True)):
-        if not isinstance(new, Tensor):
-            raise TransformError(f"{what} returned {type(new).__name__} for '{context.name_of(index)}', not a tensor")
-        for attribute in ("shape", "dtype", "device", "layout"):
-            got, wanted = getattr(new, attribute), getattr(old, attribute)
-            if got != wanted:
-                raise TransformError(f"{what} returned for '{context.name_of(index)}' {attribute} {got}, not {wanted}")
+    wrong = wrong_results(results, tensors, lambda index: f"'{context.name_of(index)}'")
+    if wrong is not None:
+        raise TransformError(f"{where} ({type(transform).__name__}) {wrong}")
     return list(results)

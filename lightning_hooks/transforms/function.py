@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.rules.reading import as_callable
+from lightning_hooks.transforms._behind import wrong_results
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -44,15 +45,8 @@ class Function(Transform):
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """What the function returns for each tensor."""
-        return [self._checked(self._resolved(tensor), tensor, index, context) for index, tensor in enumerate(tensors)]
-
-    def _checked(self, result: object, given: Tensor, index: int, context: Context) -> Tensor:
-        what = f"Function.call {self.call!r} returned for '{context.name_of(index)}'"
-        if not isinstance(result, Tensor):
-            raise TransformError(f"{what} {type(result).__name__}, not a tensor")
-        for attribute in ("shape", "dtype", "device", "layout"):
-            got, wanted = getattr(result, attribute), getattr(given, attribute)
-            if got != wanted:
-                shown = (tuple(got), tuple(wanted)) if attribute == "shape" else (got, wanted)
-                raise TransformError(f"{what} a tensor of {attribute} {shown[0]}, not {shown[1]}")
-        return result
+        results = [self._resolved(tensor) for tensor in tensors]
+        wrong = wrong_results(results, tensors, lambda index: f"'{context.name_of(index)}'")
+        if wrong is not None:
+            raise TransformError(f"Function.call {self.call!r} {wrong}")
+        return results

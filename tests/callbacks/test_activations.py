@@ -393,7 +393,7 @@ class Stops(Transform):
         (
             Narrower(),
             TransformError,
-            r"apply\[0\].transform \(Narrower\) returned shape torch.Size\(\[1, 0\]\) for layer; the output of layer has shape",
+            r"apply\[0\].transform \(Narrower\) returned for the output of layer a tensor of shape \(1, 0\), not \(1, 1\)$",
         ),
         (Stops(), TransformError, r"apply\[0\].transform \(Stops\(\)\) raised StopIteration: no more"),
         (Zero(index=3), TransformError, "Zero.index 3 is out of range for 'layer': its shape is"),

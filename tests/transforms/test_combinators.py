@@ -115,10 +115,10 @@ def test_a_member_asks_to_skip_the_step() -> None:
     [
         (lambda t, c: t[0], "Chain.transforms[1] (function) must return a list of 1 tensors, got Tensor"),
         (lambda t, c: [], "Chain.transforms[1] (function) must return a list of 1 tensors, got list"),
-        (lambda t, c: [1.0], "Chain.transforms[1] (function) returned float for 'net.weight', not a tensor"),
+        (lambda t, c: [1.0], "Chain.transforms[1] (function) returned for 'net.weight' float, not a tensor"),
         (
             lambda t, c: [t[0].double()],
-            "Chain.transforms[1] (function) returned for 'net.weight' dtype torch.float64, not torch.float32",
+            "Chain.transforms[1] (function) returned for 'net.weight' a tensor of dtype torch.float64, not torch.float32",
         ),
     ],
     ids=["tensor", "length", "float", "dtype"],

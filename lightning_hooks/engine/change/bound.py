@@ -20,6 +20,7 @@ from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
+from lightning_hooks.transforms._behind import wrong_results
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
 _STEP_STRIDE = 15_485_863
@@ -136,7 +137,9 @@ class BoundTransform:
                         f"{self.label} changed {self._what(name)} in place. Other branches of the graph "
                         "share its memory and would silently see the change; return a new tensor instead"
                     )
-        self._check(tensors, results, names)
+        wrong = wrong_results(results, tensors, lambda index: self._what(names[index]))
+        if wrong is not None:
+            raise TransformError(f"{self.label} {wrong}")
         return list(results)
 
     def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
@@ -157,19 +160,6 @@ class BoundTransform:
                 f"read: {first_line(error)}",
                 stacklevel=2,
             )
-
-    def _check(self, tensors: Sequence[Tensor], results: Any, names: Sequence[str]) -> None:
-        if not isinstance(results, (list, tuple)) or len(results) != len(tensors):
-            raise TransformError(f"{self.label} must return a list of {len(tensors)} tensors, got {type(results).__name__}")
-        for old, new, name in zip(tensors, results, names, strict=True):
-            if not isinstance(new, Tensor):
-                raise TransformError(f"{self.label} returned {type(new).__name__} for {name}; a tensor is needed")
-            for what in ("shape", "dtype", "device", "layout"):
-                if getattr(old, what) != getattr(new, what):
-                    raise TransformError(
-                        f"{self.label} returned {what} {getattr(new, what)} for {name}; {self._what(name)} has "
-                        f"{what} {getattr(old, what)}"
-                    )
 
     def _what(self, name: str) -> str:
         return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
