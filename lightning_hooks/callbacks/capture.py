@@ -126,7 +126,7 @@ class ActivationCapture(HooksCallback):
         self._files: CaptureWriter | None = None
         self._loggers: LoggerWriter | None = None
         self._step = 0
-        self._batch: tuple[int, int, Sequence[int] | None] = (0, 0, None)
+        self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
         self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
 
     def __repr__(self) -> str:
@@ -201,10 +201,10 @@ class ActivationCapture(HooksCallback):
     def _rules(self) -> str:
         return f"modules={self.modules!r}"
 
-    def _take(self, name: str, tensor: Tensor, number: int, stage: str) -> None:
+    def _take(self, name: str, tensor: Tensor) -> None:
         if self._files is None or self._files.stopped is not None:
             return
-        batch_idx, dataloader_idx, samples = self._batch
+        stage, batch_idx, dataloader_idx, samples = self._batch
         self._files.add(
             name,
             tensor,
@@ -220,7 +220,7 @@ class ActivationCapture(HooksCallback):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: note its number."""
-        self._step, self._batch = current_step(trainer), (batch_idx, 0, None)
+        self._step, self._batch = current_step(trainer), ("train", batch_idx, 0, None)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     @override
@@ -228,7 +228,7 @@ class ActivationCapture(HooksCallback):
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._step = current_step(trainer)
-        self._batch = (batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
+        self._batch = (stage, batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
         super()._start_batch(stage, trainer, pl_module, batch, batch_idx, dataloader_idx)
 
     @override

@@ -18,7 +18,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of, with_memory
 
-Take = Callable[[str, Tensor, int, str], None]
+Take = Callable[[str, Tensor], None]
 
 
 class CaptureParticipant(Participant):
@@ -30,7 +30,7 @@ class CaptureParticipant(Participant):
         stages: in which it acts.
         schedule: at which steps; in other stages than `train` at which batches.
         reduce: from a tensor to the tensor that is captured.
-        take: called with the name, the tensor, the number of the step (or batch) and the stage.
+        take: called with the name and the tensor.
     """
 
     ever = "always"
@@ -50,15 +50,11 @@ class CaptureParticipant(Participant):
         self.schedule = schedule
         self.reduce = reduce
         self.take = take
-        self.now = (0, "train")
         self._unreadable: set[str] = set()
         self.absent = AbsentParts()
 
     def due(self, step: int, stage: str) -> Hashable | None:
         return "always" if stage in self.stages and self.schedule.due(step) else None
-
-    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.now = (step, stage)
 
     def all_targets(self) -> Iterable[Target[Any]]:
         return self.targets
@@ -93,4 +89,4 @@ class CaptureParticipant(Participant):
                     stacklevel=2,
                 )
             return
-        self.take(name, seen, *self.now)
+        self.take(name, seen)

@@ -121,6 +121,16 @@ def test_train_and_validate_side_by_side(tmp_path: Path) -> None:
     assert [numbers(tensor) for tensor in entries.where(stage="validate")] == [[52, 53], [56, 57]]  # every second batch
 
 
+def test_a_validation_within_an_accumulated_step(tmp_path: Path) -> None:
+    """The batches of training before and after it are of one step."""
+    callback = ActivationCapture("encoder", stages=["train", "validate"])
+    make(tmp_path, callback, accumulate_grad_batches=4, val_check_interval=2).fit(Encoder(), rows(8), rows(2, start=50))
+    entries = load_capture(tmp_path / "captures/run_0")["encoder"]
+    assert [numbers(tensor) for tensor in entries.where(stage="train")] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert entries.where(stage="train").steps == (0,) * 4 and entries.where(stage="train").batch_indices == (0, 1, 2, 3)
+    assert [numbers(tensor) for tensor in entries.where(stage="validate")] == [[50, 51]] * 2
+
+
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_a_run_by_itself_and_no_other(tmp_path: Path, stage: str) -> None:
     model = Encoder()
