@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
@@ -515,6 +515,30 @@ def test_a_resumed_run_is_bit_identical_to_the_run_that_never_stopped(tmp_path: 
     resumed = run(3, 123, tmp_path / "step=3.ckpt")
     assert resumed.w == whole.w != [1.0, 1.0]
     assert resumed.seen == whole.seen[-len(resumed.seen) :]
+
+
+def fit(root: Path, callback: Callback, *batches: list[float]) -> Trainer:
+    trainer = make(root, callback, num_sanity_val_steps=0)
+    trainer.fit(Seen(), loader(*batches), loader([1.0, 2.0]))
+    return trainer
+
+
+def drifted(trainer: Trainer) -> int:
+    """How many tensors `Drift` has seen, by a checkpoint that is saved now."""
+    file = Path(trainer.default_root_dir) / "now.ckpt"
+    trainer.save_checkpoint(file)
+    (state,) = torch.load(file)["lightning_hooks.ActivationTransforms"].values()
+    count: int = state["links"][0]["state"]["layer"][0]
+    return count
+
+
+@pytest.mark.parametrize("run", ["validate", "test"])
+def test_the_state_that_another_run_reads_is_not_that_of_the_next_fit(tmp_path: Path, run: str) -> None:
+    callback = changing(Drift())
+    assert drifted(fit(tmp_path, callback, [1.0, 2.0], [3.0, 4.0])) == 2
+    other = make(tmp_path, callback)
+    getattr(other, run)(Seen(), loader([1.0, 2.0]), ckpt_path=tmp_path / "now.ckpt", verbose=False)
+    assert drifted(fit(tmp_path, callback, [1.0, 2.0])) == 1
 
 
 TWO = """
