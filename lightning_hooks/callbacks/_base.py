@@ -52,7 +52,8 @@ class HooksCallback(OurCallback):
         self._participants: list[Participant] = []
         self._skipped = SkippedSteps()
         self._is_scaled = False  # whether the loss is
-        self._saved: dict[str, Any] = {}  # by a checkpoint, until the fit begins
+        self._fits = False  # whether the run in which it takes part is a fit
+        self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
         self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
     @property
@@ -92,7 +93,7 @@ class HooksCallback(OurCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**self.__dict__, "_hook_manager": None, "_participants": []}
+        return {**self.__dict__, "_hook_manager": None, "_participants": [], "_fits": False}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -103,7 +104,9 @@ class HooksCallback(OurCallback):
             return
         self._detach()
         self._saved = {}  # checkpoints are read after this; a test, say, need not have taken what it read
-        self._skipped.forget()
+        if in_fit(trainer):  # after another run a checkpoint has the state of the fit before it, as that of the optimizers
+            self._last = {}
+            self._skipped.forget()
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -123,7 +126,7 @@ class HooksCallback(OurCallback):
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, hook_manager), *participants]
         position = next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
-        self._hook_manager = hook_manager
+        self._hook_manager, self._fits = hook_manager, in_fit(trainer)
         for i, participant in enumerate(participants):
             participant.order = (position, i)
             hook_manager.join(participant)
@@ -249,14 +252,15 @@ class HooksCallback(OurCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called for a checkpoint: save what continues from step to step."""
         self._skipped.save(checkpoint)
-        state = self._state() or self._saved or self._last
+        state = (self._state() if self._fits else None) or self._last or self._saved
         if state:
             checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: continue from it."""
-        self._skipped.load(checkpoint)
+        if in_fit(trainer):
+            self._skipped.load(checkpoint)
         state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer), {})
         if self._hook_manager is None:
             self._saved = state
@@ -277,11 +281,13 @@ class HooksCallback(OurCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks; a second call does nothing."""
         try:
-            self._last = self._state() or self._last
+            state = self._state()  # in every run: it finishes what is pending
+            if self._fits:
+                self._last = state
         finally:
             self._skipped.stop()
             hook_manager, participants = self._hook_manager, self._participants
-            self._hook_manager, self._participants = None, []
+            self._hook_manager, self._participants, self._fits = None, [], False
             for participant in participants:
                 assert hook_manager is not None
                 hook_manager.leave(participant)

@@ -164,7 +164,7 @@ class SkippedSteps:
             self._watch = None
 
     def forget(self) -> None:
-        """A new run starts at 0, unless a checkpoint says otherwise."""
+        """A new fit starts at 0, unless a checkpoint says otherwise."""
         self.stop()
         self._state = {}
 

@@ -179,7 +179,6 @@ class StatsMonitor(HooksCallback):
         refuse_unsupported(trainer, about)
         self._log = MonitorLog(self, trainer, hook_manager)
         self._publisher = Publisher([self._latest, self._log.writer, *self.consumers])
-        self._last = {}
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         others = [other for other in ours if other is not self and other._hook_manager is not None]
         self._producers = producers_of(self, others, hook_manager, plan, self._publisher)

@@ -541,6 +541,17 @@ def test_the_state_that_another_run_reads_is_not_that_of_the_next_fit(tmp_path: 
     assert drifted(fit(tmp_path, callback, [1.0, 2.0])) == 1
 
 
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("run", ["validate", "test"])
+def test_a_checkpoint_after_another_run_has_the_state_of_the_fit(tmp_path: Path, run: str, reads: bool) -> None:
+    callback = changing(Drift(), stages=["train", "validate"])
+    assert drifted(fit(tmp_path, callback, [1.0, 2.0])) == 2
+    trainer = fit(tmp_path, callback, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0])
+    path = tmp_path / "now.ckpt" if reads else None
+    getattr(trainer, run)(Seen(), loader([1.0, 2.0]), ckpt_path=path, verbose=False)
+    assert drifted(trainer) == 4
+
+
 TWO = """
 import sys, torch
 from lightning.pytorch import Trainer

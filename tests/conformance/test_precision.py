@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
@@ -153,6 +154,32 @@ def test_the_count_covers_steps_that_are_not_logged_and_goes_on_after_a_resume(t
     again = trainer_of(tmp_path, resumed, plugins=scaler(), max_epochs=2)
     again.fit(Overflows(plain_sgd, (4,)), data(6), ckpt_path=tmp_path / "last.ckpt")
     assert resumed.latest["hooks/skipped_steps"] == 4.0
+
+
+def skipped(trainer: Trainer) -> float:
+    """The count in a checkpoint that is saved now."""
+    file = Path(trainer.default_root_dir) / "now.ckpt"
+    trainer.save_checkpoint(file)
+    count: float = torch.load(file)["lightning_hooks.loss_scaler"]["skipped_steps"]
+    return count
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_checkpoint_after_another_run_has_the_count_of_the_fit(tmp_path: Path, reads: bool) -> None:
+    class Tests(Overflows):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self(batch[0])
+
+    def fit(batches: int) -> Trainer:
+        trainer = trainer_of(tmp_path, monitor, plugins=scaler())
+        trainer.fit(Tests(plain_sgd, (0, 1)), data(batches))
+        return trainer
+
+    monitor = StatsMonitor()
+    assert skipped(fit(1)) == 1.0
+    trainer = fit(3)
+    trainer.test(Tests(), data(1), ckpt_path=tmp_path / "now.ckpt" if reads else None, verbose=False)
+    assert skipped(trainer) == 2.0
 
 
 def test_reports_of_transforms_without_a_monitor_hold_the_count(tmp_path: Path) -> None:
