@@ -169,9 +169,10 @@ class SkippedSteps:
         self._state = {}
 
     def save(self, checkpoint: dict[str, Any]) -> None:
+        """All callbacks of a run may have read a count, and one goes on counting: the greatest is its own."""
         state = self._state if self._watch is None else self._watch.state_dict()
         if state:
-            checkpoint[_SAVED_AS] = state
+            checkpoint[_SAVED_AS] = max(checkpoint.get(_SAVED_AS, state), state, key=lambda each: each["skipped_steps"])
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint may be read before or after the fit starts."""

@@ -182,6 +182,14 @@ def test_a_checkpoint_after_another_run_has_the_count_of_the_fit(tmp_path: Path,
     assert skipped(trainer) == 2.0
 
 
+def test_of_several_callbacks_one_counts_also_after_a_resume(tmp_path: Path) -> None:
+    for epochs, path in ((1, None), (2, tmp_path / "now.ckpt")):
+        callbacks = [StatsMonitor(), GradientTransforms([Apply(Scale(1.0), params="*")])]
+        trainer = trainer_of(tmp_path, *callbacks, plugins=scaler(), max_epochs=epochs)
+        trainer.fit(Overflows(plain_sgd, (1,)), data(3), ckpt_path=path)
+        assert skipped(trainer) == epochs
+
+
 def test_reports_of_transforms_without_a_monitor_hold_the_count(tmp_path: Path) -> None:
     from tests.callbacks.models import Memory
 
