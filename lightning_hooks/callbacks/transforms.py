@@ -17,7 +17,6 @@ from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, transforms_report
 from lightning_hooks.errors import RuleError
@@ -119,8 +118,8 @@ class AppliesRules(HooksCallback):
         hook_manager = self._hook_manager
         if hook_manager is None or self._publisher is None or not is_log_step(trainer, step):
             return
-        if any(isinstance(participant, Observer) and participant.stage == "train" for participant in hook_manager.participants):
-            return  # it writes the reports into its own event
+        if any(participant.reports for participant in hook_manager.participants):
+            return  # a monitor writes them into its own event
         reports = hook_manager.take_reports()
         if reports:
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))

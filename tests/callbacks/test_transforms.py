@@ -26,6 +26,8 @@ from lightning_hooks import (
     RuleError,
     Scale,
     StatsMonitor,
+    StepConsumer,
+    StepView,
     UnsupportedError,
     Watch,
     Zero,
@@ -309,6 +311,21 @@ def test_reports_by_itself_at_the_log_interval(tmp_path: Path) -> None:
         "transform_norm_after/1_Zero": 0.0,
         "transform_acted/1_Zero": 1.0,
     }
+
+
+@pytest.mark.parametrize("monitor_first", [True, False])
+def test_reports_by_itself_after_the_monitor_has_stopped(tmp_path: Path, monitor_first: bool) -> None:
+    class Fails(StepConsumer):
+        def consume(self, view: StepView) -> None:
+            if view.step == 1:
+                raise OSError("no space left")
+
+    keeper = Keeper()
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")], consumers=[Fails()], on_error="warn")
+    callbacks = [monitor, rule(Scale(0.5))][:: 1 if monitor_first else -1]
+    with pytest.warns(UserWarning, match="stopped watching after OSError: no space left"):
+        fit(tmp_path, Line(), callbacks, *[[3.0, 4.0]] * 6, logger=keeper, log_every_n_steps=2)
+    assert {step: line["transform_norm_after/0_Scale"] for step, line in keeper.lines.items()} == {1: 2.5, 3: 2.5, 5: 2.5}
 
 
 def test_reports_of_an_accumulated_step_sum_over_its_micro_batches(tmp_path: Path) -> None:

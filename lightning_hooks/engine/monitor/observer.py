@@ -277,6 +277,7 @@ class Observer(Participant):
         if self.on_error == "raise":
             raise error
         self.stopped = world_size() == 1 or isinstance(error, StoppedError)
+        self.reports = self.reports and not self.stopped
         if not self.failed:
             self.failed = True
             self.fallback.direct = False
