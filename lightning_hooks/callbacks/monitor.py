@@ -178,10 +178,10 @@ class StatsMonitor(HooksCallback):
         about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
         refuse_unsupported(trainer, about)
         self._log = MonitorLog(self, trainer, hook_manager)
-        self._publisher = Publisher([self._latest, self._log.writer, *self.consumers])
+        publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         others = [other for other in ours if other is not self and other._hook_manager is not None]
-        self._producers = producers_of(self, others, hook_manager, plan, self._publisher)
+        self._producers = producers_of(self, others, hook_manager, plan, publisher)
         if self._trained is not None:
             self._trained.load_state_dict(self._saved)
             self._widening.start(self._trained.observer, hook_manager, self._saved)
@@ -193,7 +193,8 @@ class StatsMonitor(HooksCallback):
         ]
         refuse_common_tags([*written, (self.prefix, plans, limits)])
         self._log.start(trainer, plans, limits)
-        self._publisher.start(plan)
+        self._publisher = publisher  # closed with the run, so not before all checks have passed
+        publisher.start(plan)
         return [producer.observer for producer in self._producers.values()]
 
     @property

@@ -85,8 +85,11 @@ class Publisher:
         self._consumers = list(consumers)
 
     def start(self, plan: Plan) -> None:
-        for consumer in self._consumers:
+        """Start every consumer; where one fails, the others that have started are left to be closed."""
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
             consumer.start(plan)
+            self._consumers.append(consumer)
 
     def publish(self, view: StepView) -> None:
         """Give a view to every consumer, also where an earlier one fails; then raise the first error."""

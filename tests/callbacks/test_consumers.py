@@ -80,6 +80,13 @@ def test_each_fit_starts_and_closes_it(tmp_path: Path) -> None:
     assert notes.log == ["start", ("train", 0), None] * 2
 
 
+def test_it_is_not_closed_where_an_error_came_before_its_start(tmp_path: Path) -> None:
+    notes = Notes()
+    with pytest.raises(RuleError, match="two StatsMonitors would write"):
+        trainer_of(tmp_path, StatsMonitor(OUTPUT), StatsMonitor(OUTPUT, consumers=[notes])).fit(Net(), data(1))
+    assert notes.log == []
+
+
 @pytest.mark.parametrize("error", [RuntimeError("in training"), KeyboardInterrupt()], ids=repr)
 def test_it_is_told_what_ended_the_run(tmp_path: Path, error: BaseException) -> None:
     class Breaks(Net):

@@ -39,6 +39,20 @@ def test_all_are_closed_once_and_a_failure_there_is_a_warning():
     assert log == [("a", None), ("b", None)]
 
 
+def test_those_that_were_not_started_are_not_closed():
+    class Starts(Notes):
+        def start(self, plan):
+            if "start" in self.fails:
+                raise ValueError("cannot start")
+
+    log = []
+    publisher = Publisher([Starts(log, "a"), Starts(log, "b", ["start"]), Starts(log, "c")])
+    with pytest.raises(ValueError, match="cannot start"):
+        publisher.start(None)
+    publisher.close(None)
+    assert log == [("a", None)]
+
+
 def test_what_is_no_consumer_is_refused():
     class Half:
         def consume(self, view): ...
