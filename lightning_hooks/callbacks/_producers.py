@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._checks import refuse_changed_sums
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def producers_of(
-    monitor: StatsMonitor, others: Sequence[StatsMonitor], hook_manager: HookManager, plan: Plan, publisher: Publisher
+    monitor: StatsMonitor, led: Collection[str], hook_manager: HookManager, plan: Plan, publisher: Publisher
 ) -> dict[str, Producer]:
     """What makes the step views of each stage; a stage for which no rule matches anything is skipped with a warning.
 
     Args:
         monitor: whose options count.
-        others: those before it; of monitors with one prefix the first writes the global numbers of a stage.
+        led: the stages whose global numbers a monitor before it writes, under the same tags.
         hook_manager: of the run.
         plan: of the monitor.
         publisher: takes the views.
@@ -38,8 +38,7 @@ def producers_of(
     def add(observer: Observer) -> None:
         stage = observer.stage
         observer.label = monitor._label
-        leads = not any(other.prefix == monitor.prefix and stage in other.stages for other in others)
-        found[stage] = Producer(observer, publisher, summaries=leads)
+        found[stage] = Producer(observer, publisher, summaries=stage not in led)
 
     device: Any = hook_manager.model.device
     if "train" in monitor.stages:

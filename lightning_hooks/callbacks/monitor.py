@@ -181,7 +181,8 @@ class StatsMonitor(HooksCallback):
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         others = [other for other in ours if other is not self and other._hook_manager is not None]
-        self._producers = producers_of(self, others, hook_manager, plan, publisher)
+        led = {stage for other in others if other.prefix == self.prefix for stage in other._producers}
+        self._producers = producers_of(self, led, hook_manager, plan, publisher)
         if self._trained is not None:
             self._trained.load_state_dict(self._saved)
             self._widening.start(self._trained.observer, hook_manager, self._saved)

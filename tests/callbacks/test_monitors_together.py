@@ -112,6 +112,13 @@ def test_one_prefix_for_two_stages(tmp_path: Path) -> None:
     assert {"output_norm/layer", "val_output_norm/layer", "hooks/nonfinite", "val_hooks/nonfinite"} <= tags.keys()
 
 
+@pytest.mark.filterwarnings("ignore:.*matches nothing", "ignore:stages. no rule matches anything to watch in 'validate'")
+def test_the_first_that_watches_a_stage_writes_its_global_numbers(tmp_path: Path) -> None:
+    stages = ["train", "validate"]
+    nothing = StatsMonitor([Watch(params="*", stats="norm"), Watch(modules="nope", strict=False)], stages=stages)
+    assert "val_hooks/nonfinite" in fit(tmp_path, nothing, StatsMonitor(rule(), stages=stages))
+
+
 def test_other_prefixes_and_other_rows_are_fine(tmp_path: Path) -> None:
     tags = fit(tmp_path, StatsMonitor(rule()), StatsMonitor(rule("mean")), StatsMonitor(rule(), prefix="b/"))
     assert {"output_norm/layer", "output_mean/layer", "b/output_norm/layer", "b/hooks/nonfinite"} <= tags.keys()
