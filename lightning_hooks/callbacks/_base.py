@@ -34,6 +34,7 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.records.consumer import Publisher
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -50,6 +51,7 @@ class HooksCallback(OurCallback):
     def __init__(self) -> None:
         super().__init__()
         self._participants: list[Participant] = []
+        self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
         self._skipped = SkippedSteps()
         self._is_scaled = False  # whether the loss is
         self._fits = False  # whether the run in which it takes part is a fit
@@ -93,7 +95,7 @@ class HooksCallback(OurCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**self.__dict__, "_hook_manager": None, "_participants": [], "_fits": False}
+        return {**self.__dict__, "_hook_manager": None, "_participants": [], "_publisher": None, "_fits": False}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -279,18 +281,20 @@ class HooksCallback(OurCallback):
         return f"{self.prefix}{same.index(self)}"
 
     def _detach(self, error: BaseException | None = None) -> None:
-        """Remove all hooks; a second call does nothing."""
+        """Remove all hooks and close the consumers; a second call does nothing."""
         try:
             state = self._state()  # in every run: it finishes what is pending
             if self._fits:
                 self._last = state
         finally:
             self._skipped.stop()
-            hook_manager, participants = self._hook_manager, self._participants
-            self._hook_manager, self._participants, self._fits = None, [], False
+            hook_manager, participants, publisher = self._hook_manager, self._participants, self._publisher
+            self._hook_manager, self._participants, self._publisher, self._fits = None, [], None, False
             for participant in participants:
                 assert hook_manager is not None
                 hook_manager.leave(participant)
+            if publisher is not None:
+                publisher.close(error)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._detach(error)

@@ -255,6 +255,7 @@ class ActivationCapture(HooksCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         super()._detach(error)
         self._shown = {}
+        self._loggers = None
         if self._files is not None:
             self._files.close()
             self._files = None

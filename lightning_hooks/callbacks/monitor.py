@@ -121,7 +121,6 @@ class StatsMonitor(HooksCallback):
         self._widening = Widening(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
-        self._publisher: Publisher | None = None
         self._log: MonitorLog | None = None
         self._latest = Latest(prefix)
 
@@ -132,7 +131,7 @@ class StatsMonitor(HooksCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         self._flush()
-        return {**super().__getstate__(), "_producers": {}, "_publisher": None, "_log": None}
+        return {**super().__getstate__(), "_producers": {}, "_log": None}
 
     @override
     def _state(self) -> dict[str, Any]:
@@ -265,10 +264,7 @@ class StatsMonitor(HooksCallback):
         try:
             super()._detach(error)
         finally:
-            publisher, self._publisher = self._publisher, None
             self._producers, self._log = {}, None
-            if publisher is not None:
-                publisher.close(error)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

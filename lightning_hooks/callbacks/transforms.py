@@ -49,7 +49,6 @@ class AppliesRules(HooksCallback):
             raise RuleError("apply is an empty list; give at least one rule")
         for i, rule in enumerate(self.apply):
             self._refuse(rule, f"apply[{i}]")
-        self._publisher: Publisher | None = None
 
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
@@ -61,10 +60,6 @@ class AppliesRules(HooksCallback):
     def __repr__(self) -> str:
         """The rules."""
         return f"{type(self).__name__}(apply={self.apply!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle is not attached to anything."""
-        return {**super().__getstate__(), "_publisher": None}
 
     @property
     def changer(self) -> Changer | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import signal
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from lightning_hooks import Apply, GradientTransforms, NoMatchError, Scale, StatsMonitor, Watch
+from lightning_hooks import ActivationCapture, Apply, GradientTransforms, NoMatchError, Scale, StatsMonitor, Watch
 from tests.callbacks.models import (
     Gan,
     Memory,
@@ -230,6 +232,22 @@ def test_a_second_fit_with_the_same_callback(tmp_path: Any) -> None:
     memory, _ = watch_fit(tmp_path, other, monitor)
     assert memory.steps == list(range(6)) and "param_norm/gen.weight" in monitor.latest
     assert_clean(other)
+
+
+def test_no_callback_keeps_a_logger_after_a_fit(tmp_path: Any) -> None:
+    callbacks = [
+        StatsMonitor(),
+        GradientTransforms([Apply(Scale(0.5), params="*")]),
+        ActivationCapture("body", every_n_steps=1, tensorboard=True),
+    ]
+    memory = Memory()
+    trainer = trainer_of(tmp_path, *callbacks, logger=memory)
+    trainer.fit(Net(), data(2))
+    trainer.loggers = []
+    known = ref(memory)
+    del memory
+    gc.collect()
+    assert known() is None
 
 
 def test_a_second_fit_of_the_same_trainer(tmp_path: Any) -> None:
