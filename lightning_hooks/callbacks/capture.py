@@ -124,7 +124,7 @@ class ActivationCapture(HooksCallback):
         self.strict = strict
         CaptureWriter.check("", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._files: CaptureWriter | None = None
-        self._loggers: LoggerWriter | None = None
+        self._loggers: LoggerWriter | None = None  # where the last batch is shown; None for nowhere
         self._step = 0
         self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
         self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
@@ -170,7 +170,8 @@ class ActivationCapture(HooksCallback):
                 if other._files.folder == folder:
                     raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
         self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
-        self._loggers = logger_writer(self, trainer, hook_manager)
+        writer = logger_writer(self, trainer, hook_manager)
+        self._loggers = writer if self.tensorboard and writer.loggers else None  # ranks but 0 have none
         self._shown = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
@@ -214,7 +215,7 @@ class ActivationCapture(HooksCallback):
             sample_indices=samples,
             dataloader_idx=dataloader_idx,
         )
-        if self.tensorboard and tensor.dim() > 1:
+        if self._loggers is not None and tensor.dim() > 1:
             self._shown.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
 
     @override

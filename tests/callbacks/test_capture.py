@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Sampler
 
 from lightning_hooks import (
@@ -603,6 +604,23 @@ def test_tensors_that_have_no_picture_and_other_loggers_are_fine(tmp_path: Path)
     loggers = [CSVLogger(tmp_path, name="csv", version=""), TensorBoardLogger(tmp_path, name="run", version="")]
     make(tmp_path, callback, logger=loggers).predict(Images(), pictures(2))
     assert shown(tmp_path / "run").Tags()["images"] == []
+
+
+def test_without_a_logger_nothing_is_kept_to_be_shown(tmp_path: Path) -> None:
+    class Clones(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += func is torch.ops.aten.clone.default
+            return func(*args, **(kwargs or {}))
+
+    def clones(**options: Any) -> int:
+        callback = ActivationCapture("conv", stages=["predict"], **options)
+        with Clones() as clones:
+            make(tmp_path, callback).predict(Images(), pictures(4))
+        return clones.seen
+
+    assert clones(tensorboard=True) == clones()
 
 
 def test_what_cannot_be_shown_is_a_warning(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 import pytest
+import torch
+from torch import nn
 
-from lightning_hooks import RuleError, StepConsumer, StepView
+from lightning_hooks import RuleError, StepConsumer, StepView, Watch, instrument
 from lightning_hooks.records import Publisher
 from lightning_hooks.records.consumer import as_consumers
 
@@ -51,6 +53,16 @@ def test_those_that_were_not_started_are_not_closed():
         publisher.start(None)
     publisher.close(None)
     assert log == [("a", None)]
+
+
+def test_the_latest_numbers_need_no_histogram(monkeypatch):
+    read = []
+    monkeypatch.setattr(StepView, "histogram", lambda view, rows: read.append(rows))
+    rule = Watch(modules="0", tensors="output", stats=["mean", "histogram"])
+    with instrument(model := nn.Sequential(nn.Identity()), watch=[rule]) as watched:
+        model(torch.ones(2))
+        watched.step()
+    assert watched.compute()["output_mean/0"] == 1.0 and not read
 
 
 def test_what_is_no_consumer_is_refused():
