@@ -12,8 +12,8 @@ from lightning_hooks.engine.overhead import Overhead, hook_cost
 from lightning_hooks.rules.schedule import EveryN
 
 
-class Widening:
-    """Increases the intervals of an observer, warns once, and keeps them over checkpoints.
+class OverheadLimit:
+    """Gives an observer its limit, warns once when its intervals have grown, and keeps them over checkpoints.
 
     Args:
         limit: the maximum share of the step time; None for no limit.

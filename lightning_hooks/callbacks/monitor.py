@@ -20,7 +20,7 @@ from lightning_hooks.callbacks._checks import (
     refuse_unsupported,
 )
 from lightning_hooks.callbacks._loggers import as_loggers
-from lightning_hooks.callbacks._max_overhead import Widening
+from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import our_callbacks
@@ -118,7 +118,7 @@ class StatsMonitor(HooksCallback):
         self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead
-        self._widening = Widening(max_overhead, self.schedule)
+        self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
         self._log: MonitorLog | None = None
@@ -138,7 +138,7 @@ class StatsMonitor(HooksCallback):
         """Averages, and intervals that have grown."""
         self._flush()
         producer = self._trained
-        return {} if producer is None else {**producer.state_dict(), **self._widening.state_dict(producer.observer)}
+        return {} if producer is None else {**producer.state_dict(), **self._overhead_limit.state_dict(producer.observer)}
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ class StatsMonitor(HooksCallback):
         producer = self._trained
         if producer is not None:
             producer.load_state_dict(state)
-            self._widening.load_state_dict(producer.observer, state)
+            self._overhead_limit.load_state_dict(producer.observer, state)
 
     @property
     def latest(self) -> dict[str, float]:
@@ -184,7 +184,7 @@ class StatsMonitor(HooksCallback):
         self._producers = producers_of(self, led, hook_manager, plan, publisher)
         if self._trained is not None:
             self._trained.load_state_dict(self._saved)
-            self._widening.start(self._trained.observer, hook_manager, self._saved)
+            self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)
             self._saved = {}
         plans = plans_of(self._producers)
         limits = limits_of(self, plan, plans)
@@ -232,7 +232,7 @@ class StatsMonitor(HooksCallback):
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
                 producer.end(step, reports, hook_manager.scale)
                 observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
-            self._widening.warn(observer)
+            self._overhead_limit.warn(observer)
         self._write_page(trainer)
 
     def _flush(self) -> None:
