@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +18,7 @@ from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match, transforms_report
 from lightning_hooks.errors import RuleError
@@ -116,8 +118,17 @@ class AppliesRules(HooksCallback):
         if any(participant.reports for participant in hook_manager.participants):
             return  # a monitor writes them into its own event
         reports = hook_manager.take_reports()
-        if reports:
+        if not reports:
+            return
+        try:
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
+        except Exception as error:
+            if not any(isinstance(participant, Observer) and participant.stopped for participant in hook_manager.participants):
+                raise
+            # What stopped the monitor, with on_error="warn", may be this logger. Taking reports stays: it may be a collective.
+            self._publisher = Publisher([])
+            said = f"stopped reporting after {type(error).__name__}: {error}; training continues"
+            warnings.warn(f"{type(self).__name__} {said}", stacklevel=2)
 
     @override
     def _state(self) -> dict[str, Any]:

@@ -328,6 +328,23 @@ def test_reports_by_itself_after_the_monitor_has_stopped(tmp_path: Path, monitor
     assert {step: line["transform_norm_after/0_Scale"] for step, line in keeper.lines.items()} == {1: 2.5, 3: 2.5, 5: 2.5}
 
 
+def test_where_a_logger_has_stopped_the_monitor_the_reports_do_not_end_the_fit(tmp_path: Path) -> None:
+    class Full(Keeper):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            raise OSError("no space left")
+
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")], on_error="warn")
+    with pytest.warns(UserWarning, match="no space left") as caught:
+        trainer = fit(tmp_path, Line(), [monitor, rule(Scale(0.5))], *[[3.0, 4.0]] * 3, logger=Full())
+    assert trainer.global_step == 3
+    assert [str(warning.message) for warning in caught if "no space left" in str(warning.message)] == [
+        "a StatsMonitor stopped watching after OSError: no space left; training continues",
+        "GradientTransforms stopped reporting after OSError: no space left; training continues",
+    ]
+    with pytest.raises(OSError, match="no space left"):
+        fit(tmp_path, Line(), [rule(Scale(0.5))], [3.0, 4.0], logger=Full())
+
+
 def test_reports_of_an_accumulated_step_sum_over_its_micro_batches(tmp_path: Path) -> None:
     keeper = Keeper()
     change = rule(Scale(0.5), params="*", when="backward")
