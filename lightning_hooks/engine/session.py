@@ -125,8 +125,9 @@ class Instrument:
             for optimizer in self.optimizers:  # last, since it ends the step
                 register_optimizer(optimizer, self._after, None, run_handles, before=False)
             self._begin()
-        except BaseException:
+        except BaseException as error:
             self._hook_manager.close()
+            self._publisher.close(error)
             raise
         return self
 

@@ -21,6 +21,7 @@ from lightning_hooks import (
     InPlaceError,
     RuleError,
     Scale,
+    StepConsumer,
     UnsupportedError,
     Watch,
     assert_no_hooks,
@@ -450,3 +451,28 @@ def test_a_copy_of_a_watched_module_is_read_where_the_package_is_missing(tmp_pat
     code = "import sys; sys.modules['lightning_hooks'] = None; import torch; "
     code += "torch.load(sys.argv[1], weights_only=False)(torch.ones(1, 2)).sum().backward()"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
+
+
+class _Notes(StepConsumer):
+    def __init__(self) -> None:
+        self.closed_with: list[BaseException | None] = []
+
+    def consume(self, view) -> None:
+        pass
+
+    def close(self, error: BaseException | None) -> None:
+        self.closed_with.append(error)
+
+
+class _NoFile(_Notes):
+    def start(self, plan) -> None:
+        raise OSError("no such file")
+
+
+def test_where_a_consumer_cannot_start_those_that_have_are_closed():
+    started, model = _Notes(), nn.Linear(1, 1)
+    with pytest.raises(OSError, match="no such file") as raised, instrument(model, consumers=[started, failing := _NoFile()]):
+        pass
+    assert started.closed_with == [raised.value]
+    assert failing.closed_with == []
+    assert_no_hooks(model)
