@@ -9,7 +9,7 @@ import pytest
 
 from lightning_hooks.dashboard.report import write_report
 
-from .browser import chromium, colors, drawn, needs_browser, opened, place, serving
+from .browser import colors, drawn, needs_browser, opened, place, serving
 from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -42,12 +42,6 @@ def logdir(tmp_path_factory):
 def url(logdir):
     with serving(logdir) as where:
         yield where
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 def state(page):

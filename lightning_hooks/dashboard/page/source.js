@@ -74,7 +74,7 @@ export class Cells {
       const name = `${level}/${tile}`;
       const here = this.kept.get(name) ?? new Map();
       if (this.kept.delete(name) || here.size === 0) this.kept.set(name, here); // the most recently used is last
-      const missing = nodes.filter((node) => (here.get(node)?.isOld ?? true) && !this.asked.has(`${name}/${node}`));
+      const missing = nodes.filter((node) => here.get(node)?.isOld !== false && !this.asked.has(`${name}/${node}`));
       for (let i = 0; i < missing.length; i += Math.floor(MAX_CELLS / TILE)) {
         requests.push(this.request(level, tile, missing.slice(i, i + Math.floor(MAX_CELLS / TILE))));
       }
@@ -102,7 +102,7 @@ export class Cells {
         this.arrivals++;
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
           const part = (array) => array.slice(i * TILE, (i + 1) * TILE);
-          here.set(node, { least: part(least), greatest: part(greatest), nan: part(nan), infinite: part(infinite) });
+          here.set(node, { least: part(least), greatest: part(greatest), nan: part(nan), infinite: part(infinite), isOld: false });
         });
       })
       .finally(() => nodes.forEach((node) => this.asked.delete(`${name}/${node}`)));
