@@ -30,6 +30,10 @@ class RunSource(Protocol):
     def version(self) -> int:
         """Another number when the run has grown."""
 
+    @property
+    def files(self) -> int:
+        """Another number when steps that were there before may have been written again."""
+
     def refresh(self) -> None:
         """Take in what was written since."""
 
@@ -81,6 +85,11 @@ class LocalRun:
     def version(self) -> int:
         """Another number when the run has grown."""
         return self._index.version + self._findings_changed
+
+    @property
+    def files(self) -> int:
+        """How many there are: a resume begins another one."""
+        return len(self._index.files)
 
     def refresh(self) -> None:
         self._index.refresh()
@@ -151,6 +160,10 @@ class ProviderRun:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def files(self) -> int:
+        return self._version  # a provider says nothing of files
 
     def refresh(self) -> None:
         found = {

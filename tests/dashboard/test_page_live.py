@@ -4,8 +4,8 @@ import pytest
 
 from lightning_hooks.dashboard.report import write_report
 
-from .browser import drawn, needs_browser, opened, serving
-from .runs import write_run
+from .browser import drawn, needs_browser, opened, place, serving
+from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
@@ -15,6 +15,7 @@ MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
 def logdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs")
     write_run(folder / "a", range(40))
+    write_run(folder / "a", range(40), tensor="param")
     write_run(folder / "b", range(60))
     return folder
 
@@ -47,3 +48,83 @@ def test_a_map_that_nobody_touches_asks_for_nothing(browser, url, logdir, tmp_pa
         )
         page.wait_for_timeout(300)
         assert page.evaluate("() => window.draws") == 0
+
+
+class Held:
+    """Requests whose address has some text wait until they are let go."""
+
+    def __init__(self, page, text):
+        self.page, self.text, self.routes, self.are_held = page, text, [], True
+        page.route(lambda url: text in url, lambda route: self.routes.append(route) if self.are_held else route.continue_())
+
+    def let_go(self):
+        assert self.routes, f"nobody asked for {self.text}"
+        self.are_held = False
+        for route in self.routes:
+            route.continue_()
+        self.page.wait_for_timeout(250)
+
+
+def choose(page, label, value):
+    page.get_by_label(label, exact=True).select_option(value)
+
+
+def test_a_slow_answer_does_not_replace_a_later_choice(browser, url):
+    with opened(browser, f"{url}#run=b&{MAP}") as page:
+        drawn(page)
+        held = Held(page, "/run?run=a")
+        choose(page, "Run", "a")
+        choose(page, "Run", "b")
+        held.let_go()
+        assert page.evaluate("() => lightningHooks.views.map.panels[0].model.run") == "b"
+        choose(page, "Run", "a")
+        drawn(page)
+        held = Held(page, "tensor=param")
+        choose(page, "Tensor", "param")
+        choose(page, "Tensor", "grad")
+        held.let_go()
+        assert page.locator(".legend-title").inner_text().startswith("grad norm")
+        page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 30 })")
+        page.wait_for_selector("text=grad norm at step 30")
+        held = Held(page, "first=10&")
+        page.evaluate("() => lightningHooks.state.set({ step: 10 })")
+        page.evaluate("() => lightningHooks.state.set({ step: 20 })")
+        page.wait_for_selector("text=grad norm at step 20")
+        held.let_go()
+        assert page.locator("h2", has_text="at step 20").is_visible()
+        held = Held(page, "/rows?run=a&tensor=grad&stat=std")
+        page.evaluate("(row) => lightningHooks.state.set({ view: 'row', row })", NAMES[0])
+        page.evaluate("(row) => lightningHooks.state.set({ tensor: 'param', row })", NAMES[1])
+        page.wait_for_selector(f"h2:has-text('param of {NAMES[1]}')")
+        held.let_go()
+        assert page.locator("h2", has_text=f"param of {NAMES[1]}").is_visible()
+
+
+def test_a_run_that_is_resumed_and_one_that_begins(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
+    write_run(tmp_path / "a", range(300))
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&{MAP}&from=100&to=140") as page:
+        drawn(page)
+        write_run(tmp_path / "a", range(110, 310), change=lambda step, values: values["norm"].fill(7.0))
+        write_run(tmp_path / "begun", range(5))
+        page.get_by_label("Least value of the colours").fill("abc")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=abc is not a number")
+        page.evaluate("() => lightningHooks.poll()")
+        page.wait_for_function("() => lightningHooks.range().last === 310")
+        page.wait_for_timeout(300)
+        page.mouse.move(*place(page, NAMES[0], 120))
+        assert "grad norm: 7" in page.locator(".tip").inner_text()
+        assert page.locator("text=abc is not a number").is_visible()
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        choose(page, "Compare with", "begun")
+        page.wait_for_function("() => lightningHooks.views.map.panels.length === 2")
+        choose(page, "Compare with", "")
+        assert not page.locator("text=abc is not a number").is_visible()
+        page.wait_for_timeout(300)
+        asked.clear()
+        with page.expect_request(lambda request: "/run?run=a" in request.url):
+            page.evaluate("() => lightningHooks.poll()")
+        page.wait_for_timeout(200)
+        assert not any("/run?run=begun" in each for each in asked)

@@ -35,10 +35,15 @@ export function render(source = new ServerSource()) {
 class App {
   constructor(source) {
     this.source = source;
-    this.runs = [];
+    this.runs = null;
     this.loaded = new Map(); // by run: { meta, rows by table }
-    this.statistics = {};
-    this.state = new State(() => this.update());
+    this.statistics = null;
+    this.turn = 0; // of updates; what an earlier one still waits for is not shown
+    this.pending = 0; // updates
+    this.state = new State(() => {
+      this.say("");
+      this.update();
+    });
     this.views = {
       overview: new OverviewView(this),
       map: new MapView(this),
@@ -66,8 +71,8 @@ class App {
   async start() {
     await this.guard(async () => {
       [this.statistics] = await Promise.all([this.source.ask("statistics"), this.listRuns()]);
-      await this.choose();
     });
+    if (this.runs) await this.choose();
     if (this.source.isLive) setInterval(() => document.hidden || this.poll(), POLL);
   }
 
@@ -75,12 +80,17 @@ class App {
     this.runs = (await this.source.ask("runs")).runs;
   }
 
-  /** Show an error instead of failing without a word. */
+  /** Take a turn: the call is told how to ask whether it is still the latest. An error is shown instead of failing without a word. */
   async guard(call) {
+    const turn = ++this.turn;
+    const isCurrent = () => turn === this.turn;
+    this.pending++;
     try {
-      await call();
+      await call(isCurrent);
     } catch (error) {
-      this.fail(error);
+      if (isCurrent()) this.fail(error);
+    } finally {
+      this.pending--;
     }
   }
 
@@ -95,8 +105,14 @@ class App {
     this.message.textContent = text;
   }
 
-  /** Choose a run and a table where the address names none, or one that is not there. */
+  /** Choose a run and a table where the address names none, or one that is not there; then show them. */
   async choose() {
+    let isChosen = false;
+    await this.guard(async (isCurrent) => (isChosen = await this.chooseFor(isCurrent)));
+    if (isChosen) await this.update();
+  }
+
+  async chooseFor(isCurrent) {
     const { state } = this;
     const withTables = this.runs.filter((run) => run.tables);
     if (!this.runs.length) return this.empty("There is no event file in this log directory yet.");
@@ -112,20 +128,27 @@ class App {
     state.set({ other: others.slice(0, MOST_OTHERS).join("\n") }, true);
     await this.load(state.run);
     for (const other of state.others) await this.load(other);
+    if (!isCurrent()) return false;
     const { tensors } = this.meta;
-    const has = (tensor, stat) => tensors.some((each) => each.tensor === tensor && each.stats.includes(stat));
-    if (!has(state.tensor, state.stat)) {
-      const first = FIRST.find(([tensor, stat]) => has(tensor, stat));
-      const [tensor, stat] = first ?? [tensors[0]?.tensor ?? "", tensors[0]?.stats.find((each) => each !== "count") ?? ""];
-      state.set({ tensor, stat }, true);
-    }
     if (!tensors.length) return this.empty("This run has no table of lightning_hooks.");
-    await this.update();
+    if (!this.has(state.run, state.tensor, state.stat)) {
+      const first = FIRST.find(([tensor, stat]) => this.has(state.run, tensor, stat));
+      const { tensor, stats } = tensors[0];
+      const [chosen, stat] = first ?? [tensor, stats.find((each) => each !== "count") ?? stats[0]];
+      state.set({ tensor: chosen, stat }, true);
+    }
+    return true;
+  }
+
+  /** Whether a run that is loaded has a table. */
+  has(run, tensor, stat) {
+    return this.loaded.get(run).meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat));
   }
 
   empty(text) {
     this.main.replaceChildren(h("p", { class: "empty" }, text));
     this.fillTabs();
+    return false;
   }
 
   get meta() {
@@ -139,9 +162,9 @@ class App {
 
   /** The rows of a table, asked for once. */
   async rows(run, tensor, stat) {
-    const { meta, tables } = await this.load(run);
+    const { tables } = await this.load(run);
     const name = `${tensor}\n${stat}`;
-    if (!meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat))) return null;
+    if (!this.has(run, tensor, stat)) return null;
     if (!tables.has(name)) tables.set(name, new Rows(await this.source.ask("rows", { run, tensor, stat })));
     return tables.get(name);
   }
@@ -172,52 +195,61 @@ class App {
     this.update();
   }
 
+  /** Ask for what is new: runs, and steps of the runs shown. */
   async poll() {
-    if (this.polling) return;
+    if (this.polling || this.pending) return;
     this.polling = true;
     try {
-      if (!this.loaded.size) {
-        await this.listRuns();
-        await this.choose();
-        return;
-      }
-      let changed = false;
-      for (const [run, known] of this.loaded) {
-        const meta = await this.source.ask("run", { run });
-        if (meta.version === known.meta.version) continue;
-        changed = true;
-        const last = known.meta.steps?.[1] ?? -1;
-        for (const name of [...known.tables.keys()]) {
-          const [tensor, stat] = name.split("\n");
-          if (!meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat))) continue;
-          const answer = await this.source.ask("rows", { run, tensor, stat });
-          if (answer.key !== known.tables.get(name).key) known.tables.set(name, new Rows(answer));
-        }
-        known.meta = meta;
-        this.views.map.grown(run, last);
-      }
-      if (changed) await this.update(true);
-      if (this.message.classList.contains("error")) this.say("");
+      this.statistics ??= await this.source.ask("statistics");
+      const listed = () => JSON.stringify(this.runs?.map(({ name, tables }) => [name, tables]));
+      const before = listed();
+      await this.listRuns();
+      if (!this.loaded.has(this.state.run) || !this.runs.some((run) => run.name === this.state.run)) return await this.choose();
+      let changed = listed() !== before;
+      for (const run of [this.state.run, ...this.state.others]) changed = (await this.follow(run)) || changed;
+      if (changed && !this.pending) await this.update();
+      if (this.lost === this.message.textContent) this.say("");
     } catch (error) {
       this.fail(error);
+      this.lost = error.message;
     } finally {
       this.polling = false;
     }
   }
 
-  async update(live = false) {
-    await this.guard(async () => {
-      const { state } = this;
-      if (!this.loaded.has(state.run)) return this.runs.length ? this.choose() : undefined;
-      for (const other of state.others) {
-        if (!this.runs.some((run) => run.name === other)) return this.choose();
-        await this.load(other);
-      }
+  /** Take in what a run has more than before; whether it has any. */
+  async follow(run) {
+    const known = await this.load(run);
+    const meta = await this.source.ask("run", { run });
+    if (meta.version === known.meta.version) return false;
+    const tables = new Map(known.tables);
+    for (const name of known.tables.keys()) {
+      const [tensor, stat] = name.split("\n");
+      if (!meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat))) continue;
+      const answer = await this.source.ask("rows", { run, tensor, stat });
+      if (answer.key !== known.tables.get(name).key) tables.set(name, new Rows(answer));
+    }
+    // Another file may hold steps again that were there before, as after a resume from an earlier checkpoint.
+    const last = meta.files === known.meta.files ? (known.meta.steps?.[1] ?? -1) : -1;
+    for (const [name, rows] of tables) known.tables.set(name, rows);
+    known.meta = meta;
+    this.views.map.grown(run, last);
+    return true;
+  }
+
+  async update() {
+    const { state } = this;
+    if (!this.runs) return;
+    if (!this.loaded.has(state.run) || state.others.some((other) => !this.runs.some((run) => run.name === other))) return this.choose();
+    if (!this.has(state.run, state.tensor, state.stat)) return this.choose();
+    await this.guard(async (isCurrent) => {
+      for (const other of state.others) await this.load(other);
+      if (!isCurrent()) return;
       const view = this.views[state.view] ?? this.views.overview;
       this.fillTabs();
       this.fillControls(view);
       if (this.main.firstChild !== view.element) this.main.replaceChildren(view.element);
-      await view.update(live);
+      await view.update(isCurrent);
     });
   }
 
@@ -250,7 +282,7 @@ class App {
     const tensors = this.meta.tensors.map((each) => each.tensor);
     const stats = this.meta.tensors.find((each) => each.tensor === state.tensor)?.stats ?? [];
     const key = JSON.stringify([runs, tensors, stats, state.view, state.run, state.other, state.mode, state.tensor, state.stat]);
-    if (key === this.controlsKey && !view.controlsChanged?.()) return;
+    if (key === this.controlsKey) return;
     this.controlsKey = key;
     const chooseTensor = (tensor) => {
       const has = this.meta.tensors.find((each) => each.tensor === tensor).stats;
@@ -260,7 +292,7 @@ class App {
     this.controls.replaceChildren(
       choice("Run", runs, state.run, (run) => {
         state.set({ run, from: "", to: "" }, true);
-        this.guard(() => this.choose());
+        this.choose();
       }),
       ...(view.usesOther ? this.otherChoices(runs) : []),
       ...(view.usesTable
@@ -274,7 +306,6 @@ class App {
             ),
           ]
         : []),
-      ...(view.controls?.() ?? []),
     );
     if (focused) this.controls.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -299,7 +330,7 @@ class App {
       panel.hidden = !panel.hidden;
       button.setAttribute("aria-expanded", String(!panel.hidden));
       const stat = which();
-      const known = this.statistics[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
+      const known = this.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
       panel.replaceChildren(
         h("strong", {}, stat),
         ...(known

@@ -79,8 +79,7 @@ export class MapView {
     this.app.state.set({ folded: foldingText({ all, toggled: new Set() }) });
   }
 
-  cellsOf(run, rows, unit) {
-    const { tensor, stat } = this.app.state;
+  cellsOf(run, tensor, stat, rows, unit) {
     const name = [run, tensor, stat, rows.key, unit].join("\n");
     if (!this.cells.has(name)) {
       if (this.cells.size > 12) this.cells.delete(this.cells.keys().next().value);
@@ -94,11 +93,13 @@ export class MapView {
     for (const cells of this.cells.values()) if (cells.run === run) cells.outdate(step);
   }
 
-  async update() {
+  async update(isCurrent) {
     const { app } = this;
-    const { state } = app;
+    const state = app.state.copy();
     this.syncTools();
     const rows = await app.rows(state.run, state.tensor, state.stat);
+    const rowsOfOthers = await Promise.all(state.others.map((other) => app.rows(other, state.tensor, state.stat)));
+    if (!isCurrent()) return;
     const { from, to, unit } = app.range();
     const folding = foldingOf(state.folded);
     let takes = null;
@@ -118,7 +119,7 @@ export class MapView {
         shown: shownOf(its, `${state.folded}\t${state.filter}`, () => (takes ? its.filtered(takes) : its.shown(isOpen))),
         flat: Boolean(takes),
         isOpen,
-        cells: this.cellsOf(run, its, unit),
+        cells: this.cellsOf(run, state.tensor, state.stat, its, unit),
         from,
         to,
         unit,
@@ -132,8 +133,8 @@ export class MapView {
     };
     const main = modelOf(state.run, rows, this.marks(state.run, rows));
     const models = [];
-    for (const other of state.others) {
-      const its = await app.rows(other, state.tensor, state.stat);
+    state.others.forEach((other, i) => {
+      const its = rowsOfOthers[i];
       if (!its) this.tell(`${other} has no table of ${state.tensor} ${state.stat}.`);
       else if (state.mode !== "difference") models.push(modelOf(other, its, this.marks(other, its)));
       else {
@@ -141,14 +142,14 @@ export class MapView {
           ...main,
           run: `${state.run} − ${other}`,
           title: `${nameOf(state.run)} − ${nameOf(other)}`,
-          other: this.cellsOf(other, its, unit),
+          other: this.cellsOf(other, state.tensor, state.stat, its, unit),
           nodeOfOther: (node) => (rows.isPart(node) ? its.byName : its.rowByName).get(rows.nodes[node].name),
           map: state.map === "viridis" ? "diverging" : state.map,
         });
         const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);
       }
-    }
+    });
     if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (takes && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.showPanels(models);
@@ -156,7 +157,8 @@ export class MapView {
       this.revealed = state.row;
       const node = rows.rowByName.get(state.row);
       if (node !== undefined && !models[0].shown.includes(node) && !takes) {
-        return state.set({ folded: foldingText(rows.revealing(state.row, folding)) });
+        app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
+        return app.update();
       }
       if (node !== undefined) this.panels[0].reveal(node);
     }
@@ -222,9 +224,9 @@ export class MapView {
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
-    const { map } = this.panels[0].model;
+    const { map, stat } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
-    const kind = state.scale === "auto" && /_fraction$|cosine$/.test(state.stat) ? "linear" : state.scale;
+    const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
     const sight = [kind, ...fixed, map, ...this.panels.flatMap((panel) => panel.sight())];
     // While panning within the same parts, the scale stays.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
@@ -232,7 +234,7 @@ export class MapView {
       const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
       this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // parts keep their pixels for the same scale
-      this.drawLegend(map);
+      this.drawLegend(this.panels[0].model);
     }
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
@@ -240,8 +242,7 @@ export class MapView {
     }
   }
 
-  drawLegend(map) {
-    const { state } = this.app;
+  drawLegend({ tensor, stat, map }) {
     const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": `Colours from ${short(this.scale.low)} to ${short(this.scale.high)}` });
     const context = bar.getContext("2d");
     const table = tableOf(map);
@@ -256,7 +257,7 @@ export class MapView {
     if (above !== null) ticks[2].prepend("≥ ");
     const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
     this.legend.replaceChildren(
-      h("span", { class: "legend-title" }, `${state.tensor} ${state.stat} (${unitOf(state.stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
+      h("span", { class: "legend-title" }, `${tensor} ${stat} (${unitOf(stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
       h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
       ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
       h("span", {}, swatch(NAN), " NaN"),

@@ -19,7 +19,7 @@ export class OverviewView {
     this.element = h("div", { class: "view" });
   }
 
-  async update() {
+  async update(isCurrent) {
     const { app } = this;
     const { state, source, meta } = app;
     const asked = [state.run, ...state.others].map((run) => `${run} ${app.loaded.get(run).meta.version}`).join("\n");
@@ -27,6 +27,7 @@ export class OverviewView {
     const found = await source.ask("overview", { run: state.run });
     const charts = await Promise.all(sorted(found.hooks).map((tag) => this.chart(tag)));
     const transforms = await Promise.all([...grouped(found.transforms)].map(([name, tags]) => this.transform(name, tags)));
+    if (!isCurrent()) return;
     this.shown = asked;
     const curves = [
       h("h2", {}, "Over all layers"),

@@ -13,10 +13,11 @@ export class RowView {
     this.element = h("div", { class: "view" });
   }
 
-  async update() {
+  async update(isCurrent) {
     const { app } = this;
-    const { state } = app;
+    const state = app.state.copy();
     const rows = await app.rows(state.run, state.tensor, state.stat);
+    if (!isCurrent()) return;
     const node = rows.rowByName.get(state.row) ?? rows.nodes.findIndex((each) => each.row !== null);
     if (node < 0) return this.element.replaceChildren(h("p", { class: "empty" }, "This table has no rows."));
     const { name, type, shape } = rows.nodes[node];
@@ -25,22 +26,23 @@ export class RowView {
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
     const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
-    const cards = await Promise.all(ordered.map((stat) => this.card(stat, name, from, to, unit)));
-    const histogram = await this.histogram(name);
+    const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to, unit)));
+    const histogram = await this.histogram(state, name);
+    if (!isCurrent()) return;
     this.shown = asked;
     this.element.replaceChildren(
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
-      this.neighbours(rows, node),
+      this.neighbours(state, rows, node),
       keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
       histogram ?? "",
     );
   }
 
-  async card(stat, name, from, to, unit) {
+  async card(state, stat, name, from, to, unit) {
     const { app } = this;
-    const { state, source } = app;
+    const { source } = app;
     const series = [];
     for (const run of [state.run, ...state.others]) {
       const rows = await app.rows(run, state.tensor, stat);
@@ -56,14 +58,14 @@ export class RowView {
       "div",
       { class: "card" },
       h("h3", {}, stat, " ", app.helpButton(() => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
-      lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => state.set({ view: "step", step, stat }) }),
+      lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       nan + infinite ? h("p", { class: "note" }, `NaN at ${nan} steps, infinite at ${infinite} steps, from step ${series[0].steps[series[0].nan.findIndex((n, i) => n || series[0].infinite[i])]} on`) : null,
     );
   }
 
-  async histogram(name) {
+  async histogram(state, name) {
     const { app } = this;
-    const { state, source, meta } = app;
+    const { source, meta } = app;
     const tag = `${state.tensor}_histogram/${name}`;
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
     const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
@@ -71,13 +73,12 @@ export class RowView {
     return h("div", {}, h("h2", {}, "Histogram over steps ", app.helpButton(() => "histogram")), histogramMap(found, state.map));
   }
 
-  neighbours(rows, node) {
+  neighbours(state, rows, node) {
     const { app } = this;
-    const { state } = app;
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
     const { name } = rows.nodes[node];
-    const to = (text, values) => h("button", { onclick: () => state.set({ row: name, ...values }) }, text);
+    const to = (text, values) => h("button", { onclick: () => app.state.set({ row: name, ...values }) }, text);
     const near = [["◀ before: ", leaves[at - 1]], ["after ▶: ", leaves[at + 1]]].filter(([, i]) => i !== undefined);
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);

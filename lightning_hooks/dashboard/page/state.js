@@ -47,6 +47,11 @@ export class State {
     return this.other.split("\n").filter(Boolean);
   }
 
+  /** What it is now, for who waits for answers while it may change. */
+  copy() {
+    return { ...Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, this[name]])), others: this.others };
+  }
+
   read() {
     const text = outer() === window ? location.hash.slice(1) : inner(outer().location.hash);
     const params = new URLSearchParams(text);

@@ -34,7 +34,7 @@ export class StepView {
     });
     this.direction = choice("Order", [["forward", "first to last layer"], ["backward", "last to first layer"]], "forward", (value) => {
       this.backwards = value === "backward";
-      this.update();
+      app.update();
     });
     this.said = h("output", { class: "said", "aria-live": "polite" });
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
@@ -65,9 +65,9 @@ export class StepView {
     return Math.round(Number(value)) * this.app.range().unit + (this.app.meta.steps[0] % this.app.range().unit);
   }
 
-  async update() {
+  async update(isCurrent) {
     const { app } = this;
-    const { state } = app;
+    const state = app.state.copy();
     const { first, last, unit } = app.range();
     const step = state.step === "" ? last - unit : Math.min(Math.max(Number(state.step), first), last - 1);
     this.slider.min = Math.floor(first / unit);
@@ -78,9 +78,12 @@ export class StepView {
     const backwards = this.backwards ?? state.tensor.includes("grad");
     this.direction.querySelector("select").value = backwards ? "backward" : "forward";
     const rows = await app.rows(state.run, state.tensor, state.stat);
+    if (!isCurrent()) return;
     const leaves = rows.filtered(takesOf(state.filter));
     if (!leaves.length) this.said.textContent = `No row matches ${state.filter}.`;
-    const [now, then] = await Promise.all([step, state.step2 === "" ? null : Number(state.step2)].map((at) => (at === null ? null : this.values(rows, leaves, at, unit))));
+    const values = (at) => (at === null ? null : this.values(state, rows, leaves, at, unit));
+    const [now, then] = await Promise.all([step, state.step2 === "" ? null : Number(state.step2)].map(values));
+    if (!isCurrent()) return;
     this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now[i], then: then?.[i] ?? null }));
     if (backwards) this.bars.reverse();
     this.selected = null;
@@ -89,9 +92,8 @@ export class StepView {
   }
 
   /** The values of all rows at a step; null where a row was not measured. */
-  async values(rows, leaves, step, unit) {
-    const { state, source } = this.app;
-    const { run, tensor, stat } = state;
+  async values({ run, tensor, stat }, rows, leaves, step, unit) {
+    const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
     const cell = Math.floor(step / (unit * 2 ** level));
     if (!leaves.length) return [];
