@@ -4,7 +4,7 @@
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
 | `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
-| `rows` | run, tensor, stat | the nodes of the tree of rows, and `key`, which changes with them |
+| `rows` | run, tensor, stat | `steps` as progressions, `nodes` of the tree of rows, `key`, which changes with the rows |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces |
 | `histogram` | run, tag, steps | a histogram at so many steps |
@@ -28,7 +28,7 @@ from lightning_hooks.dashboard.merging import NEEDS
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import tile, unit_of_run
+from lightning_hooks.dashboard.tiles import progressions, tile, unit_of_run
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -147,7 +147,8 @@ class Api:
         run, tensor, stat = self._table(args)
         key, nodes = self.nodes(run, tensor, stat)
         about = run.about()
-        return {"key": key, "nodes": [node.as_json(about) for node in nodes]}
+        steps = progressions(run.steps(tensor, stat))
+        return {"key": key, "steps": steps, "nodes": [node.as_json(about) for node in nodes]}
 
     def _tile(self, args: Mapping[str, str]) -> bytes:
         run, tensor, stat = self._table(args)

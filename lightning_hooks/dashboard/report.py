@@ -30,6 +30,7 @@ MODULES: Final = (
     "host.js",
     "colors.js",
     "patterns.js",
+    "steps.js",
     "rows.js",
     "state.js",
     "source.js",

@@ -49,6 +49,25 @@ def unit_of_run(source: RunSource) -> int:
     return min(units, default=1)
 
 
+def progressions(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Ascending steps as (first, last, distance), one where all are evenly spaced.
+
+    Example:
+        >>> progressions(np.array([9, 19, 29, 30, 31]))
+        [(9, 29, 10), (30, 31, 1)]
+    """
+    distances = np.diff(steps)
+    # Where another distance begins, and the end; what is between two progressions belongs to none.
+    ends = [*(np.flatnonzero(np.diff(distances)) + 1).tolist(), len(steps) - 1, len(steps) - 1]
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    for end in ends:
+        if at <= end:
+            found.append((int(steps[at]), int(steps[end]), int(distances[at]) if end > at else 1))
+            at = end + 1
+    return found
+
+
 def tile(
     source: RunSource, tensor: str, stat: str, nodes: Sequence[Node], unit: int, level: int, first: int, last: int
 ) -> Tile:

@@ -64,6 +64,7 @@ def test_rows_and_tiles(client):
     rows, args = table(client)
     names = [node["name"] for node in rows["nodes"]]
     assert [name for name in names if name in NAMES] == list(NAMES)
+    assert rows["steps"] == [[0, 9, 1]]
     answer = ask(client, "tile", **args, nodes=f"0-{len(names) - 1}")
     assert answer.status_code == 200 and answer.headers["Content-Type"] == "application/octet-stream"
     nan = np.frombuffer(answer.data, "<u2", len(names) * 10, 8 * len(names) * 10).reshape(len(names), 10)

@@ -3,6 +3,7 @@
 import uPlot from "./vendor/uPlot.esm.js";
 import { short } from "./colors.js";
 import { color, h } from "./dom.js";
+import { stepsText } from "./steps.js";
 
 const COLORS = ["accent", "alert", "third", "fourth"];
 
@@ -13,10 +14,11 @@ export function keysOf(labels) {
   return h("p", { class: "keys" }, ...labels.map(key));
 }
 
-/** One value over steps of one run or of several: series are { label, steps, least, greatest }. */
+/** One value over steps of one run or of several: series are { label, steps, ends, least, greatest }; a piece ends where it begins without ends. */
 export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series) });
   const [x, ...columns] = align(series);
+  const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, (each.ends ?? each.steps)[i]])));
   const positive = columns.flat().filter((value) => value > 0);
   const all = columns.flat().filter((value) => value !== null);
   const least = Math.min(...positive);
@@ -45,7 +47,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const tell = (chart) => {
     const i = chart.cursor.idx;
     const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label));
-    value.textContent = parts.length ? `step ${x[i]}: ${parts.join("; ")}` : "";
+    value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}` : "";
   };
   let width = 0;
   new ResizeObserver(() => {

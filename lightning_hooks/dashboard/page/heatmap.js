@@ -4,6 +4,7 @@ import { short } from "./colors.js";
 import { color, h, onceAFrame } from "./dom.js";
 import { WAITING, cellOf, difference, pixelsOf, summaryOf } from "./parts.js";
 import { TILE } from "./source.js";
+import { stepsText } from "./steps.js";
 
 const AXIS = 22; // pixels above the cells
 const READABLE = 16; // of a row
@@ -309,6 +310,11 @@ export class HeatMap {
     return { r, cell: x < at.gutter ? null : Math.floor(step / at.cell), step, x, y };
   }
 
+  /** The first and the last step of a cell. */
+  stepsOf(cell, at) {
+    return this.model.rows.steps.within(cell * at.cell, (cell + 1) * at.cell);
+  }
+
   /** What is to be said of a cell. */
   describe(r, cell) {
     const { rows, shown, stat, tensor, exact } = this.model;
@@ -317,8 +323,8 @@ export class HeatMap {
     const lines = [node.name + (rows.isPart(shown[r]) ? ` (${node.leaves} rows)` : "")];
     if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
     if (cell === null) return lines;
-    const first = cell * at.cell;
-    lines.push(at.cell === 1 ? `step ${first}` : `steps ${first} to ${first + at.cell - 1}`);
+    const [first, last] = this.stepsOf(cell, at);
+    lines.push(stepsText([first, last]));
     if (rows.isPart(shown[r]) && this.model.isOpen(shown[r])) return lines;
     const part = this.part(shown[r], at.level, Math.floor(cell / TILE));
     const found = part && cellOf(part, cell % TILE);
@@ -326,7 +332,7 @@ export class HeatMap {
     if (found === undefined) lines.push("loading");
     else if (!found) lines.push(`${what}: not measured`);
     else {
-      const steps = at.cell === 1 ? "" : (n) => ` at ${n} of these steps`;
+      const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
       if (Number.isNaN(found.value)) lines.push(...(steps ? [`${what}: no finite value`] : []));
       else if (found.least === found.greatest) lines.push(`${what}: ${short(found.value)}`);
       else lines.push(`${what}: ${short(found.least)} to ${short(found.greatest)}`);
@@ -358,7 +364,7 @@ export class HeatMap {
       if (!hit || hit.moved) return;
       const node = this.model.shown[hit.r];
       if (hit.cell === null && this.model.rows.isPart(node)) this.on.onFold(node);
-      else this.on.onPick(node, hit.cell === null ? null : hit.cell * this.drawn.cell);
+      else this.on.onPick(node, hit.cell === null ? null : this.stepsOf(hit.cell, this.drawn)[0]);
     });
     canvas.addEventListener("pointercancel", () => (drag = null));
     canvas.addEventListener("dblclick", (event) => {
@@ -433,7 +439,7 @@ export class HeatMap {
       case "-": this.zoom(2, (cursor.cell + 0.5) * at.cell); break;
       case "0": this.on.onZoom(-Infinity, Infinity); break;
       case " ": if (rows.isPart(shown[cursor.r])) this.on.onFold(shown[cursor.r]); break;
-      case "Enter": this.on.onPick(shown[cursor.r], cursor.cell * at.cell, true); break;
+      case "Enter": this.on.onPick(shown[cursor.r], this.stepsOf(cursor.cell, at)[0], true); break;
       default: return;
     }
     event.preventDefault();
@@ -452,9 +458,8 @@ export class HeatMap {
     const at = this.layout();
     const lines = [];
     this.each(at, (r, cell, least, greatest, nan, infinite) => {
-      const first = cell * at.cell;
       const { name } = this.model.rows.nodes[this.model.shown[r]];
-      lines.push([name, first, first + at.cell - 1, least, greatest, nan, infinite]);
+      lines.push([name, ...this.stepsOf(cell, at), least, greatest, nan, infinite]);
     });
     return lines;
   }

@@ -8,6 +8,7 @@ import { RowView } from "./rowview.js";
 import { Rows } from "./rows.js";
 import { ServerSource } from "./source.js";
 import { State } from "./state.js";
+import { Steps } from "./steps.js";
 import { StepView } from "./stepview.js";
 
 const POLL = 3000; // milliseconds between two questions for new steps
@@ -169,13 +170,13 @@ class App {
     return tables.get(name);
   }
 
-  /** The steps shown: those of the address, else all of the runs shown. */
+  /** The steps shown: those of the address, else all of the runs shown, in whole cells. */
   range() {
     const { state } = this;
     const known = [state.run, ...state.others].map((run) => this.loaded.get(run)?.meta).filter((meta) => meta?.steps);
-    const first = Math.min(...known.map((meta) => meta.steps[0]));
     const unit = Math.max(...known.map((meta) => meta.unit));
-    const last = Math.max(...known.map((meta) => meta.steps[1])) + unit;
+    const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
+    const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
     const [from, to] = [state.from === "" ? first : Number(state.from), state.to === "" ? last : Number(state.to)];
     return { first, last, unit, from: Number.isFinite(from) ? from : first, to: to > from ? to : last };
   }
@@ -228,6 +229,7 @@ class App {
       if (!meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat))) continue;
       const answer = await this.source.ask("rows", { run, tensor, stat });
       if (answer.key !== known.tables.get(name).key) tables.set(name, new Rows(answer));
+      else tables.get(name).steps = new Steps(answer.steps);
     }
     // Another file may hold steps again that were there before, as after a resume from an earlier checkpoint.
     const last = meta.files === known.meta.files ? (known.meta.steps?.[1] ?? -1) : -1;

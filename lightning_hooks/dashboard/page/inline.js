@@ -1,7 +1,7 @@
 // The data of a report, which is in the page: answers what the server would.
 
 import { render } from "./index.js";
-import { reviveNumbers } from "./source.js";
+import { cellArrays, reviveNumbers } from "./source.js";
 
 class InlineSource {
   constructor(data, tables) {
@@ -30,7 +30,7 @@ class InlineSource {
     const [shift, columns, width] = [level - base, last - first, end - begin];
     const buffer = new ArrayBuffer(12 * chosen.length * columns);
     const cells = chosen.length * columns;
-    const out = views(buffer, cells);
+    const out = cellArrays(buffer, cells);
     out.least.fill(NaN);
     out.greatest.fill(NaN);
     chosen.forEach((node, line) => {
@@ -48,7 +48,7 @@ class InlineSource {
   async table(name) {
     if (!this.cells.has(name)) {
       const buffer = await inflate(this.tables[name][3]);
-      const found = views(buffer, buffer.byteLength / 12);
+      const found = cellArrays(buffer, buffer.byteLength / 12);
       // Of the greatest comes what differs from the least.
       const [least, greatest] = [new Uint32Array(buffer, 0, found.least.length), new Uint32Array(buffer, 4 * found.least.length, found.least.length)];
       for (let i = 0; i < least.length; i++) greatest[i] ^= least[i];
@@ -56,15 +56,6 @@ class InlineSource {
     }
     return this.cells.get(name);
   }
-}
-
-function views(buffer, cells) {
-  return {
-    least: new Float32Array(buffer, 0, cells),
-    greatest: new Float32Array(buffer, 4 * cells, cells),
-    nan: new Uint16Array(buffer, 8 * cells, cells),
-    infinite: new Uint16Array(buffer, 10 * cells, cells),
-  };
 }
 
 function expand(text) {

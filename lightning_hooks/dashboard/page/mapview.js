@@ -7,6 +7,7 @@ import { HeatMap } from "./heatmap.js";
 import { matcher } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
+import { stepsText } from "./steps.js";
 
 const LEAST_WIDTH = 520; // of a panel beside another one
 
@@ -293,7 +294,8 @@ export class MapView {
 
   async savePicture() {
     const { state } = this.app;
-    const title = `${nameOf(state.run)}: ${state.tensor} ${state.stat}, steps ${this.panels[0].model.from} to ${this.panels[0].model.to - 1}`;
+    const { rows, from, to } = this.panels[0].model;
+    const title = `${nameOf(state.run)}: ${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
     const swatches = [[NAN, "NaN"], [INFINITE, "infinite"]];
     const legend = this.legend.querySelector(".legend-title").textContent;
     const blob = await pictureOf(this.panels, title, legend, this.legend.querySelector("canvas"), this.scale, swatches);

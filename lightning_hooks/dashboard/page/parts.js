@@ -5,7 +5,7 @@ import { INFINITE, NAN, tableOf } from "./colors.js";
 const SAMPLES = 16;
 
 /** The value that stands for a cell: the one farther from zero. */
-function farther(least, greatest) {
+export function farther(least, greatest) {
   return Math.abs(least) > Math.abs(greatest) ? least : greatest;
 }
 

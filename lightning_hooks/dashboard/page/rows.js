@@ -1,11 +1,14 @@
 // The rows of a table as a foldable tree, and which of them are shown.
 
+import { Steps } from "./steps.js";
+
 const ENOUGH = 48;
 const FEW = 6;
 
 export class Rows {
-  constructor({ key, nodes }) {
+  constructor({ key, nodes, steps }) {
     this.key = key;
+    this.steps = new Steps(steps);
     this.nodes = nodes;
     this.ends = new Int32Array(nodes.length); // the node after the last one below
     const open = [];

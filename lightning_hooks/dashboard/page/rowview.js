@@ -5,6 +5,7 @@ import { makeScale, short, tableOf } from "./colors.js";
 import { color, h } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { seriesOf } from "./series.js";
+import { stepsText } from "./steps.js";
 
 export class RowView {
   constructor(app) {
@@ -21,12 +22,12 @@ export class RowView {
     const node = rows.rowByName.get(state.row) ?? rows.nodes.findIndex((each) => each.row !== null);
     if (node < 0) return this.element.replaceChildren(h("p", { class: "empty" }, "This table has no rows."));
     const { name, type, shape } = rows.nodes[node];
-    const { from, to, unit } = app.range();
+    const { from, to } = app.range();
     const asked = JSON.stringify([state.run, state.other, state.tensor, name, from, to, app.meta.version]);
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
     const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
-    const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to, unit)));
+    const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
     const histogram = await this.histogram(state, name);
     if (!isCurrent()) return;
     this.shown = asked;
@@ -40,7 +41,7 @@ export class RowView {
     );
   }
 
-  async card(state, stat, name, from, to, unit) {
+  async card(state, stat, name, from, to) {
     const { app } = this;
     const { source } = app;
     const series = [];
@@ -48,18 +49,17 @@ export class RowView {
       const rows = await app.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
-      const found = await seriesOf(source, { run, tensor: state.tensor, stat, key: rows.key, node, from, to, unit });
+      const { unit } = app.loaded.get(run).meta;
+      const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to, unit });
       series.push({ label: state.others.length ? run : "", ...found });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
-    const sum = (key) => series[0][key].reduce((a, b) => a + b, 0);
-    const [nan, infinite] = [sum("nan"), sum("infinite")];
     return h(
       "div",
       { class: "card" },
       h("h3", {}, stat, " ", app.helpButton(() => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
       lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
-      nan + infinite ? h("p", { class: "note" }, `NaN at ${nan} steps, infinite at ${infinite} steps, from step ${series[0].steps[series[0].nan.findIndex((n, i) => n || series[0].infinite[i])]} on`) : null,
+      ...series.map(nonfiniteNote),
     );
   }
 
@@ -94,6 +94,15 @@ export class RowView {
       chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
   }
+}
+
+/** Since when a series is not finite; null where it is. */
+function nonfiniteNote({ label, steps, ends, nan, infinite }) {
+  const first = nan.findIndex((n, i) => n || infinite[i]);
+  if (first < 0) return null;
+  const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+  const since = `${steps[first] === ends[first] ? "" : "one of the "}${stepsText([steps[first], ends[first]])}`;
+  return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${sum(nan)} steps, infinite at ${sum(infinite)} steps, from ${since} on`);
 }
 
 /** Steps by magnitude, brighter where more elements are; the axis is symmetric and logarithmic, as the buckets are. */

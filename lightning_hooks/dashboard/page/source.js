@@ -93,10 +93,7 @@ export class Cells {
       .tile({ ...args, first: tile * TILE, last: (tile + 1) * TILE, nodes: ranges(nodes) })
       .then((buffer) => {
         const cells = nodes.length * TILE;
-        const least = new Float32Array(buffer, 0, cells);
-        const greatest = new Float32Array(buffer, 4 * cells, cells);
-        const nan = new Uint16Array(buffer, 8 * cells, cells);
-        const infinite = new Uint16Array(buffer, 10 * cells, cells);
+        const { least, greatest, nan, infinite } = cellArrays(buffer, cells);
         const here = this.kept.get(name) ?? new Map();
         this.kept.set(name, here);
         this.arrivals++;
@@ -109,6 +106,16 @@ export class Cells {
     nodes.forEach((node) => this.asked.set(`${name}/${node}`, asked));
     return asked;
   }
+}
+
+/** The arrays of so many cells. */
+export function cellArrays(buffer, cells) {
+  return {
+    least: new Float32Array(buffer, 0, cells),
+    greatest: new Float32Array(buffer, 4 * cells, cells),
+    nan: new Uint16Array(buffer, 8 * cells, cells),
+    infinite: new Uint16Array(buffer, 10 * cells, cells),
+  };
 }
 
 /** Numbers as `0-11,15`. */

@@ -3,7 +3,9 @@
 import { makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
 import { matcher } from "./patterns.js";
-import { ranges } from "./source.js";
+import { farther } from "./parts.js";
+import { cellArrays, ranges } from "./source.js";
+import { stepsText } from "./steps.js";
 
 const HEIGHT = 320;
 
@@ -23,7 +25,7 @@ export class StepView {
     this.usesTable = true;
     this.backwards = null; // gradients flow from the last layer to the first
     const { state } = app;
-    this.slider = h("input", { type: "range", "aria-label": "Step", class: "slider", oninput: () => state.set({ step: this.stepAt(this.slider.value) }) });
+    this.slider = h("input", { type: "range", "aria-label": "Step", class: "slider", oninput: () => state.set({ step: this.steps.at(Number(this.slider.value)) }) });
     this.second = h("input", {
       type: "text",
       inputmode: "numeric",
@@ -61,53 +63,53 @@ export class StepView {
     });
   }
 
-  stepAt(value) {
-    return Math.round(Number(value)) * this.app.range().unit + (this.app.meta.steps[0] % this.app.range().unit);
-  }
-
   async update(isCurrent) {
     const { app } = this;
     const state = app.state.copy();
-    const { first, last, unit } = app.range();
-    const step = state.step === "" ? last - unit : Math.min(Math.max(Number(state.step), first), last - 1);
-    this.slider.min = Math.floor(first / unit);
-    this.slider.max = Math.max(Math.ceil(last / unit) - 1, 0);
-    this.slider.value = Math.floor(step / unit);
-    this.slider.setAttribute("aria-valuetext", `step ${step}`);
     if (document.activeElement !== this.second) this.second.value = state.step2;
     const backwards = this.backwards ?? state.tensor.includes("grad");
     this.direction.querySelector("select").value = backwards ? "backward" : "forward";
     const rows = await app.rows(state.run, state.tensor, state.stat);
     if (!isCurrent()) return;
+    const { steps } = rows;
+    // A step that this table does not have stands for the one before it.
+    const indexOf = (step) => Math.max(steps.below(Number(step) + 1) - 1, 0);
+    const index = state.step === "" ? steps.count - 1 : indexOf(state.step);
+    this.steps = steps;
+    this.slider.max = steps.count - 1;
+    this.slider.value = index;
+    this.slider.setAttribute("aria-valuetext", `step ${steps.at(index)}`);
     const leaves = rows.filtered(takesOf(state.filter));
     if (!leaves.length) this.said.textContent = `No row matches ${state.filter}.`;
-    const values = (at) => (at === null ? null : this.values(state, rows, leaves, at, unit));
-    const [now, then] = await Promise.all([step, state.step2 === "" ? null : Number(state.step2)].map(values));
+    const read = (at) => (at === null ? null : this.read(state, rows, leaves, steps.at(at)));
+    const [now, then] = await Promise.all([index, state.step2 === "" ? null : indexOf(state.step2)].map(read));
     if (!isCurrent()) return;
-    this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now[i], then: then?.[i] ?? null }));
+    this.compared = then?.text ?? null;
+    this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now.values[i], then: then?.values[i] ?? null }));
     if (backwards) this.bars.reverse();
     this.selected = null;
-    this.title.textContent = `${state.tensor} ${state.stat} at step ${step.toLocaleString("en-US")}${then ? `, compared with step ${Number(state.step2).toLocaleString("en-US")} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
+    this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     this.redraw();
   }
 
-  /** The values of all rows at a step; null where a row was not measured. */
-  async values({ run, tensor, stat }, rows, leaves, step, unit) {
+  /** { values, text }: of all rows at a step, null where a row was not measured, and which steps that are: a report may have joined some. */
+  async read({ run, tensor, stat }, rows, leaves, step) {
     const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
-    const cell = Math.floor(step / (unit * 2 ** level));
-    if (!leaves.length) return [];
+    const unit = source.isLive ? 1 : this.app.loaded.get(run).meta.unit;
+    const width = unit * 2 ** level;
+    const cell = Math.floor(step / width);
+    const text = stepsText(rows.steps.within(cell * width, (cell + 1) * width));
+    if (!leaves.length) return { values: [], text };
     const nodes = ranges(leaves);
     const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes });
-    const n = leaves.length;
-    const [least, greatest] = [new Float32Array(buffer, 0, n), new Float32Array(buffer, 4 * n, n)];
-    const [nan, infinite] = [new Uint16Array(buffer, 8 * n, n), new Uint16Array(buffer, 10 * n, n)];
-    return leaves.map((_, i) => {
+    const { least, greatest, nan, infinite } = cellArrays(buffer, leaves.length);
+    const values = leaves.map((_, i) => {
       if (nan[i]) return NaN;
       if (infinite[i]) return Infinity;
-      if (Number.isNaN(least[i])) return null;
-      return Math.abs(least[i]) > Math.abs(greatest[i]) ? least[i] : greatest[i];
+      return Number.isNaN(least[i]) ? null : farther(least[i], greatest[i]);
     });
+    return { values, text };
   }
 
   draw() {
@@ -168,7 +170,7 @@ export class StepView {
     const bar = this.bars?.[i];
     if (!bar || i === this.selected) return;
     this.selected = i;
-    const compared = this.app.state.step2 === "" ? "" : `, at step ${this.app.state.step2}: ${bar.then === null ? "not measured" : short(bar.then)}`;
+    const compared = this.compared === null ? "" : `, at ${this.compared}: ${bar.then === null ? "not measured" : short(bar.then)}`;
     this.said.textContent = `${bar.name}: ${bar.now === null ? "not measured" : short(bar.now)}${compared}`;
     this.redraw();
   }

@@ -1,0 +1,53 @@
+"""Steps are those that were written, also where a cell holds several or its bounds are none."""
+
+import numpy as np
+import pytest
+
+from lightning_hooks.dashboard.report import write_report
+
+from .browser import drawn, needs_browser, opened, place, serving
+from .runs import NAMES, write_run
+
+pytestmark = [needs_browser, pytest.mark.slow]
+TABLE = "tensor=grad&stat=norm"
+
+
+def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
+    write_run(tmp_path / "tens", [*range(9, 300, 10), 300])
+    write_run(tmp_path / "hundreds", range(0, 300, 100))
+    with serving(tmp_path) as url, opened(browser, f"{url}#run=tens&view=map&{TABLE}&folded=%2B") as page:
+        drawn(page)
+        assert page.evaluate("() => [lightningHooks.range().first, lightningHooks.range().last]") == [0, 310]
+        page.mouse.move(*place(page, NAMES[0], 19))
+        assert page.locator(".tip").inner_text().split("\n")[1] == "step 19"
+        page.mouse.click(*place(page, NAMES[0], 19))
+        page.get_by_role("button", name="This step").click()
+        page.wait_for_selector("text=grad norm at step 19")
+        page.get_by_label("Step", exact=True).press("ArrowRight")
+        page.wait_for_selector("text=grad norm at step 29")
+        # Another run has a larger cell, and this view shows one run.
+        page.evaluate("() => lightningHooks.state.set({ other: 'hundreds', step: 19, step2: 305 })")
+        page.wait_for_selector("text=grad norm at step 19, compared with step 300")
+        page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row, other: '' })", list(NAMES))
+        page.locator(".u-over").first.hover(position={"x": 1, "y": 20})
+        assert page.locator(".chart-value").first.inner_text().startswith("step 9: ")
+
+
+def test_several_steps_are_said_to_be_several(browser, tmp_path):
+    def nan_from_37(step, values):
+        if step >= 37:
+            values["norm"][1] = np.nan
+
+    write_run(tmp_path / "run", range(3000), change=nan_from_37)
+    with serving(tmp_path) as url, opened(browser, f"{url}#view=row&{TABLE}&row={NAMES[1]}") as page:
+        page.wait_for_selector("text=NaN at 2963 steps, infinite at 0 steps, from one of the steps 36 to 39 on")
+        page.evaluate("() => lightningHooks.state.set({ view: 'map' })")
+        drawn(page)
+        page.mouse.move(*place(page, NAMES[0], 1000))
+        said = page.locator(".tip").inner_text().split("\n")[1]
+        assert said.startswith("steps ") and said.endswith("3")
+        page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 2001 })")
+        page.wait_for_selector("text=grad norm at step 2,001")
+    write_report(tmp_path / "run", tmp_path / "report.html", 420_000)
+    with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=step&{TABLE}&step=2001") as page:
+        page.wait_for_selector("text=grad norm at steps 2,000 to 2,0")
