@@ -14,7 +14,7 @@ export function keysOf(labels) {
   return h("p", { class: "keys" }, ...labels.map(key));
 }
 
-/** One value over steps of one run or of several: series are { label, steps, ends, least, greatest }; a piece ends where it begins without ends. */
+/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }; a piece ends where it begins without ends. */
 export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series) });
   const [x, ...columns] = align(series);
@@ -26,6 +26,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const isZero = all.every((value) => value === 0);
   // A logarithmic axis has no zero: it is drawn at the bottom.
   const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
+  const colors = series.map((each, i) => COLORS[(each.color ?? i) % COLORS.length]);
   const make = () => {
     holder.replaceChildren();
     const options = {
@@ -35,8 +36,8 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
       axes: [axis({ size: 26 }), axis({ size: 52, values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
-      series: [{}, ...series.flatMap((_, i) => [line(i, 1), line(i, 1)])],
-      bands: series.map((_, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(COLORS[i % COLORS.length])}44` })),
+      series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
+      bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
       hooks: { setCursor: [(chart) => tell(chart)] },
     };
     const chart = new uPlot(options, [x, ...shown], holder);
@@ -59,7 +60,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
 }
 
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
-const line = (i, width) => ({ stroke: () => color(COLORS[i % COLORS.length]), width, points: { show: undefined } });
+const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: undefined } });
 
 /** One x-axis for all: [steps, greatest, least, greatest, least …], with null where one has nothing. */
 function align(series) {

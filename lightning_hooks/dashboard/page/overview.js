@@ -53,11 +53,13 @@ export class OverviewView {
   async chart(tag) {
     const { app } = this;
     const { state, source } = app;
-    const runs = [state.run, ...state.others.filter((run) => app.loaded.get(run)?.meta.scalars.includes(tag))];
-    const series = await Promise.all(
-      runs.map(async (run) => ({ label: runs.length > 1 ? run : "", ...(await source.ask("scalar", { run, tag, points: 600 })) })),
-    );
-    if (!series[0].steps.length) return null;
+    const runs = [state.run, ...state.others];
+    const asked = runs.map(async (run, color) => {
+      if (!app.loaded.get(run).meta.scalars.includes(tag)) return null;
+      return { label: runs.length > 1 ? run : "", color, ...(await source.ask("scalar", { run, tag, points: 600 })) };
+    });
+    const series = (await Promise.all(asked)).filter(Boolean);
+    if (!series[0]?.steps.length) return null;
     return h(
       "div",
       { class: "card" },

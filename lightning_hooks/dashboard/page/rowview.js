@@ -19,25 +19,36 @@ export class RowView {
     const state = app.state.copy();
     const rows = await app.rows(state.run, state.tensor, state.stat);
     if (!isCurrent()) return;
-    const node = rows.rowByName.get(state.row) ?? rows.nodes.findIndex((each) => each.row !== null);
-    if (node < 0) return this.element.replaceChildren(h("p", { class: "empty" }, "This table has no rows."));
-    const { name, type, shape } = rows.nodes[node];
+    const [first] = rows.rowByName.keys();
+    const name = state.row || first;
+    const node = rows.rowByName.get(name);
+    if (node === undefined) return this.showMissing(name, first);
+    const { type, shape } = rows.nodes[node];
     const { from, to } = app.range();
-    const asked = JSON.stringify([state.run, state.other, state.tensor, name, from, to, app.meta.version]);
+    const versions = [state.run, ...state.others].map((run) => [run, app.loaded.get(run).meta.version]);
+    const asked = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
     const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
-    const histogram = await this.histogram(state, name);
+    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node)]);
     if (!isCurrent()) return;
     this.shown = asked;
     this.element.replaceChildren(
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
-      this.neighbours(state, rows, node),
+      links,
       keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
       histogram ?? "",
+    );
+  }
+
+  showMissing(name, first) {
+    this.shown = null;
+    this.element.replaceChildren(
+      h("p", { class: "empty" }, name ? `${name} is not in this table.` : "This table has no rows."),
+      first === undefined ? "" : h("button", { onclick: () => this.app.state.set({ row: first }) }, `first row: ${first}`),
     );
   }
 
@@ -45,13 +56,13 @@ export class RowView {
     const { app } = this;
     const { source } = app;
     const series = [];
-    for (const run of [state.run, ...state.others]) {
+    for (const [color, run] of [state.run, ...state.others].entries()) {
       const rows = await app.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
       const { unit } = app.loaded.get(run).meta;
       const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to, unit });
-      series.push({ label: state.others.length ? run : "", ...found });
+      series.push({ label: state.others.length ? run : "", color, ...found });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
     return h(
@@ -73,7 +84,8 @@ export class RowView {
     return h("div", {}, h("h2", {}, "Histogram over steps ", app.helpButton(() => "histogram")), histogramMap(found, state.map));
   }
 
-  neighbours(state, rows, node) {
+  /** Where to go from here: rows before and after, of the same module, of other tensors. */
+  async links(state, rows, node) {
     const { app } = this;
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
@@ -82,17 +94,25 @@ export class RowView {
     const near = [["◀ before: ", leaves[at - 1]], ["after ▶: ", leaves[at + 1]]].filter(([, i]) => i !== undefined);
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
-    const others = app.meta.tensors.filter((each) => each.tensor !== state.tensor);
+    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor).map((each) => this.rowOf(state, each, name, module)));
     const chart = timeSeriesOf(app.meta.scalars, state.tensor, name);
     return h(
       "div",
       { class: "tools" },
       ...near.map(([text, i]) => to(text + rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
-      ...others.slice(0, 8).map((each) => to(`its ${each.tensor}`, { tensor: each.tensor, stat: each.stats.includes(state.stat) ? state.stat : each.stats[0] })),
+      ...others.filter(Boolean).slice(0, 8).map((each) => to(`its ${each.tensor}`, each)),
       to("in the heat map", { view: "map" }),
       chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
+  }
+
+  /** What another tensor has of a row: { tensor, stat, row }, of a parameter that of its module; null where it has neither. */
+  async rowOf(state, { tensor, stats }, name, module) {
+    const stat = stats.includes(state.stat) ? state.stat : stats[0];
+    const { rowByName } = await this.app.rows(state.run, tensor, stat);
+    const row = [name, module].find((each) => rowByName.has(each));
+    return row === undefined ? null : { tensor, stat, row };
   }
 }
 
