@@ -4,7 +4,7 @@
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
 | `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
-| `rows` | run, tensor, stat | `steps` as progressions, `nodes` of the tree of rows, `key`, which changes with the rows |
+| `rows` | run, tensor, stat | `nodes` of the tree, `key`, which changes with them, `steps`, and `exact`: whether nodes merge |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces |
 | `histogram` | run, tag, steps | a histogram at so many steps |
@@ -24,11 +24,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
-from lightning_hooks.dashboard.merging import NEEDS
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import progressions, tile, unit_of_run
+from lightning_hooks.dashboard.tiles import merges_exactly, progressions, tile, unit_of_run
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -126,7 +125,6 @@ class Api:
             "steps": None if first is None else [first, last],
             "unit": unit_of_run(run),
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
-            "mergeable": {stat: [*needs] for stat, needs in NEEDS.items()},
             "scalars": run.scalar_tags(),
             "histograms": run.histogram_tags(),
             "findings": run.findings(),
@@ -148,7 +146,8 @@ class Api:
         key, nodes = self.nodes(run, tensor, stat)
         about = run.about()
         steps = progressions(run.steps(tensor, stat))
-        return {"key": key, "steps": steps, "nodes": [node.as_json(about) for node in nodes]}
+        exact = merges_exactly(run, tensor, stat)
+        return {"key": key, "exact": exact, "steps": steps, "nodes": [node.as_json(about) for node in nodes]}
 
     def _tile(self, args: Mapping[str, str]) -> bytes:
         run, tensor, stat = self._table(args)

@@ -122,6 +122,11 @@ def _reduce(values: Array, measured: NDArray[np.bool_], cells: NDArray[np.int64]
         counts[:, into] = np.minimum(more, 65535)
 
 
+def merges_exactly(source: RunSource, tensor: str, stat: str) -> bool:
+    """Whether a node with rows below it shows the statistic of their union; otherwise it shows the largest of them."""
+    return _Reader(source, tensor, stat, []).is_exact
+
+
 class _Reader:
     """Reads a statistic of nodes: rows are taken, unions are merged."""
 
@@ -136,7 +141,7 @@ class _Reader:
         self._starts = np.cumsum([0, *map(len, leaves)])[:-1]
         self._nodes = len(nodes)
         self._others: dict[str, Callable[[int, int], Array]] = {}
-        self._exact = is_exact(stat, self._has)
+        self.is_exact = is_exact(stat, self._has)
 
     def _has(self, needed: str) -> bool:
         """Whether another statistic is there for every row, and prepare reading it."""
@@ -174,7 +179,7 @@ class _Reader:
         if len(self._unions):
             # One row after the other in memory: sums over rows are then sums of whole vectors.
             leaves, known = rows.T[self._leaves].astype(np.float64), measured.T[self._leaves]
-            read = (lambda needed: self._others[needed](first, last).T[self._leaves]) if self._exact else None
+            read = (lambda needed: self._others[needed](first, last).T[self._leaves]) if self.is_exact else None
             values[:, self._unions] = merged(self._stat, leaves, known, self._starts.tolist(), read).T
             there[:, self._unions] = np.logical_or.reduceat(known, self._starts, axis=0).T
         return values, there

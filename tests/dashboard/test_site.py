@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 from werkzeug.test import Client
 
 from lightning_hooks import RuleError
@@ -15,6 +16,8 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import FILES, Site
 from lightning_hooks.dashboard.source import LocalRun
+from lightning_hooks.records.layout import Head, LogEntry
+from lightning_hooks.tensorboard import RunWriter
 
 from .runs import NAMES, write_run
 
@@ -69,6 +72,26 @@ def test_rows_and_tiles(client):
     assert answer.status_code == 200 and answer.headers["Content-Type"] == "application/octet-stream"
     nan = np.frombuffer(answer.data, "<u2", len(names) * 10, 8 * len(names) * 10).reshape(len(names), 10)
     assert nan[names.index("net.0.bias")].tolist() == [0] * 3 + [1] * 7
+
+
+def test_whether_folded_parts_are_merged_exactly(tmp_path):
+    entire, some = slice(0, 2), slice(0, 1)
+    of_all = ("net.a", "net.b")
+    heads = [Head("grad", stat, of_all, entire) for stat in ("norm", "mean")] + [Head("grad", "count", of_all[:1], some)]
+    heads += [Head("param", stat, of_all, entire) for stat in ("mean", "count", "p99")]
+    writer = SummaryWriter(tmp_path)
+    RunWriter(writer).write(LogEntry(0, "", tuple(heads), np.ones(2), np.ones(2, dtype=bool), {}))
+    writer.close()
+    client = Client(Site(Api(LocalRuns(tmp_path))))
+    exact = {head: table(client, ".", *head)[0]["exact"] for head in {(head.tensor, head.stat) for head in heads}}
+    assert exact == {
+        ("grad", "norm"): True,
+        ("grad", "mean"): False,  # the count of one row is missing
+        ("grad", "count"): True,
+        ("param", "mean"): True,
+        ("param", "count"): True,
+        ("param", "p99"): False,
+    }
 
 
 def test_scalars_are_reduced_and_hide_no_extreme(client):

@@ -87,7 +87,7 @@ export function makeScale(kind, low, high, leastPositive, signed) {
 }
 
 /**
- * The scale for summaries of parts (see parts.js). Where a few values would leave most of the colours unused, they are beyond the
+ * The scale for summaries of segments (see segments.js). Where a few values would leave most of the colours unused, they are beyond the
  * colours: `beyond` then holds the least and the greatest value. Fixed bounds are numbers, others null.
  */
 export function scaleOf(summaries, kind, fixed, signed) {

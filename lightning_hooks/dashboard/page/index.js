@@ -229,7 +229,7 @@ class App {
       if (!meta.tensors.some((each) => each.tensor === tensor && each.stats.includes(stat))) continue;
       const answer = await this.source.ask("rows", { run, tensor, stat });
       if (answer.key !== known.tables.get(name).key) tables.set(name, new Rows(answer));
-      else tables.get(name).steps = new Steps(answer.steps);
+      else Object.assign(tables.get(name), { exact: answer.exact, steps: new Steps(answer.steps) });
     }
     // Another file may hold steps again that were there before, as after a resume from an earlier checkpoint.
     const last = meta.files === known.meta.files ? (known.meta.steps?.[1] ?? -1) : -1;

@@ -1,9 +1,11 @@
-// The view with heat maps: of one run, of two beside each other, or of their difference.
+// The view with heat maps: of one run, of several beside each other, or of their differences.
 
 import { MAPS, SCALES, makeScale, scaleOf, short, tableOf, NAN, INFINITE } from "./colors.js";
 import { choice, download, h, onceAFrame } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
+import { widestLabel } from "./mapdraw.js";
+import { describeCell } from "./mapinput.js";
 import { matcher } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
@@ -110,7 +112,6 @@ export class MapView {
     } catch (error) {
       this.tell(error.message);
     }
-    const exact = isExact(app.meta, state.tensor, state.stat);
     const modelOf = (run, its, marked) => {
       const isOpen = (node) => its.isOpen(node, folding);
       return {
@@ -126,7 +127,7 @@ export class MapView {
         unit,
         tensor: state.tensor,
         stat: state.stat,
-        exact,
+        exact: its.exact,
         map: state.map,
         fit: state.fit === "1",
         marks: marked,
@@ -143,6 +144,7 @@ export class MapView {
           ...main,
           run: `${state.run} − ${other}`,
           title: `${nameOf(state.run)} − ${nameOf(other)}`,
+          exact: rows.exact && its.exact,
           other: this.cellsOf(other, state.tensor, state.stat, its, unit),
           nodeOfOther: (node) => (rows.isPart(node) ? its.byName : its.rowByName).get(rows.nodes[node].name),
           map: state.map === "viridis" ? "diverging" : state.map,
@@ -200,7 +202,7 @@ export class MapView {
         onZoom: (from, to) => app.zoomTo(from, to),
         onFold: (node) => this.toggle(panel.model.rows.nodes[node].name),
         onPick: (node, step, opens) => this.pick(panel, node, step, opens),
-        onScroll: (top) => this.panels.forEach((other) => other !== panel && (other.scroll.scrollTop = top)),
+        onScroll: (top) => this.panels.forEach((other) => other !== panel && other.follow(top)),
         onArrival: () => this.recolor(),
         onError: (error) => (error.status === 400 ? app.poll() : app.fail(error)),
       });
@@ -213,10 +215,12 @@ export class MapView {
     this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     const lines = Math.ceil(models.length / columns);
     const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
+    models.forEach((model, i) => this.panels[i].show(model));
+    const labels = Math.max(...this.panels.map(widestLabel));
     models.forEach((model, i) => {
+      model.labels = labels; // as wide in all panels, so that a step is at the same place
       model.height = Math.max(room / lines - (models.length > 1 ? 28 : 0), 160);
       model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
-      this.panels[i].show(model);
     });
     this.recolor();
   }
@@ -229,12 +233,12 @@ export class MapView {
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
     const sight = [kind, ...fixed, map, ...this.panels.flatMap((panel) => panel.sight())];
-    // While panning within the same parts, the scale stays.
+    // While panning within the same segments, the scale stays.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
       this.sight = sight;
       const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
-      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // parts keep their pixels for the same scale
+      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // segments keep their pixels for the same scale
       this.drawLegend(this.panels[0].model);
     }
     for (const panel of this.panels) {
@@ -282,7 +286,7 @@ export class MapView {
     app.state.set({ row: isRow ? name : app.state.row, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
     if (opens && isRow) return app.update();
     const link = (text, values) => h("button", { onclick: () => app.state.set(values) }, text);
-    const hit = step === null ? [] : panel.describe(panel.model.shown.indexOf(node), Math.floor(step / panel.drawn.cell)).slice(1);
+    const hit = step === null ? [] : describeCell(panel, panel.model.shown.indexOf(node), Math.floor(step / panel.drawn.cell)).slice(1);
     this.picked.hidden = false;
     this.picked.replaceChildren(
       h("strong", {}, name),
@@ -316,17 +320,6 @@ function nameOf(run) {
 function shownOf(rows, key, make) {
   if (rows.shownFor?.key !== key) rows.shownFor = { key, nodes: make() };
   return rows.shownFor.nodes;
-}
-
-/** Whether the statistic of a folded part follows from the tables. */
-function isExact(meta, tensor, stat) {
-  const needs = meta.mergeable[stat];
-  const stats = (name) => meta.tensors.find((each) => each.tensor === name)?.stats ?? [];
-  if (!needs) return false;
-  return needs.every((need) => {
-    const [what, of] = need.split(" of ");
-    return stats(of ? tensor.replace(/update$/, of) : tensor).includes(what);
-  });
 }
 
 function unitOf(stat) {

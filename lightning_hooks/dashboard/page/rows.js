@@ -6,8 +6,9 @@ const ENOUGH = 48;
 const FEW = 6;
 
 export class Rows {
-  constructor({ key, nodes, steps }) {
+  constructor({ key, exact, nodes, steps }) {
     this.key = key;
+    this.exact = exact; // whether a folded part shows the statistic of all its rows, or the largest of theirs
     this.steps = new Steps(steps);
     this.nodes = nodes;
     this.ends = new Int32Array(nodes.length); // the node after the last one below

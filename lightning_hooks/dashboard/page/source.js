@@ -54,7 +54,7 @@ export class Cells {
     Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, kept: new Map(), asked: new Map(), arrivals: 0 });
   }
 
-  /** The parts of nodes in one tile, as far as they have arrived. */
+  /** The segments of nodes in one tile, as far as they have arrived. */
   tile(level, tile) {
     return this.kept.get(`${level}/${tile}`);
   }
@@ -63,7 +63,7 @@ export class Cells {
   outdate(step) {
     for (const [name, here] of this.kept) {
       const [level, tile] = name.split("/").map(Number);
-      if ((tile + 1) * TILE * this.unit * 2 ** level > step) for (const part of here.values()) part.isOld = true;
+      if ((tile + 1) * TILE * this.unit * 2 ** level > step) for (const segment of here.values()) segment.isOld = true;
     }
   }
 
@@ -98,8 +98,8 @@ export class Cells {
         this.kept.set(name, here);
         this.arrivals++;
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
-          const part = (array) => array.slice(i * TILE, (i + 1) * TILE);
-          here.set(node, { least: part(least), greatest: part(greatest), nan: part(nan), infinite: part(infinite), isOld: false });
+          const cut = (array) => array.slice(i * TILE, (i + 1) * TILE);
+          here.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), isOld: false });
         });
       })
       .finally(() => nodes.forEach((node) => this.asked.delete(`${name}/${node}`)));
@@ -120,11 +120,11 @@ export function cellArrays(buffer, cells) {
 
 /** Numbers as `0-11,15`. */
 export function ranges(numbers) {
-  const parts = [];
+  const found = [];
   for (const n of [...numbers].sort((a, b) => a - b)) {
-    const last = parts.at(-1);
+    const last = found.at(-1);
     if (last && last[1] === n - 1) last[1] = n;
-    else parts.push([n, n]);
+    else found.push([n, n]);
   }
-  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
+  return found.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
 }

@@ -3,7 +3,7 @@
 import { makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
 import { matcher } from "./patterns.js";
-import { farther } from "./parts.js";
+import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
 import { stepsText } from "./steps.js";
 

@@ -1,4 +1,4 @@
-// A part of a row: 128 cells of one table. What is derived from it is kept with it, so panning computes nothing twice.
+// A segment of a row: 128 cells of one table. What is derived from it is kept with it, so panning computes nothing twice.
 
 import { INFINITE, NAN, tableOf } from "./colors.js";
 
@@ -10,36 +10,36 @@ export function farther(least, greatest) {
 }
 
 /** A cell: { value, least, greatest, nan, infinite }; null where nothing was measured. */
-export function cellOf(part, i) {
-  const [least, greatest, nan, infinite] = [part.least[i], part.greatest[i], part.nan[i], part.infinite[i]];
+export function cellOf(segment, i) {
+  const [least, greatest, nan, infinite] = [segment.least[i], segment.greatest[i], segment.nan[i], segment.infinite[i]];
   if (least !== least && !nan && !infinite) return null;
   return { value: farther(least, greatest), least, greatest, nan, infinite };
 }
 
-/** A part minus another one, where both were measured. */
-export function difference(part, other) {
-  if (part.minus?.other === other) return part.minus.found;
-  const least = new Float32Array(part.least.length).fill(NaN);
+/** A segment minus another one, where both were measured. */
+export function difference(segment, other) {
+  if (segment.minus?.other === other) return segment.minus.found;
+  const least = new Float32Array(segment.least.length).fill(NaN);
   const [nan, infinite] = [new Uint16Array(least.length), new Uint16Array(least.length)];
   for (let i = 0; i < least.length; i++) {
-    const [a, b] = [cellOf(part, i), cellOf(other, i)];
+    const [a, b] = [cellOf(segment, i), cellOf(other, i)];
     if (!a || !b) continue;
     nan[i] = a.nan + b.nan;
     infinite[i] = a.infinite + b.infinite;
     least[i] = a.value - b.value;
   }
   const found = { least, greatest: least, nan, infinite };
-  part.minus = { other, found };
+  segment.minus = { other, found };
   return found;
 }
 
-/** What a scale needs of a part: { low, high, leastPositive, sample }, the sample being values of evenly spaced cells. */
-export function summaryOf(part) {
-  if (part.summary) return part.summary;
+/** What a scale needs of a segment: { low, high, leastPositive, sample }, the sample being values of evenly spaced cells. */
+export function summaryOf(segment) {
+  if (segment.summary) return segment.summary;
   let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
   const values = [];
-  for (let i = 0; i < part.least.length; i++) {
-    const [least, greatest] = [part.least[i], part.greatest[i]];
+  for (let i = 0; i < segment.least.length; i++) {
+    const [least, greatest] = [segment.least[i], segment.greatest[i]];
     if (least !== least) continue;
     if (least < low) low = least;
     if (greatest > high) high = greatest;
@@ -50,8 +50,8 @@ export function summaryOf(part) {
   }
   const every = Math.max(values.length / SAMPLES, 1);
   const sample = Array.from({ length: Math.min(SAMPLES, values.length) }, (_, i) => values[Math.floor((i + 0.5) * every)]);
-  part.summary = { low, high, leastPositive, sample };
-  return part.summary;
+  segment.summary = { low, high, leastPositive, sample };
+  return segment.summary;
 }
 
 const byteOrder = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
@@ -66,20 +66,20 @@ function paletteOf(map) {
   return palettes.get(map);
 }
 
-/** The pixels of a part, one a cell, transparent where nothing was measured. */
-export function pixelsOf(part, scale, map) {
-  if (part.scale === scale && part.map === map) return part.pixels;
+/** The pixels of a segment, one a cell, transparent where nothing was measured. */
+export function pixelsOf(segment, scale, map) {
+  if (segment.scale === scale && segment.map === map) return segment.pixels;
   const palette = paletteOf(map);
   const [nan, infinite] = [packed(...NAN), packed(...INFINITE)];
-  part.pixels ??= new Uint32Array(part.least.length);
-  const { pixels } = part;
+  segment.pixels ??= new Uint32Array(segment.least.length);
+  const { pixels } = segment;
   for (let i = 0; i < pixels.length; i++) {
-    if (part.nan[i]) pixels[i] = nan;
-    else if (part.infinite[i]) pixels[i] = infinite;
-    else if (part.least[i] !== part.least[i]) pixels[i] = 0;
-    else pixels[i] = palette[scale.index(farther(part.least[i], part.greatest[i]))];
+    if (segment.nan[i]) pixels[i] = nan;
+    else if (segment.infinite[i]) pixels[i] = infinite;
+    else if (segment.least[i] !== segment.least[i]) pixels[i] = 0;
+    else pixels[i] = palette[scale.index(farther(segment.least[i], segment.greatest[i]))];
   }
-  [part.scale, part.map] = [scale, map];
+  [segment.scale, segment.map] = [scale, map];
   return pixels;
 }
 

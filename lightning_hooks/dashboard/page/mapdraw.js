@@ -1,0 +1,177 @@
+// Draws a heat map: the cells, the labels of the rows, the steps, the marks of findings, the cursor of the keyboard.
+
+import { color } from "./dom.js";
+import { WAITING, pixelsOf } from "./segments.js";
+
+export const AXIS = 22; // pixels above the cells
+const LABELS = 12; // pixels of text
+
+/** Draw all of a HeatMap as its layout says. */
+export function drawMap(context, map, at) {
+  context.fillStyle = color("page");
+  context.fillRect(0, 0, at.width, at.height + AXIS);
+  drawCells(context, map, at);
+  drawLabels(context, map, at);
+  drawAxis(context, map, at);
+  drawMarks(context, map, at);
+  drawCursor(context, map, at);
+}
+
+function drawCells(context, map, at) {
+  const { scale, map: colors, shown, rows, isOpen, from } = map.model;
+  const [columns, lines] = [at.end - at.begin, at.last - at.first];
+  if (lines < 1) return;
+  const x = at.gutter + ((at.begin * at.cell - from) / at.span) * at.plot;
+  const width = ((columns * at.cell) / at.span) * at.plot;
+  const y = AXIS + at.first * at.row - at.top;
+  context.save();
+  context.beginPath();
+  context.rect(at.gutter, AXIS, at.plot, at.height);
+  context.clip();
+  context.fillStyle = hatch(context);
+  context.fillRect(at.gutter, AXIS, at.plot, at.height);
+  const image = context.createImageData(columns, lines);
+  const pixels = new Uint32Array(image.data.buffer);
+  map.segments(at, (r, begin, first, last, segment) => {
+    const start = (r - at.first) * columns + begin - at.begin;
+    if (segment === undefined) pixels.fill(WAITING, start + first, start + last);
+    else if (segment) pixels.set(pixelsOf(segment, scale, colors).subarray(first, last), start + first);
+  });
+  map.image.width = columns;
+  map.image.height = lines;
+  map.image.getContext("2d").putImageData(image, 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(map.image, x, y, width, lines * at.row);
+  context.fillStyle = color("group");
+  for (let r = at.first; r < at.last; r++) {
+    if (!(rows.isPart(shown[r]) && isOpen(shown[r]))) continue;
+    context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
+  }
+  context.restore();
+}
+
+/** What stands where nothing was measured. */
+export function hatch(context) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const pen = tile.getContext("2d");
+  pen.fillStyle = color("page");
+  pen.fillRect(0, 0, 6, 6);
+  pen.strokeStyle = color("hatch");
+  pen.beginPath();
+  for (const start of [-6, 0, 6]) {
+    pen.moveTo(start, 6);
+    pen.lineTo(start + 6, 0);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+function drawLabels(context, map, at) {
+  const { shown, rows } = map.model;
+  if (at.row < 9) return;
+  const size = Math.min(LABELS, at.row - 3);
+  context.font = `${size}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  const [ink, soft] = [color("ink"), color("soft")];
+  context.save();
+  context.beginPath();
+  context.rect(0, AXIS, at.gutter - 4, at.height);
+  context.clip();
+  for (let r = at.first; r < at.last; r++) {
+    const { text, indent } = labelOf(map, shown[r]);
+    const y = AXIS + (r + 0.5) * at.row - at.top;
+    context.fillStyle = rows.isPart(shown[r]) ? ink : soft;
+    context.fillText(ending(context, text, at.gutter - 8 - indent), indent, y);
+  }
+  context.restore();
+}
+
+/** The text before a row, and where it begins. */
+function labelOf(map, node) {
+  const { rows, isOpen, flat } = map.model;
+  const { depth, name, label, leaves } = rows.nodes[node];
+  const isPart = rows.isPart(node);
+  const sign = isPart ? (isOpen(node) ? "▾ " : "▸ ") : "";
+  const count = isPart && !isOpen(node) ? `  (${leaves})` : "";
+  return { text: sign + (flat ? name : label) + count, indent: flat ? 4 : 4 + Math.min(depth, 8) * 10 + (isPart ? 0 : 12) };
+}
+
+/** The pixels that the longest label takes. */
+export function widestLabel(map) {
+  const { shown } = map.model;
+  if (map.measured?.shown !== shown) {
+    const pen = map.image.getContext("2d");
+    pen.font = `${LABELS}px system-ui, sans-serif`;
+    // Only the longest are measured: there may be thousands.
+    const labels = shown.map((node) => labelOf(map, node)).sort((a, b) => b.text.length + b.indent / 6 - a.text.length - a.indent / 6);
+    const widest = Math.max(0, ...labels.slice(0, 20).map(({ text, indent }) => indent + pen.measureText(text).width));
+    map.measured = { shown, widest: Math.ceil(widest) + 12 };
+  }
+  return map.measured.widest;
+}
+
+/** A text that fits a width, without its beginning where it is too long: names differ at their end. */
+function ending(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let [least, most] = [0, text.length];
+  while (least < most) {
+    const middle = Math.floor((least + most) / 2);
+    if (context.measureText(`…${text.slice(middle)}`).width <= width) most = middle;
+    else least = middle + 1;
+  }
+  return `…${text.slice(least)}`;
+}
+
+function drawAxis(context, map, at) {
+  const { from } = map.model;
+  context.fillStyle = color("soft");
+  context.strokeStyle = color("line");
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  const about = (at.span / at.plot) * 90;
+  const power = 10 ** Math.floor(Math.log10(Math.max(about, 1)));
+  const every = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => n >= about) ?? 10 * power, 1);
+  for (let step = Math.ceil(from / every) * every; step <= from + at.span; step += every) {
+    const x = at.gutter + ((step - from) / at.span) * at.plot;
+    context.fillText(step.toLocaleString("en-US"), Math.min(x, at.width - 24), AXIS / 2 - 2);
+    context.beginPath();
+    context.moveTo(x, AXIS - 5);
+    context.lineTo(x, AXIS);
+    context.stroke();
+  }
+  context.textAlign = "left";
+  context.fillText("step", 4, AXIS / 2 - 2);
+}
+
+function drawMarks(context, map, at) {
+  const { marks, shown, from } = map.model;
+  if (!marks?.length) return;
+  const position = new Map(shown.map((node, r) => [node, r]));
+  for (const mark of marks) {
+    const r = position.get(mark.node);
+    const x = at.gutter + ((mark.step + 0.5 - from) / at.span) * at.plot;
+    if (r === undefined || r < at.first || r >= at.last || x < at.gutter || x > at.gutter + at.plot) continue;
+    const y = AXIS + r * at.row - at.top;
+    context.fillStyle = color("alert");
+    context.strokeStyle = color("page");
+    context.beginPath();
+    context.moveTo(x, y + Math.max(at.row, 8));
+    context.lineTo(x - 5, y - 2);
+    context.lineTo(x + 5, y - 2);
+    context.closePath();
+    context.fill();
+    context.stroke();
+  }
+}
+
+function drawCursor(context, map, at) {
+  if (!map.cursor || document.activeElement !== map.canvas) return;
+  const { r, cell } = map.cursor;
+  const x = at.gutter + ((cell * at.cell - map.model.from) / at.span) * at.plot;
+  context.strokeStyle = color("ink");
+  context.lineWidth = 2;
+  context.strokeRect(x - 1, AXIS + r * at.row - at.top - 1, Math.max((at.cell / at.span) * at.plot, 4) + 2, at.row + 2);
+  context.lineWidth = 1;
+}

@@ -1,0 +1,139 @@
+// The pointer and the keyboard on a heat map, and what is said of the cell under them.
+
+import { short } from "./colors.js";
+import { h } from "./dom.js";
+import { AXIS } from "./mapdraw.js";
+import { cellOf } from "./segments.js";
+import { TILE } from "./source.js";
+import { stepsText } from "./steps.js";
+
+/** Let a HeatMap follow the pointer and the keyboard. */
+export function listenTo(map) {
+  const { canvas } = map;
+  let drag = null;
+  canvas.addEventListener("pointermove", (event) => (drag ? dragTo(map, drag, event) : showTip(map, under(map, event), event)));
+  canvas.addEventListener("pointerleave", () => (map.tip.hidden = true));
+  canvas.addEventListener("pointerdown", (event) => {
+    const hit = under(map, event);
+    if (!hit || event.button !== 0) return;
+    drag = { ...hit, from: map.model.from, to: map.model.to, moved: false, clientX: event.clientX };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", () => {
+    const hit = drag;
+    drag = null;
+    if (!hit || hit.moved) return;
+    const node = map.model.shown[hit.r];
+    if (hit.cell === null && map.model.rows.isPart(node)) map.on.onFold(node);
+    else map.on.onPick(node, hit.cell === null ? null : map.stepsOf(hit.cell, map.drawn)[0]);
+  });
+  canvas.addEventListener("pointercancel", () => (drag = null));
+  canvas.addEventListener("dblclick", (event) => {
+    const hit = under(map, event);
+    if (hit && hit.cell !== null) map.zoom(0.5, hit.step);
+  });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.altKey && !event.metaKey) return; // the wheel alone scrolls the rows
+      event.preventDefault();
+      map.zoom(event.deltaY > 0 ? 1.25 : 0.8, under(map, event)?.step);
+    },
+    { passive: false },
+  );
+  canvas.addEventListener("keydown", (event) => keyPressed(map, event));
+  canvas.addEventListener("focus", map.redraw);
+  canvas.addEventListener("blur", map.redraw);
+}
+
+/** The row and the cell under a point of the canvas; null outside. */
+function under(map, event) {
+  const at = map.drawn;
+  const box = map.canvas.getBoundingClientRect();
+  const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+  if (!at || y < AXIS || y >= AXIS + at.height) return null;
+  const r = Math.floor((y - AXIS + at.top) / at.row);
+  if (r >= map.model.shown.length) return null;
+  const step = map.model.from + ((x - at.gutter) / at.plot) * at.span;
+  return { r, cell: x < at.gutter ? null : Math.floor(step / at.cell), step };
+}
+
+/** What is to be said of a cell, a line each; of a row where the cell is null. */
+export function describeCell(map, r, cell) {
+  const { rows, shown, stat, tensor, exact, isOpen } = map.model;
+  const node = rows.nodes[shown[r]];
+  const isPart = rows.isPart(shown[r]);
+  const lines = [node.name + (isPart ? ` (${node.leaves} rows)` : "")];
+  if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
+  if (cell === null) return lines;
+  const [first, last] = map.stepsOf(cell, map.drawn);
+  lines.push(stepsText([first, last]));
+  if (isPart && isOpen(shown[r])) return lines;
+  const segment = map.segment(shown[r], map.drawn.level, Math.floor(cell / TILE));
+  const found = segment && cellOf(segment, cell % TILE);
+  const what = `${tensor} ${stat}`;
+  if (found === undefined) return [...lines, "loading"];
+  if (!found) return [...lines, `${what}: not measured`];
+  const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
+  if (Number.isNaN(found.value)) lines.push(...(steps ? [`${what}: no finite value`] : []));
+  else if (found.least === found.greatest) lines.push(`${what}: ${short(found.value)}`);
+  else lines.push(`${what}: ${short(found.least)} to ${short(found.greatest)}`);
+  if (found.nan) lines.push(steps ? `NaN${steps(found.nan)}` : `${what}: NaN`);
+  if (found.infinite) lines.push(steps ? `infinite${steps(found.infinite)}` : `${what}: infinite`);
+  if (isPart) lines.push(exact ? "merged exactly" : "the largest of these rows");
+  return lines;
+}
+
+function dragTo(map, drag, event) {
+  const moved = event.clientX - drag.clientX;
+  if (Math.abs(moved) < 4 && !drag.moved) return;
+  drag.moved = true;
+  map.tip.hidden = true;
+  const steps = (moved / map.drawn.plot) * (drag.to - drag.from);
+  map.on.onZoom(drag.from - steps, drag.to - steps);
+}
+
+function showTip(map, hit, event) {
+  const { tip } = map;
+  tip.hidden = !hit;
+  if (!hit) return;
+  tip.replaceChildren(...describeCell(map, hit.r, hit.cell).map((line) => h("div", {}, line)));
+  const box = map.element.getBoundingClientRect();
+  const x = event.clientX - box.left + 14;
+  const y = event.clientY - box.top + 14;
+  tip.style.left = `${Math.max(Math.min(x, box.width - tip.offsetWidth - 4), 0)}px`;
+  tip.style.top = `${Math.max(Math.min(y, box.height - tip.offsetHeight - 4), 0)}px`;
+}
+
+function keyPressed(map, event) {
+  const { shown, rows } = map.model;
+  const at = map.drawn;
+  if (!at || !shown.length) return;
+  const cursor = { ...(map.cursor ?? { r: at.first, cell: at.begin }) };
+  const page = Math.max(Math.floor(at.height / at.row) - 1, 1);
+  switch (event.key) {
+    case "ArrowUp": cursor.r--; break;
+    case "ArrowDown": cursor.r++; break;
+    case "PageUp": cursor.r -= page; break;
+    case "PageDown": cursor.r += page; break;
+    case "ArrowLeft": if (event.shiftKey) map.pan(-0.25); else cursor.cell--; break;
+    case "ArrowRight": if (event.shiftKey) map.pan(0.25); else cursor.cell++; break;
+    case "Home": cursor.cell = at.begin; break;
+    case "End": cursor.cell = at.end - 1; break;
+    case "+": case "=": map.zoom(0.5, (cursor.cell + 0.5) * at.cell); break;
+    case "-": map.zoom(2, (cursor.cell + 0.5) * at.cell); break;
+    case "0": map.on.onZoom(-Infinity, Infinity); break;
+    case " ": if (rows.isPart(shown[cursor.r])) map.on.onFold(shown[cursor.r]); break;
+    case "Enter": map.on.onPick(shown[cursor.r], map.stepsOf(cursor.cell, at)[0], true); break;
+    default: return;
+  }
+  event.preventDefault();
+  cursor.r = Math.min(Math.max(cursor.r, 0), shown.length - 1);
+  cursor.cell = Math.min(Math.max(cursor.cell, at.begin), at.end - 1);
+  map.cursor = cursor;
+  const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
+  if (top < at.top) map.scroll.scrollTop = top;
+  else if (bottom > at.top + at.height) map.scroll.scrollTop = bottom - at.height;
+  map.said.textContent = describeCell(map, cursor.r, cursor.cell).join(", ");
+  map.redraw();
+}

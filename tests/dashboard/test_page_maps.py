@@ -1,0 +1,39 @@
+"""Heat maps beside each other, and what they are saved as."""
+
+import pytest
+
+from .browser import drawn, needs_browser, opened, place, serving
+from .runs import write_run
+
+pytestmark = [needs_browser, pytest.mark.slow]
+
+MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
+LONG = [f"encoder.blocks.layer{i}.weight" for i in range(120)]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    write_run(folder / "long", range(20), names=LONG)
+    write_run(folder / "short", range(20), names=[f"x{i}" for i in range(60)])
+    with serving(folder) as where:
+        yield where
+
+
+def test_two_maps_beside_each_other(browser, url):
+    with opened(browser, f"{url}#run=long&other=short&{MAP}") as page:
+        drawn(page)
+        page.wait_for_function("() => lightningHooks.views.map.panels[1].drawn")
+        page.mouse.move(*place(page, LONG[0], 5))
+        page.mouse.wheel(0, 100_000)
+        page.wait_for_timeout(400)
+        places = "(all) => all.map((each) => [each.scrollTop, each.scrollHeight - each.clientHeight])"
+        (first, its_end), (second, end_of_second) = page.locator(".scroll").evaluate_all(places)
+        assert first == its_end > second == end_of_second > 0
+        page.mouse.wheel(0, -100_000)
+        page.wait_for_timeout(200)
+        assert page.locator(".scroll").evaluate_all("(all) => all.map((each) => each.scrollTop)") == [0, 0]
+        # A step is at the same place in both.
+        (first, _), (second, _) = place(page, LONG[0], 10), place(page, "x0", 10, panel=1)
+        panels = [panel.bounding_box() for panel in page.locator(".panel").all()]
+        assert first - panels[0]["x"] == pytest.approx(second - panels[1]["x"])
