@@ -128,3 +128,49 @@ def test_a_run_that_is_resumed_and_one_that_begins(browser, tmp_path, monkeypatc
             page.evaluate("() => lightningHooks.poll()")
         page.wait_for_timeout(200)
         assert not any("/run?run=begun" in each for each in asked)
+
+
+def test_charts_that_are_gone_listen_to_nothing(browser, url):
+    with opened(browser, f"{url}#run=a") as page:
+        page.wait_for_selector(".card canvas")
+        page.evaluate(
+            """() => {
+            window.listeners = 0;
+            for (const [name, change] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+              const original = window[name];
+              window[name] = (...args) => {
+                window.listeners += change;
+                return original.apply(window, args);
+              };
+            }
+          }"""
+        )
+        for _ in range(3):
+            page.evaluate("() => lightningHooks.recolor()")
+            page.wait_for_timeout(150)
+        page.set_viewport_size({"width": 700, "height": 600})
+        page.wait_for_timeout(150)
+        assert page.locator(".card canvas").count() == 1
+        assert page.evaluate("() => window.listeners") == 0
+        page.get_by_role("tab", name="Heat map").click()
+        page.wait_for_timeout(150)
+        assert page.evaluate("() => window.listeners") < 0
+        page.get_by_role("tab", name="Overview").click()
+        page.wait_for_selector(".card canvas")
+
+
+def test_only_so_many_cells_are_kept(browser, url):
+    with opened(browser, f"{url}#run=a&{MAP}") as page:
+        drawn(page)
+        kept = page.evaluate(
+            """async (most) => {
+            const { cells } = lightningHooks.views.map.panels[0].model;
+            const all = Array.from({ length: 5000 }, (_, i) => i);
+            cells.source = { tile: async ({ nodes }) => new ArrayBuffer(12 * 128 * 5000) };
+            for (let tile = 0; tile < 12; tile++) await cells.load(0, tile, tile, all);
+            let kept = 0;
+            for (let tile = 0; tile < 12; tile++) kept += cells.tile(0, tile)?.size ?? 0;
+            return [kept, cells.tile(0, 11).size];
+          }"""
+        )
+        assert kept[1] == 5000 <= kept[0] <= 20_000

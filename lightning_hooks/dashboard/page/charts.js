@@ -28,7 +28,6 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
   const colors = series.map((each, i) => COLORS[(each.color ?? i) % COLORS.length]);
   const make = () => {
-    holder.replaceChildren();
     const options = {
       width: Math.max(holder.clientWidth, 120),
       height,
@@ -43,6 +42,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
     const chart = new uPlot(options, [x, ...shown], holder);
     holder.append(value);
     if (onStep) chart.over.addEventListener("click", () => chart.cursor.idx !== null && onStep(x[chart.cursor.idx]));
+    return chart;
   };
   const value = h("div", { class: "chart-value", "aria-hidden": "true" });
   const tell = (chart) => {
@@ -50,11 +50,13 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
     const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label));
     value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}` : "";
   };
-  let width = 0;
+  let [chart, width] = [null, 0];
+  // A holder that leaves the document gets the width 0: its chart, to which the window holds, goes with it.
   new ResizeObserver(() => {
-    if (holder.clientWidth === width || !holder.clientWidth) return;
+    if (holder.clientWidth === width) return;
     width = holder.clientWidth;
-    make();
+    chart?.destroy();
+    chart = width ? make() : null;
   }).observe(holder);
   return holder;
 }

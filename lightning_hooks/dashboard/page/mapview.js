@@ -12,6 +12,7 @@ import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
 
 const LEAST_WIDTH = 520; // of a panel beside another one
+const TABLES = 8; // whose cells are kept
 
 export class MapView {
   constructor(app) {
@@ -84,11 +85,11 @@ export class MapView {
 
   cellsOf(run, tensor, stat, rows, unit) {
     const name = [run, tensor, stat, rows.key, unit].join("\n");
-    if (!this.cells.has(name)) {
-      if (this.cells.size > 12) this.cells.delete(this.cells.keys().next().value);
-      this.cells.set(name, new Cells(this.app.source, run, tensor, stat, rows, unit));
-    }
-    return this.cells.get(name);
+    const found = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit);
+    this.cells.delete(name);
+    this.cells.set(name, found); // the most recently used is last
+    if (this.cells.size > TABLES) this.cells.delete(this.cells.keys().next().value);
+    return found;
   }
 
   /** A run has more steps: the cells that they change are old. */

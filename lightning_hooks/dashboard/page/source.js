@@ -2,7 +2,7 @@
 
 export const TILE = 128; // cells of one request
 const MAX_CELLS = 1 << 21; // of one request
-const KEPT = 192; // groups of cells
+const KEPT = 20_000; // segments of a table, about 2 KB each
 
 /** Asks the server. All paths are relative to this module, so a prefix of the host does not matter. */
 export class ServerSource {
@@ -82,8 +82,20 @@ export class Cells {
       const waiting = nodes.map((node) => this.asked.get(`${name}/${node}`)).filter(Boolean);
       requests.push(...new Set(waiting));
     }
-    while (this.kept.size > Math.max(KEPT, 2 * (lastTile - firstTile + 1))) this.kept.delete(this.kept.keys().next().value);
-    return (await Promise.all(requests)).length > 0;
+    await Promise.all(requests);
+    this.forget(lastTile - firstTile + 1);
+    return requests.length > 0;
+  }
+
+  /** Drop the tiles that were used longest ago, but none of so many that are in use. */
+  forget(used) {
+    let segments = 0;
+    for (const here of this.kept.values()) segments += here.size;
+    for (const [name, here] of this.kept) {
+      if (segments <= KEPT || this.kept.size <= used) break;
+      segments -= here.size;
+      this.kept.delete(name);
+    }
   }
 
   request(level, tile, nodes) {
