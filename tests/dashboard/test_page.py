@@ -14,6 +14,7 @@ from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
+SHOWN = "() => (({ shown, rows }) => shown.map((n) => rows.nodes[n].name))(lightningHooks.views.map.panels[0].model)"
 NAN = "255,0,220"
 NASTY = ("<img src=x onerror=alert(1)>.w", "quo\"te's/and\\slashes.w", "שלום.weight", "a&amp;b.w")
 FINDING = {"rule": "NonFinite", "severity": "error", "verdict": "NaN in a gradient", "tensor": "grad", "stat": "norm"}
@@ -88,14 +89,13 @@ def test_folding_shows_the_exact_aggregate(browser, url):
         assert "net (3 rows)" in text and "merged exactly" in text
         page.mouse.click(*place(page, "net", None))
         drawn(page)
-        shown = "() => { const m = lightningHooks.views.map.panels[0].model; return m.shown.map((n) => m.rows.nodes[n].name); }"
-        assert NAMES[0] in page.evaluate(shown) or "net.0" in page.evaluate(shown)
+        assert NAMES[0] in page.evaluate(SHOWN) or "net.0" in page.evaluate(SHOWN)
         page.get_by_role("button", name="Unfold all parts").click()
         drawn(page)
-        assert {*NAMES} <= {*page.evaluate(shown)}
+        assert {*NAMES} <= {*page.evaluate(SHOWN)}
         page.get_by_role("button", name="Fold all parts", exact=True).click()
         drawn(page)
-        assert page.evaluate(shown) == ["net", "head.weight"]
+        assert page.evaluate(SHOWN) == ["net", "head.weight"]
 
 
 def test_every_control_of_the_heat_map(browser, url):
@@ -115,10 +115,11 @@ def test_every_control_of_the_heat_map(browser, url):
         page.wait_for_function("() => lightningHooks.views.map.scale.low === 0.5 && lightningHooks.views.map.scale.high === 2")
         page.get_by_label("Show only rows whose name matches").fill("*.weight !head*")
         drawn(page)
-        names = page.evaluate(
-            "() => { const m = lightningHooks.views.map.panels[0].model; return m.shown.map((n) => m.rows.nodes[n].name); }"
-        )
-        assert names == ["net.0.weight", "net.2.weight"]
+        assert page.evaluate(SHOWN) == ["net.0.weight", "net.2.weight"]
+        for pattern in ("re:net\\.[0-9]{1,2}\\.w.*", "net.0.weight,net.2.w*"):  # a regular expression may have commas in it
+            page.get_by_label("Show only rows whose name matches").fill(pattern)
+            drawn(page)
+            assert page.evaluate(SHOWN) == ["net.0.weight", "net.2.weight"]
         page.get_by_label("Show only rows whose name matches").fill("re:(")
         page.wait_for_selector("text=re:( is no regular expression")
         page.get_by_label("Show only rows whose name matches").fill("nothing")
@@ -182,6 +183,13 @@ def test_the_keyboard_and_what_a_screen_reader_hears(browser, url):
         tab.press("ArrowRight")
         assert state(page)["view"] == "step"
         assert page.get_by_role("tab", name="Step").get_attribute("aria-selected") == "true"
+        assert page.get_by_role("tabpanel", name="Step").locator("h2").is_visible()
+        tabs = page.get_by_role("tab").evaluate_all("(all) => all.map((tab) => tab.tabIndex)")
+        assert tabs == [-1, -1, -1, 0]
+        page.keyboard.press("Alt+1")  # of the browser or the system
+        assert state(page)["view"] == "step"
+        page.keyboard.press("2")
+        assert state(page)["view"] == "map"
 
 
 def test_the_address_is_the_view(browser, url):
@@ -245,6 +253,21 @@ def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
         assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
         page.mouse.move(*place(page, names[7], 30))
         assert "grad norm: 1.00e9" in page.locator(".tip").inner_text().replace("1000000000", "1.00e9")
+        page.evaluate(
+            """() => {
+            window.written = [];
+            const { fillText } = CanvasRenderingContext2D.prototype;
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+              window.written.push(text);
+              fillText.call(this, text, ...where);
+            };
+          }"""
+        )
+        with page.expect_download():
+            page.get_by_role("button", name="Save the picture").click()
+        written = page.evaluate("() => window.written")
+        assert {"NaN", "infinite", "not measured"} <= {*written}
+        assert any(text.endswith("; few values go up to 1.00e9") for text in written)
 
 
 def test_a_row(browser, url):

@@ -174,3 +174,14 @@ def test_only_so_many_cells_are_kept(browser, url):
           }"""
         )
         assert kept[1] == 5000 <= kept[0] <= 20_000
+
+
+def test_only_the_address_of_tensorboard_is_written_to(browser, url):
+    with opened(browser, f"{url}#run=a") as page:
+        page.evaluate("(src) => document.body.append(Object.assign(document.createElement('iframe'), { src }))", url)
+        page.wait_for_selector("iframe")
+        frame = page.frames[1]
+        frame.wait_for_selector(".card")
+        before = page.url
+        frame.evaluate("() => lightningHooks.state.set({ view: 'map' })")
+        assert "view=map" in frame.evaluate("() => location.hash") and page.url == before

@@ -1,49 +1,62 @@
 // What the heat maps show as a picture and as a table.
 
-import { short } from "./colors.js";
 import { color, h } from "./dom.js";
+import { NOT_MEASURED, SPECIAL_COLORS } from "./legend.js";
+import { hatch } from "./mapdraw.js";
 
-/** The panels below one another with their titles, the colours and what they mean; resolves to a PNG. */
-export function pictureOf(panels, title, legend, bar, scale, swatches) {
+const MARGIN = 12;
+const LINE = 22;
+const FONT = "system-ui, sans-serif";
+
+/** The panels below one another with their titles, and the legend, an element of `drawLegend`; resolves to a PNG. */
+export function pictureOf(panels, title, legend) {
   const ratio = window.devicePixelRatio || 1;
-  const width = Math.max(...panels.map((panel) => panel.canvas.width / ratio), 480);
-  const [margin, line] = [12, 22];
-  const heights = panels.map((panel) => panel.canvas.height / ratio + line);
-  const height = heights.reduce((a, b) => a + b, 0) + 4 * line + 2 * margin;
-  const out = h("canvas", { width: Math.ceil((width + 2 * margin) * ratio), height: Math.ceil(height * ratio) });
+  const [meaning, beyond] = [".legend-title", ".beyond"].map((name) => legend.querySelector(name)?.textContent ?? "");
+  const explained = beyond ? `${meaning}; ${beyond}` : meaning;
+  const measure = (text, font) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = `${font} ${FONT}`;
+    return pen.measureText(text).width;
+  };
+  const width = Math.max(...panels.map((panel) => panel.canvas.width / ratio), 560, measure(title, "600 15px"), measure(explained, "12px"));
+  const heights = panels.map((panel) => panel.canvas.height / ratio + (panel.model.title ? LINE : 0));
+  const height = heights.reduce((a, b) => a + b, 0) + 4 * LINE + 3 * MARGIN;
+  const out = h("canvas", { width: Math.ceil((width + 2 * MARGIN) * ratio), height: Math.ceil(height * ratio) });
   const pen = out.getContext("2d");
   pen.scale(ratio, ratio);
   pen.fillStyle = color("page");
-  pen.fillRect(0, 0, width + 2 * margin, height);
+  pen.fillRect(0, 0, width + 2 * MARGIN, height);
   pen.textBaseline = "middle";
   const write = (text, x, y, font = "12px", name = "ink") => {
     pen.fillStyle = color(name);
-    pen.font = `${font} system-ui, sans-serif`;
+    pen.font = `${font} ${FONT}`;
     pen.fillText(text, x, y);
     return pen.measureText(text).width;
   };
-  write(title, margin, margin + line / 2, "600 15px");
-  let y = margin + line;
+  write(title, MARGIN, MARGIN + LINE / 2, "600 15px");
+  let y = MARGIN + LINE;
   panels.forEach((panel, i) => {
-    write(panel.model.title, margin, y + line / 2, "600 12px");
-    pen.drawImage(panel.canvas, margin, y + line, panel.canvas.width / ratio, panel.canvas.height / ratio);
+    const { canvas, model } = panel;
+    write(model.title, MARGIN, y + LINE / 2, "600 12px");
+    pen.drawImage(canvas, MARGIN, y + (model.title ? LINE : 0), canvas.width / ratio, canvas.height / ratio);
     y += heights[i];
   });
-  y += margin;
-  write(legend, margin, y + line / 2);
-  pen.drawImage(bar, margin, y + line, bar.width, 12);
-  const marks = [0, 0.5, 1];
-  pen.textAlign = "center";
-  for (const at of marks) {
-    pen.textAlign = at === 0 ? "left" : at === 1 ? "right" : "center";
-    write(short(scale.at(at)), margin + at * bar.width, y + 2 * line, "11px", "soft");
-  }
+  y += MARGIN;
+  write(explained, MARGIN, y + LINE / 2);
+  const bar = legend.querySelector("canvas");
+  pen.drawImage(bar, MARGIN, y + LINE, bar.width, 12);
+  legend.querySelectorAll(".ticks span").forEach((tick, i) => {
+    pen.textAlign = ["left", "center", "right"][i];
+    write(tick.textContent, MARGIN + (i / 2) * bar.width, y + 2 * LINE, "11px", "soft");
+  });
   pen.textAlign = "left";
-  let x = margin + bar.width + 24;
-  for (const [rgb, text] of swatches) {
-    pen.fillStyle = `rgb(${rgb.join(", ")})`;
-    pen.fillRect(x, y + line, 12, 12);
-    x += 18 + write(text, x + 18, y + line + 6) + 14;
+  let x = MARGIN + bar.width + 24;
+  pen.strokeStyle = color("line");
+  for (const [rgb, text] of [...SPECIAL_COLORS, [null, NOT_MEASURED]]) {
+    pen.fillStyle = rgb ? `rgb(${rgb.join(", ")})` : hatch(pen);
+    pen.fillRect(x, y + LINE, 12, 12);
+    pen.strokeRect(x, y + LINE, 12, 12);
+    x += 18 + write(text, x + 18, y + LINE + 6) + 14;
   }
   return new Promise((resolve) => out.toBlob(resolve));
 }

@@ -1,7 +1,7 @@
 // What TensorBoard around this page offers: its colours and its charts.
 
 /** TensorBoard's window; null in another host. */
-function tensorBoard() {
+export function tensorBoard() {
   try {
     return window.parent !== window && window.parent.document.querySelector("tb-webapp") ? window.parent : null;
   } catch {

@@ -1,12 +1,15 @@
 // The view with heat maps: of one run, of several beside each other, or of their differences.
 
-import { MAPS, SCALES, makeScale, scaleOf, short, tableOf, NAN, INFINITE } from "./colors.js";
-import { choice, download, h, onceAFrame } from "./dom.js";
+import { makeScale, scaleOf } from "./colors.js";
+import { nameOf } from "./controls.js";
+import { download, h, onceAFrame } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
+import { drawLegend } from "./legend.js";
 import { widestLabel } from "./mapdraw.js";
 import { describeCell } from "./mapinput.js";
-import { matcher } from "./patterns.js";
+import { makeTools } from "./maptools.js";
+import { filterOf } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
@@ -24,63 +27,14 @@ export class MapView {
     this.maps = h("div", { class: "maps" });
     this.picked = h("div", { class: "picked", hidden: true });
     this.note = h("p", { class: "note", hidden: true });
-    this.tools = this.makeTools();
-    this.element = h("div", { class: "view map-view" }, this.tools, this.note, this.maps, this.legend, this.picked);
-    this.recolor = onceAFrame(() => this.color());
-  }
-
-  makeTools() {
-    const { app } = this;
-    const { state } = app;
-    const button = (text, label, onclick) => h("button", { "aria-label": label, title: label, onclick }, text);
-    this.filter = h("input", {
-      type: "search",
-      placeholder: "encoder.*  !*.bias  re:.*[02]",
-      "aria-label": "Show only rows whose name matches these patterns",
-      oninput: () => state.set({ filter: this.filter.value }),
+    this.tools = makeTools(app, {
+      zoom: (factor) => this.panels[0]?.zoom(factor),
+      pan: (share) => this.panels[0]?.pan(share),
+      savePicture: () => this.savePicture(),
+      saveTable: () => this.saveTable(),
     });
-    this.low = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": "Least value of the colours", placeholder: "auto" });
-    this.high = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": "Greatest value of the colours", placeholder: "auto" });
-    for (const [name, input] of [["low", this.low], ["high", this.high]]) {
-      input.addEventListener("change", () => {
-        const number = input.value === "" ? "" : Number(input.value);
-        if (Number.isNaN(number)) app.say(`${input.value} is not a number`, "error");
-        else state.set({ [name]: number });
-      });
-    }
-    const zoom = (factor) => this.panels[0]?.zoom(factor);
-    const pan = (share) => this.panels[0]?.pan(share);
-    this.scaleChoice = choice("Scale", SCALES, state.scale, (scale) => state.set({ scale }));
-    this.mapChoice = choice("Colours", MAPS, state.map, (map) => state.set({ map }));
-    this.modeChoice = choice("Comparison", [["beside", "side by side"], ["difference", "difference"]], state.mode, (mode) =>
-      state.set({ mode, low: "", high: "" }),
-    );
-    this.fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: this.fit.checked ? "1" : "" }) });
-    return h(
-      "div",
-      { class: "tools", role: "toolbar", "aria-label": "Heat map" },
-      h("label", { class: "choice" }, h("span", {}, "Rows"), this.filter),
-      this.modeChoice,
-      this.scaleChoice,
-      this.mapChoice,
-      h("span", { class: "choice" }, h("span", {}, "Colours from … to"), h("span", { class: "group" }, this.low, "to", this.high)),
-      h("span", { class: "group" }, button("Unfold", "Unfold all parts", () => this.fold("+")), button("Fold", "Fold all parts", () => this.fold("-"))),
-      h("label", { class: "check" }, this.fit, "fit the window"),
-      h(
-        "span",
-        { class: "group" },
-        button("◀", "Earlier steps", () => pan(-0.25)),
-        button("−", "Show more steps", () => zoom(2)),
-        button("All", "Show all steps", () => state.set({ from: "", to: "" })),
-        button("+", "Show fewer steps", () => zoom(0.5)),
-        button("▶", "Later steps", () => pan(0.25)),
-      ),
-      h("span", { class: "group" }, button("PNG", "Save the picture", () => this.savePicture()), button("CSV", "Save what is visible as a table", () => this.saveTable())),
-    );
-  }
-
-  fold(all) {
-    this.app.state.set({ folded: foldingText({ all, toggled: new Set() }) });
+    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.maps, this.legend, this.picked);
+    this.recolor = onceAFrame(() => this.color());
   }
 
   cellsOf(run, tensor, stat, rows, unit) {
@@ -100,19 +54,15 @@ export class MapView {
   async update(isCurrent) {
     const { app } = this;
     const state = app.state.copy();
-    this.syncTools();
-    const rows = await app.rows(state.run, state.tensor, state.stat);
-    const rowsOfOthers = await Promise.all(state.others.map((other) => app.rows(other, state.tensor, state.stat)));
+    this.tools.sync();
+    const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
+    const rowsOfOthers = await Promise.all(state.others.map((other) => app.loaded.rows(other, state.tensor, state.stat)));
     if (!isCurrent()) return;
     const { from, to, unit } = app.range();
     const folding = foldingOf(state.folded);
-    let takes = null;
+    const { takes, error } = filterOf(state.filter);
     this.note.hidden = true;
-    try {
-      takes = matcher(state.filter);
-    } catch (error) {
-      this.tell(error.message);
-    }
+    if (error) this.tell(error);
     const modelOf = (run, its, marked) => {
       const isOpen = (node) => its.isOpen(node, folding);
       return {
@@ -168,17 +118,6 @@ export class MapView {
     }
   }
 
-  syncTools() {
-    const { state } = this.app;
-    if (this.filter.value !== state.filter) this.filter.value = state.filter;
-    for (const [name, input] of [["low", this.low], ["high", this.high]]) if (document.activeElement !== input) input.value = state[name];
-    this.fit.checked = state.fit === "1";
-    this.modeChoice.hidden = !state.others.length;
-    for (const [name, element] of [["scale", this.scaleChoice], ["map", this.mapChoice], ["mode", this.modeChoice]]) {
-      element.querySelector("select").value = state[name];
-    }
-  }
-
   tell(text) {
     this.note.textContent = text;
     this.note.hidden = false;
@@ -187,7 +126,7 @@ export class MapView {
   /** The findings of health rules, where they are in the map. */
   marks(run, rows) {
     const { state } = this.app;
-    const findings = this.app.loaded.get(run).meta.findings ?? [];
+    const findings = this.app.loaded.meta(run).findings ?? [];
     return findings.flatMap((finding) => {
       const node = rows.rowByName.get(finding.name);
       const step = Number(finding.step);
@@ -240,36 +179,12 @@ export class MapView {
       const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
       this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // segments keep their pixels for the same scale
-      this.drawLegend(this.panels[0].model);
+      drawLegend(this.legend, this.panels[0].model, this.scale);
     }
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
       panel.draw();
     }
-  }
-
-  drawLegend({ tensor, stat, map }) {
-    const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": `Colours from ${short(this.scale.low)} to ${short(this.scale.high)}` });
-    const context = bar.getContext("2d");
-    const table = tableOf(map);
-    for (let i = 0; i < 256; i++) {
-      context.fillStyle = `rgb(${table[3 * i]}, ${table[3 * i + 1]}, ${table[3 * i + 2]})`;
-      context.fillRect(i, 0, 1, 12);
-    }
-    const swatch = (rgb) => h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` });
-    const [below, above] = this.scale.beyond ?? [null, null];
-    const ticks = [0, 0.5, 1].map((at) => h("span", {}, short(this.scale.at(at))));
-    if (below !== null) ticks[0].prepend("≤ ");
-    if (above !== null) ticks[2].prepend("≥ ");
-    const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
-    this.legend.replaceChildren(
-      h("span", { class: "legend-title" }, `${tensor} ${stat} (${unitOf(stat)}${this.scale.kind === "linear" ? "" : `, ${this.scale.kind}`})`),
-      h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
-      ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-      h("span", {}, swatch(NAN), " NaN"),
-      h("span", {}, swatch(INFINITE), " infinite"),
-      h("span", {}, h("i", { class: "swatch hatched" }), " not measured"),
-    );
   }
 
   toggle(name) {
@@ -301,9 +216,7 @@ export class MapView {
     const { state } = this.app;
     const { rows, from, to } = this.panels[0].model;
     const title = `${nameOf(state.run)}: ${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
-    const swatches = [[NAN, "NaN"], [INFINITE, "infinite"]];
-    const legend = this.legend.querySelector(".legend-title").textContent;
-    const blob = await pictureOf(this.panels, title, legend, this.legend.querySelector("canvas"), this.scale, swatches);
+    const blob = await pictureOf(this.panels, title, this.legend);
     download(`${state.tensor}_${state.stat}.png`, blob);
   }
 
@@ -313,19 +226,8 @@ export class MapView {
   }
 }
 
-function nameOf(run) {
-  return run === "." ? "this folder" : run;
-}
-
 /** The nodes shown, the same array as long as nothing changes. */
 function shownOf(rows, key, make) {
   if (rows.shownFor?.key !== key) rows.shownFor = { key, nodes: make() };
   return rows.shownFor.nodes;
-}
-
-function unitOf(stat) {
-  if (stat.endsWith("_fraction")) return "share from 0 to 1";
-  if (stat === "nonfinite" || stat === "count") return "elements";
-  if (stat === "ratio") return "update to parameter";
-  return stat.endsWith("cosine") ? "from −1 to 1" : "units of the tensor";
 }

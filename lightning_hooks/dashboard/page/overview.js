@@ -2,6 +2,7 @@
 
 import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
+import { helpButton } from "./controls.js";
 import { h } from "./dom.js";
 
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
@@ -22,7 +23,7 @@ export class OverviewView {
   async update(isCurrent) {
     const { app } = this;
     const { state, source, meta } = app;
-    const asked = [state.run, ...state.others].map((run) => `${run} ${app.loaded.get(run).meta.version}`).join("\n");
+    const asked = [state.run, ...state.others].map((run) => `${run} ${app.loaded.meta(run).version}`).join("\n");
     if (asked === this.shown) return;
     const found = await source.ask("overview", { run: state.run });
     const charts = await Promise.all(sorted(found.hooks).map((tag) => this.chart(tag)));
@@ -55,7 +56,7 @@ export class OverviewView {
     const { state, source } = app;
     const runs = [state.run, ...state.others];
     const asked = runs.map(async (run, color) => {
-      if (!app.loaded.get(run).meta.scalars.includes(tag)) return null;
+      if (!app.loaded.meta(run).scalars.includes(tag)) return null;
       return { label: runs.length > 1 ? run : "", color, ...(await source.ask("scalar", { run, tag, points: 600 })) };
     });
     const series = (await Promise.all(asked)).filter(Boolean);
@@ -63,7 +64,7 @@ export class OverviewView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, tag, " ", this.app.helpButton(() => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, lastOf(tag, series[0]))),
+      h("h3", {}, tag, " ", helpButton(app, () => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, lastOf(tag, series[0]))),
       lineChart(series, { label: tag, onStep: (step) => app.state.set({ view: "step", step }) }),
     );
   }

@@ -1,8 +1,17 @@
 // The patterns of the rules: globs over dotted names, `re:` for regular expressions, `!` to exclude.
 
-/** A function of a name; throws where a regular expression is invalid. */
-export function matcher(text) {
-  const words = text.split(/[\s,]+/).filter(Boolean);
+/** { takes, error }: a function of a name, null where there is no pattern; what is wrong with a pattern, whereupon all names are taken. */
+export function filterOf(text) {
+  try {
+    return { takes: matcher(text), error: "" };
+  } catch (error) {
+    return { takes: null, error: error.message };
+  }
+}
+
+function matcher(text) {
+  // A regular expression may have commas in it.
+  const words = text.split(/\s+/).flatMap((word) => (/^!?re:/.test(word) ? [word] : word.split(","))).filter(Boolean);
   if (!words.length) return null;
   const chosen = [];
   const excluded = [];

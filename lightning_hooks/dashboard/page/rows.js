@@ -57,9 +57,9 @@ export class Rows {
     return found;
   }
 
-  /** The rows whose name a filter takes, without parts. */
+  /** The rows whose name a filter takes, without parts; all without a filter. */
   filtered(takes) {
-    return this.nodes.flatMap((node, i) => (node.row !== null && takes(node.name) ? [i] : []));
+    return this.nodes.flatMap((node, i) => (node.row !== null && (!takes || takes(node.name)) ? [i] : []));
   }
 
   /** The folding in which a row is shown. */

@@ -2,6 +2,7 @@
 
 import { keysOf, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
+import { helpButton } from "./controls.js";
 import { color, h } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { seriesOf } from "./series.js";
@@ -17,7 +18,7 @@ export class RowView {
   async update(isCurrent) {
     const { app } = this;
     const state = app.state.copy();
-    const rows = await app.rows(state.run, state.tensor, state.stat);
+    const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
     if (!isCurrent()) return;
     const [first] = rows.rowByName.keys();
     const name = state.row || first;
@@ -25,7 +26,7 @@ export class RowView {
     if (node === undefined) return this.showMissing(name, first);
     const { type, shape } = rows.nodes[node];
     const { from, to } = app.range();
-    const versions = [state.run, ...state.others].map((run) => [run, app.loaded.get(run).meta.version]);
+    const versions = [state.run, ...state.others].map((run) => [run, app.loaded.meta(run).version]);
     const asked = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
@@ -57,10 +58,10 @@ export class RowView {
     const { source } = app;
     const series = [];
     for (const [color, run] of [state.run, ...state.others].entries()) {
-      const rows = await app.rows(run, state.tensor, stat);
+      const rows = await app.loaded.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
-      const { unit } = app.loaded.get(run).meta;
+      const { unit } = app.loaded.meta(run);
       const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to, unit });
       series.push({ label: state.others.length ? run : "", color, ...found });
     }
@@ -68,7 +69,7 @@ export class RowView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, stat, " ", app.helpButton(() => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
+      h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
       lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       ...series.map(nonfiniteNote),
     );
@@ -81,7 +82,7 @@ export class RowView {
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
     const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
     if (!found.length) return null;
-    return h("div", {}, h("h2", {}, "Histogram over steps ", app.helpButton(() => "histogram")), histogramMap(found, state.map));
+    return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(found, state.map));
   }
 
   /** Where to go from here: rows before and after, of the same module, of other tensors. */
@@ -110,7 +111,7 @@ export class RowView {
   /** What another tensor has of a row: { tensor, stat, row }, of a parameter that of its module; null where it has neither. */
   async rowOf(state, { tensor, stats }, name, module) {
     const stat = stats.includes(state.stat) ? state.stat : stats[0];
-    const { rowByName } = await this.app.rows(state.run, tensor, stat);
+    const { rowByName } = await this.app.loaded.rows(state.run, tensor, stat);
     const row = [name, module].find((each) => rowByName.has(each));
     return row === undefined ? null : { tensor, stat, row };
   }

@@ -1,5 +1,7 @@
 // What is shown, kept in the address, so that a view can be sent as a link. In TensorBoard the address is that of the outer page.
 
+import { tensorBoard } from "./host.js";
+
 const KEY = "p.lightning_hooks.view";
 
 const DEFAULTS = {
@@ -15,7 +17,7 @@ const DEFAULTS = {
   low: "", // bounds of the colours, where they are fixed
   high: "",
   from: "", // first step shown
-  to: "", // last step shown
+  to: "", // the step after the last one shown
   folded: "", // which parts of the tree are folded
   row: "",
   step: "",
@@ -75,14 +77,9 @@ export class State {
   }
 }
 
-/** The window whose address counts: the outer one in TensorBoard, which has the same origin. */
+/** The window whose address counts: the outer one in TensorBoard. */
 function outer() {
-  try {
-    if (window.parent !== window && window.parent.location.origin === location.origin) return window.parent;
-  } catch {
-    // of another origin
-  }
-  return window;
+  return tensorBoard() ?? window;
 }
 
 function inner(hash) {

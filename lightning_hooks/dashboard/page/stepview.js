@@ -2,21 +2,12 @@
 
 import { makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
-import { matcher } from "./patterns.js";
+import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
 import { stepsText } from "./steps.js";
 
 const HEIGHT = 320;
-
-/** What the patterns of the heat map take; everything where they are invalid or there are none. */
-function takesOf(filter) {
-  try {
-    return matcher(filter) ?? (() => true);
-  } catch {
-    return () => true;
-  }
-}
 
 export class StepView {
   constructor(app) {
@@ -69,7 +60,7 @@ export class StepView {
     if (document.activeElement !== this.second) this.second.value = state.step2;
     const backwards = this.backwards ?? state.tensor.includes("grad");
     this.direction.querySelector("select").value = backwards ? "backward" : "forward";
-    const rows = await app.rows(state.run, state.tensor, state.stat);
+    const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
     if (!isCurrent()) return;
     const { steps } = rows;
     // A step that this table does not have stands for the one before it.
@@ -79,8 +70,9 @@ export class StepView {
     this.slider.max = steps.count - 1;
     this.slider.value = index;
     this.slider.setAttribute("aria-valuetext", `step ${steps.at(index)}`);
-    const leaves = rows.filtered(takesOf(state.filter));
-    if (!leaves.length) this.said.textContent = `No row matches ${state.filter}.`;
+    const { takes, error } = filterOf(state.filter);
+    const leaves = rows.filtered(takes);
+    this.said.textContent = error || (leaves.length ? "" : `No row matches ${state.filter}.`);
     const read = (at) => (at === null ? null : this.read(state, rows, leaves, steps.at(at)));
     const [now, then] = await Promise.all([index, state.step2 === "" ? null : indexOf(state.step2)].map(read));
     if (!isCurrent()) return;
@@ -96,7 +88,7 @@ export class StepView {
   async read({ run, tensor, stat }, rows, leaves, step) {
     const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
-    const unit = source.isLive ? 1 : this.app.loaded.get(run).meta.unit;
+    const unit = source.isLive ? 1 : this.app.loaded.meta(run).unit;
     const width = unit * 2 ** level;
     const cell = Math.floor(step / width);
     const text = stepsText(rows.steps.within(cell * width, (cell + 1) * width));

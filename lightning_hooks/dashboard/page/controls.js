@@ -1,0 +1,101 @@
+// The head of the page: the tabs of the views, the choices of runs and of a table, and the explanations of statistics.
+
+import { choice, h } from "./dom.js";
+
+export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"]];
+export const MOST_OTHERS = 3; // runs to compare with
+export const PANEL = "panel"; // the id of the element that shows a view
+
+/** The tabs; `show` is called with the name of a view. */
+export function makeTabs(show) {
+  const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
+  VIEWS.forEach(([view, text], at) => {
+    const onkeydown = (event) => {
+      const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!move) return;
+      const [next] = VIEWS[(at + move + VIEWS.length) % VIEWS.length];
+      show(next);
+      tabs.querySelector(`[data-view=${next}]`).focus();
+    };
+    tabs.append(h("button", { role: "tab", id: tabOf(view), "data-view": view, "aria-controls": PANEL, onclick: () => show(view), onkeydown }, text));
+  });
+  return tabs;
+}
+
+/** Mark the tab of a view; the Tab key leads to this one only. */
+export function markTab(tabs, panel, view) {
+  for (const tab of tabs.children) {
+    tab.setAttribute("aria-selected", String(tab.dataset.view === view));
+    tab.tabIndex = tab.dataset.view === view ? 0 : -1;
+  }
+  panel.setAttribute("aria-labelledby", tabOf(view));
+}
+
+const tabOf = (view) => `tab-${view}`;
+
+/** The choices that a view uses, made anew where what there is to choose has changed. */
+export function fillControls(app, element, view) {
+  const { state, meta } = app;
+  const runs = app.loaded.runs.filter((run) => run.tables).map((run) => [run.name, nameOf(run.name)]);
+  const tensors = meta.tensors.map((each) => each.tensor);
+  const stats = meta.tensors.find((each) => each.tensor === state.tensor)?.stats ?? [];
+  const key = JSON.stringify([runs, tensors, stats, state.view, state.run, state.other, state.tensor, state.stat]);
+  if (key === element.dataset.filledFor) return;
+  element.dataset.filledFor = key;
+  const chooseTensor = (tensor) => {
+    const has = meta.tensors.find((each) => each.tensor === tensor).stats;
+    state.set({ tensor, stat: has.includes(state.stat) ? state.stat : has[0], row: "", low: "", high: "" });
+  };
+  const chooseRun = (run) => {
+    app.say("");
+    state.set({ run, from: "", to: "" }, true);
+    app.choose();
+  };
+  const chooseStat = (stat) => state.set({ stat, low: "", high: "" });
+  const explained = () => h("span", { class: "with-help" }, choice("Statistic", stats, state.stat, chooseStat), helpButton(app, () => state.stat));
+  const focused = document.activeElement?.getAttribute?.("aria-label");
+  element.replaceChildren(
+    choice("Run", runs, state.run, chooseRun),
+    ...(view.usesOther ? otherChoices(state, runs) : []),
+    ...(view.usesTable ? [choice("Tensor", tensors, state.tensor, chooseTensor), explained()] : []),
+  );
+  if (focused) element.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+}
+
+/** A choice for every run to compare with, and one for another. */
+function otherChoices(state, runs) {
+  const { others } = state;
+  return [...others, ""].slice(0, MOST_OTHERS).map((current, i) => {
+    const free = runs.filter(([name]) => name !== state.run && (name === current || !others.includes(name)));
+    if (i && !free.length) return null;
+    const choose = (name) => state.set({ other: others.toSpliced(i, 1, name).filter(Boolean).join("\n") });
+    return choice(i ? "and with" : "Compare with", [["", i ? "no further run" : "no other run"], ...free], current, choose, { "data-other": i });
+  }).filter(Boolean);
+}
+
+/** What a run is called. */
+export function nameOf(run) {
+  return run === "." ? "this folder" : run;
+}
+
+/** A question mark that explains a statistic; `which` says which one when it is asked. */
+export function helpButton(app, which) {
+  const panel = h("div", { class: "help", hidden: true, role: "note" });
+  const button = h("button", { class: "question", "aria-label": "What does this statistic mean?", "aria-expanded": "false" }, "?");
+  button.addEventListener("click", () => {
+    panel.hidden = !panel.hidden;
+    button.setAttribute("aria-expanded", String(!panel.hidden));
+    const stat = which();
+    const known = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
+    panel.replaceChildren(
+      h("strong", {}, stat),
+      ...(known
+        ? [["What it is", known.what], ["What is usual", known.usual], ["What to do", known.do]].map(([title, text]) =>
+            h("p", {}, h("em", {}, `${title}: `), text),
+          )
+        : [h("p", {}, "A statistic of your own.")]),
+    );
+  });
+  button.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && button.click());
+  return h("span", { class: "help-holder" }, button, panel);
+}

@@ -1,0 +1,38 @@
+// What the colours of the heat maps mean.
+
+import { INFINITE, NAN, short, tableOf } from "./colors.js";
+import { h } from "./dom.js";
+
+export const SPECIAL_COLORS = [[NAN, "NaN"], [INFINITE, "infinite"]];
+export const NOT_MEASURED = "not measured";
+
+/** The legend of a table with these colours: title, bar with ticks, values beyond it, what is no number. */
+export function drawLegend(element, { tensor, stat, map }, scale) {
+  const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
+  const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
+  const context = bar.getContext("2d");
+  const table = tableOf(map);
+  for (let i = 0; i < 256; i++) {
+    context.fillStyle = `rgb(${table[3 * i]}, ${table[3 * i + 1]}, ${table[3 * i + 2]})`;
+    context.fillRect(i, 0, 1, 12);
+  }
+  const [below, above] = scale.beyond ?? [null, null];
+  const ticks = [0, 0.5, 1].map((at) => h("span", {}, short(scale.at(at))));
+  if (below !== null) ticks[0].prepend("≤ ");
+  if (above !== null) ticks[2].prepend("≥ ");
+  const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
+  element.replaceChildren(
+    h("span", { class: "legend-title" }, `${tensor} ${stat} (${unitOf(stat)}${scale.kind === "linear" ? "" : `, ${scale.kind}`})`),
+    h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
+    ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
+    ...SPECIAL_COLORS.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`)),
+    h("span", {}, h("i", { class: "swatch hatched" }), ` ${NOT_MEASURED}`),
+  );
+}
+
+function unitOf(stat) {
+  if (stat.endsWith("_fraction")) return "share from 0 to 1";
+  if (stat === "nonfinite" || stat === "count") return "elements";
+  if (stat === "ratio") return "update to parameter";
+  return stat.endsWith("cosine") ? "from −1 to 1" : "units of the tensor";
+}

@@ -1,0 +1,62 @@
+// The tools above the heat maps: which rows, which colours, which steps, and saving.
+
+import { MAPS, SCALES } from "./colors.js";
+import { choice, h } from "./dom.js";
+
+/** The toolbar, and `sync`, which makes it show the state. `act` has zoom(factor), pan(share), savePicture() and saveTable(). */
+export function makeTools(app, act) {
+  const { state } = app;
+  const button = (text, label, onclick) => h("button", { "aria-label": label, title: label, onclick }, text);
+  const group = (...children) => h("span", { class: "group" }, ...children);
+  const filter = h("input", {
+    type: "search",
+    placeholder: "encoder.*  !*.bias  re:.*[02]",
+    "aria-label": "Show only rows whose name matches these patterns",
+    oninput: () => state.set({ filter: filter.value }),
+  });
+  const bound = (name, label) => {
+    const input = h("input", { type: "text", inputmode: "decimal", size: "7", "aria-label": label, placeholder: "auto" });
+    input.addEventListener("change", () => {
+      const number = input.value === "" ? "" : Number(input.value);
+      if (Number.isNaN(number)) app.say(`${input.value} is not a number`, "error");
+      else state.set({ [name]: number });
+    });
+    return input;
+  };
+  const bounds = { low: bound("low", "Least value of the colours"), high: bound("high", "Greatest value of the colours") };
+  const modes = [["beside", "side by side"], ["difference", "difference"]];
+  const choices = {
+    mode: choice("Comparison", modes, state.mode, (mode) => state.set({ mode, low: "", high: "" })),
+    scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
+    map: choice("Colours", MAPS, state.map, (map) => state.set({ map })),
+  };
+  const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "1" : "" }) });
+  const element = h(
+    "div",
+    { class: "tools", role: "toolbar", "aria-label": "Heat map" },
+    h("label", { class: "choice" }, h("span", {}, "Rows"), filter),
+    ...Object.values(choices),
+    h("span", { class: "choice" }, h("span", {}, "Colours from … to"), group(bounds.low, "to", bounds.high)),
+    group(
+      button("Unfold", "Unfold all parts", () => state.set({ folded: "+" })),
+      button("Fold", "Fold all parts", () => state.set({ folded: "-" })),
+    ),
+    h("label", { class: "check" }, fit, "fit the window"),
+    group(
+      button("◀", "Earlier steps", () => act.pan(-0.25)),
+      button("−", "Show more steps", () => act.zoom(2)),
+      button("All", "Show all steps", () => state.set({ from: "", to: "" })),
+      button("+", "Show fewer steps", () => act.zoom(0.5)),
+      button("▶", "Later steps", () => act.pan(0.25)),
+    ),
+    group(button("PNG", "Save the picture", act.savePicture), button("CSV", "Save what is visible as a table", act.saveTable)),
+  );
+  const sync = () => {
+    if (filter.value !== state.filter) filter.value = state.filter;
+    for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
+    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = state[name];
+    fit.checked = state.fit === "1";
+    choices.mode.hidden = !state.others.length;
+  };
+  return { element, sync };
+}
