@@ -57,7 +57,14 @@ def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
         page.locator("button.link", has_text="net.0.bias, step 37").first.click()
         drawn(page)
         assert state(page)["row"] == NAMES[1] and state(page)["step"] == "37" and state(page)["view"] == "map"
-        assert page.evaluate("() => lightningHooks.views.map.panels[0].model.marks.length") == 1
+        page.wait_for_selector(".picked >> text=▼ NaN in a gradient")
+        assert page.locator(".legend >> text=finding").is_visible()
+        page.get_by_role("button", name="Fold all parts", exact=True).click()
+        drawn(page)
+        page.mouse.move(*place(page, "net", 37))
+        assert "▼ NaN in a gradient" in page.locator(".tip").inner_text()
+        page.evaluate("() => lightningHooks.state.set({ row: 'elsewhere' })")
+        page.wait_for_selector("text=elsewhere is not in this table.")
     with opened(browser, f"{url}#run=good") as page:
         page.wait_for_selector("text=Every element of every row is finite.")
         assert page.locator("text=This run has no findings.jsonl: no health rule was active.").is_visible()
@@ -214,6 +221,8 @@ def test_two_runs_side_by_side_and_as_a_difference(browser, url):
         page.get_by_label("Comparison").select_option("difference")
         drawn(page)
         assert page.locator(".panel-title").inner_text() == "good − nan"
+        assert page.locator(".legend-title").inner_text().startswith("difference of grad norm")
+        assert page.get_by_label("Colours", exact=True).input_value() == "diverging"
         page.mouse.move(*place(page, NAMES[0], 10))
         assert "grad norm: 0" in page.locator(".tip").inner_text()
         assert colors(page)[NAN] > 500
@@ -301,7 +310,7 @@ def test_a_step(browser, url):
         page.keyboard.press("Enter")
         page.wait_for_selector("text=compared with step 10")
         page.get_by_label("Order").select_option("forward")
-        slider = page.get_by_label("Step", exact=True)
+        slider = page.get_by_role("slider", name="Step")
         slider.focus()
         slider.press("Home")
         page.wait_for_selector("text=grad norm at step 0")

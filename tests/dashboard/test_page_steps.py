@@ -23,7 +23,7 @@ def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
         page.mouse.click(*place(page, NAMES[0], 19))
         page.get_by_role("button", name="This step").click()
         page.wait_for_selector("text=grad norm at step 19")
-        page.get_by_label("Step", exact=True).press("ArrowRight")
+        page.get_by_role("slider", name="Step").press("ArrowRight")
         page.wait_for_selector("text=grad norm at step 29")
         # Another run has a larger cell, and this view shows one run.
         page.evaluate("() => lightningHooks.state.set({ other: 'hundreds', step: 19, step2: 305 })")

@@ -34,7 +34,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
-      axes: [axis({ size: 26 }), axis({ size: 52, values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
+      axes: [axis({ size: 26 }), axis({ size: 52, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
       hooks: { setCursor: [(chart) => tell(chart)] },
@@ -59,6 +59,13 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
     chart = width ? make() : null;
   }).observe(holder);
   return holder;
+}
+
+/** The powers of ten between two numbers, at most about five. */
+function decades(chart, axisIndex, low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
+  const every = Math.max(Math.ceil((last - first) / 4), 1);
+  return Array.from({ length: Math.max(Math.floor((last - first) / every) + 1, 0) }, (_, i) => 10 ** (first + i * every));
 }
 
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });

@@ -1,7 +1,7 @@
 // What the heat maps show as a picture and as a table.
 
 import { color, h } from "./dom.js";
-import { NOT_MEASURED, SPECIAL_COLORS } from "./legend.js";
+import { FINDING, NOT_MEASURED, SPECIAL_COLORS } from "./legend.js";
 import { hatch } from "./mapdraw.js";
 
 const MARGIN = 12;
@@ -58,6 +58,7 @@ export function pictureOf(panels, title, legend) {
     pen.strokeRect(x, y + LINE, 12, 12);
     x += 18 + write(text, x + 18, y + LINE + 6) + 14;
   }
+  if (panels.some((panel) => panel.model.marks.length)) write(FINDING, x + 6 + write("▼", x, y + LINE + 6, "12px", "alert"), y + LINE + 6);
   return new Promise((resolve) => out.toBlob(resolve));
 }
 

@@ -14,7 +14,7 @@ const SMALLEST = 2;
  * One panel. `model` says what to draw:
  *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (how folded parts merge)
  *   cells and other (Cells; the second one is subtracted), nodeOfOther (node to node), tensor, stat, from, to (steps), unit
- *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings: { node, step })
+ *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings: { node, step, text })
  * `on` is told: onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
  */
 export class HeatMap {
@@ -80,6 +80,16 @@ export class HeatMap {
   /** The first and the last step of a cell. */
   stepsOf(cell, at) {
     return this.model.rows.steps.within(cell * at.cell, (cell + 1) * at.cell);
+  }
+
+  /** The line of a finding: of its row or of the folded part that this is in; -1 where neither is shown. */
+  placeOf(mark) {
+    return this.model.rows.placeOf(mark.node, this.model.shown);
+  }
+
+  /** The findings in a cell. */
+  marksIn(r, [first, last]) {
+    return this.model.marks.filter((mark) => first <= mark.step && mark.step <= last && this.placeOf(mark) === r);
   }
 
   /** A segment of what a node shows: undefined if it has not arrived, null where a node of the other run is missing. */

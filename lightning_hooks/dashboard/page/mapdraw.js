@@ -112,7 +112,7 @@ export function widestLabel(map) {
 }
 
 /** A text that fits a width, without its beginning where it is too long: names differ at their end. */
-function ending(context, text, width) {
+export function ending(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   let [least, most] = [0, text.length];
   while (least < most) {
@@ -146,13 +146,11 @@ function drawAxis(context, map, at) {
 }
 
 function drawMarks(context, map, at) {
-  const { marks, shown, from } = map.model;
-  if (!marks?.length) return;
-  const position = new Map(shown.map((node, r) => [node, r]));
+  const { marks, from } = map.model;
   for (const mark of marks) {
-    const r = position.get(mark.node);
+    const r = map.placeOf(mark);
     const x = at.gutter + ((mark.step + 0.5 - from) / at.span) * at.plot;
-    if (r === undefined || r < at.first || r >= at.last || x < at.gutter || x > at.gutter + at.plot) continue;
+    if (r < at.first || r >= at.last || x < at.gutter || x > at.gutter + at.plot) continue;
     const y = AXIS + r * at.row - at.top;
     context.fillStyle = color("alert");
     context.strokeStyle = color("page");

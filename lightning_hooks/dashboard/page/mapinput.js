@@ -67,7 +67,7 @@ export function describeCell(map, r, cell) {
   if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
   if (cell === null) return lines;
   const [first, last] = map.stepsOf(cell, map.drawn);
-  lines.push(stepsText([first, last]));
+  lines.push(stepsText([first, last]), ...map.marksIn(r, [first, last]).map((mark) => `▼ ${mark.text}`));
   if (isPart && isOpen(shown[r])) return lines;
   const segment = map.segment(shown[r], map.drawn.level, Math.floor(cell / TILE));
   const found = segment && cellOf(segment, cell % TILE);

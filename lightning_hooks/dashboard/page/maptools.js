@@ -54,9 +54,14 @@ export function makeTools(app, act) {
   const sync = () => {
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
-    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = state[name];
+    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" ? mapOf(state) : state[name];
     fit.checked = state.fit === "1";
     choices.mode.hidden = !state.others.length;
   };
   return { element, sync };
+}
+
+/** The colours of the maps: of differences those with a middle, unless others were chosen. */
+export function mapOf(state) {
+  return state.others.length && state.mode === "difference" && state.map === "viridis" ? "diverging" : state.map;
 }

@@ -8,7 +8,7 @@ import { HeatMap } from "./heatmap.js";
 import { drawLegend } from "./legend.js";
 import { widestLabel } from "./mapdraw.js";
 import { describeCell } from "./mapinput.js";
-import { makeTools } from "./maptools.js";
+import { makeTools, mapOf } from "./maptools.js";
 import { filterOf } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
@@ -79,7 +79,7 @@ export class MapView {
         tensor: state.tensor,
         stat: state.stat,
         exact: its.exact,
-        map: state.map,
+        map: mapOf(state),
         fit: state.fit === "1",
         marks: marked,
       };
@@ -98,7 +98,6 @@ export class MapView {
           exact: rows.exact && its.exact,
           other: this.cellsOf(other, state.tensor, state.stat, its, unit),
           nodeOfOther: (node) => (rows.isPart(node) ? its.byName : its.rowByName).get(rows.nodes[node].name),
-          map: state.map === "viridis" ? "diverging" : state.map,
         });
         const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);
@@ -114,8 +113,12 @@ export class MapView {
         app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
         return app.update();
       }
-      if (node !== undefined) this.panels[0].reveal(node);
+      if (node !== undefined) {
+        this.panels[0].reveal(node);
+        this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
+      }
     }
+    if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
   }
 
   tell(text) {
@@ -172,14 +175,15 @@ export class MapView {
     const { map, stat } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
-    const sight = [kind, ...fixed, map, ...this.panels.flatMap((panel) => panel.sight())];
+    const sight = [kind, ...fixed, map, this.panels.some((panel) => panel.model.marks.length), ...this.panels.flatMap((panel) => panel.sight())];
     // While panning within the same segments, the scale stays.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
       this.sight = sight;
       const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
       this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // segments keep their pixels for the same scale
-      drawLegend(this.legend, this.panels[0].model, this.scale);
+      const marks = this.panels.flatMap((panel) => panel.model.marks);
+      drawLegend(this.legend, { ...this.panels[0].model, marks }, this.scale);
     }
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
@@ -195,19 +199,29 @@ export class MapView {
 
   pick(panel, node, step, opens) {
     const { app } = this;
-    const { nodes } = panel.model.rows;
-    const { name } = nodes[node];
-    const isRow = nodes[node].row !== null;
+    const { name, row } = panel.model.rows.nodes[node];
+    const isRow = row !== null;
     this.revealed = name;
     app.state.set({ row: isRow ? name : app.state.row, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
-    if (opens && isRow) return app.update();
-    const link = (text, values) => h("button", { onclick: () => app.state.set(values) }, text);
-    const hit = step === null ? [] : describeCell(panel, panel.model.shown.indexOf(node), Math.floor(step / panel.drawn.cell)).slice(1);
+    if (opens && isRow) app.update();
+    else this.showPicked(panel, node, step);
+  }
+
+  /** Say below the maps what there is of a row, or of a row at a step. */
+  async showPicked(panel, node, step) {
+    const { model } = panel;
+    const { name, row } = model.rows.nodes[node];
+    const link = (text, values) => h("button", { onclick: () => this.app.state.set(values) }, text);
+    panel.draw();
+    await panel.load().catch(panel.on.onError);
+    if (panel.model !== model) return;
+    const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
+    const hit = describeCell(panel, model.shown.indexOf(node), cell).slice(1);
     this.picked.hidden = false;
     this.picked.replaceChildren(
       h("strong", {}, name),
       ...hit.map((line) => h("span", {}, line)),
-      ...(isRow ? [link("This row", { view: "row", row: name })] : []),
+      ...(row === null ? [] : [link("This row", { view: "row", row: name })]),
       ...(step === null ? [] : [link("This step", { view: "step", step })]),
     );
   }
@@ -215,7 +229,8 @@ export class MapView {
   async savePicture() {
     const { state } = this.app;
     const { rows, from, to } = this.panels[0].model;
-    const title = `${nameOf(state.run)}: ${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
+    // Several panels have the names of their runs above them.
+    const title = `${state.others.length ? "" : `${nameOf(state.run)}: `}${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
     const blob = await pictureOf(this.panels, title, this.legend);
     download(`${state.tensor}_${state.stat}.png`, blob);
   }

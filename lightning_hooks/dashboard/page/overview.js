@@ -104,7 +104,7 @@ export class OverviewView {
       each.why ?? "",
       each.next ?? "",
     ]);
-    return h("div", {}, title, table(["", "what", "where", "why", "what to do"], lines));
+    return h("div", {}, title, table(["severity", "what", "where", "why", "what to do"], lines));
   }
 
   nonfinite(rows) {
@@ -194,7 +194,7 @@ function table(heads, lines) {
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col" }, text)))),
+      h("thead", {}, h("tr", {}, ...heads.map((text, i) => h("th", { scope: "col", class: lines[0][i]?.number === undefined ? "" : "number" }, text)))),
       h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell)))),
     ),
   );

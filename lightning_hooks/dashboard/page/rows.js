@@ -1,6 +1,6 @@
 // The rows of a table as a foldable tree, and which of them are shown.
 
-import { Steps } from "./steps.js";
+import { Steps, countWhile } from "./steps.js";
 
 const ENOUGH = 48;
 const FEW = 6;
@@ -55,6 +55,13 @@ export class Rows {
       i = this.isPart(i) && !isOpen(i) ? this.ends[i] : i + 1;
     }
     return found;
+  }
+
+  /** The index among shown nodes of the one that shows a node: itself, or the folded part that it is in; -1 where none does. */
+  placeOf(node, shown) {
+    const r = countWhile(shown, (each) => each <= node) - 1;
+    const isIn = r >= 0 && (shown[r] === node || (this.isPart(shown[r]) && this.ends[shown[r]] > node));
+    return isIn ? r : -1;
   }
 
   /** The rows whose name a filter takes, without parts; all without a filter. */

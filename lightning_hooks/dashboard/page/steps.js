@@ -35,7 +35,7 @@ export class Steps {
 }
 
 /** Over how many of the first elements of a sorted array something holds. */
-function countWhile(sorted, holds) {
+export function countWhile(sorted, holds) {
   let [least, most] = [0, sorted.length];
   while (least < most) {
     const middle = (least + most) >> 1;

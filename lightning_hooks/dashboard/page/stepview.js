@@ -2,12 +2,14 @@
 
 import { makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
+import { ending } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
 import { stepsText } from "./steps.js";
 
 const HEIGHT = 320;
+const NAMED = 70; // pixels of a bar with its name below it
 
 export class StepView {
   constructor(app) {
@@ -147,15 +149,21 @@ export class StepView {
       const top = broken ? 14 : y(bar.now);
       context.fillRect(x, Math.min(top, zero), breadth, Math.max(Math.abs(zero - top), 1));
       if (bar.then !== null && Number.isFinite(bar.then)) {
+        context.fillStyle = color("page");
+        context.fillRect(x, y(bar.then) - 2.5, Math.max(breadth, 2), 5);
         context.fillStyle = color("alert");
         context.fillRect(x, y(bar.then) - 1.5, Math.max(breadth, 2), 3);
       }
     });
     context.fillStyle = color("soft");
-    context.fillText(this.bars[0]?.name ?? "", 60, HEIGHT - 8);
-    context.textAlign = "right";
-    if (this.bars.length > 1) context.fillText(this.bars.at(-1).name, 60 + this.plot, HEIGHT - 8);
-    context.textAlign = "left";
+    if (step >= NAMED) {
+      this.bars.forEach((bar, i) => context.fillText(ending(context, bar.name, step - 8), 60 + i * step, HEIGHT - 8));
+    } else {
+      context.fillText(this.bars[0]?.name ?? "", 60, HEIGHT - 8);
+      context.textAlign = "right";
+      if (this.bars.length > 1) context.fillText(this.bars.at(-1).name, 60 + this.plot, HEIGHT - 8);
+      context.textAlign = "left";
+    }
   }
 
   select(i) {
