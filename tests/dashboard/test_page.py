@@ -1,8 +1,6 @@
 """The page in a real browser: every control, and every run that is not as one would wish."""
 
 import json
-import os
-import time
 
 import numpy as np
 import pytest
@@ -246,39 +244,6 @@ def test_four_runs_at_a_time(browser, url):
         page.wait_for_selector(".keys >> text=nan")
 
 
-def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
-    names = [f"layer{i}" for i in range(20)]
-
-    def outlier(step, values):
-        values["norm"][:] = 1 + np.arange(20) / 20
-        if step == 30:
-            values["norm"][7] = 1e9
-
-    write_run(tmp_path, range(100), names=names, change=outlier)
-    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
-        drawn(page)
-        page.wait_for_selector("text=few values go up to 1.00e9")
-        scale = page.evaluate("() => { const { low, high, kind } = lightningHooks.views.map.scale; return [low, high, kind]; }")
-        assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
-        page.mouse.move(*place(page, names[7], 30))
-        assert "grad norm: 1.00e9" in page.locator(".tip").inner_text().replace("1000000000", "1.00e9")
-        page.evaluate(
-            """() => {
-            window.written = [];
-            const { fillText } = CanvasRenderingContext2D.prototype;
-            CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
-              window.written.push(text);
-              fillText.call(this, text, ...where);
-            };
-          }"""
-        )
-        with page.expect_download():
-            page.get_by_role("button", name="Save the picture").click()
-        written = page.evaluate("() => window.written")
-        assert {"NaN", "infinite", "not measured"} <= {*written}
-        assert any(text.endswith("; few values go up to 1.00e9") for text in written)
-
-
 def test_a_row(browser, url):
     with opened(browser, f"{url}#run=good&view=row&tensor=grad&stat=norm&row=net.2.weight") as page:
         page.wait_for_selector("h2:has-text('grad of net.2.weight')")
@@ -356,38 +321,6 @@ def test_small_and_large_screens(browser, url, width, scheme):
         assert background == ("rgb(22, 24, 29)" if scheme == "dark" else "rgb(255, 255, 255)")
 
 
-def test_no_run_a_run_that_begins_and_a_run_that_grows(browser, tmp_path):
-    with serving(tmp_path) as where, opened(browser, where) as page:
-        page.wait_for_selector("text=There is no event file in this log directory yet.")
-        write_run(tmp_path / "whole", range(60))
-        (file,) = (tmp_path / "whole").glob("*tfevents*")
-        content = file.read_bytes()
-        os.truncate(file, len(content) // 2)
-        page.wait_for_selector("text=steps 0 to 2", timeout=15000)
-        page.get_by_role("tab", name="Heat map").click()
-        drawn(page)
-        file.write_bytes(content)
-        page.wait_for_function("() => lightningHooks.range().last === 60", timeout=15000)
-        drawn(page)
-        (tmp_path / "empty").mkdir()
-        (tmp_path / "empty" / "events.out.tfevents.1.host").write_bytes(b"")
-    (tmp_path / "only").mkdir()
-    (tmp_path / "only" / "events.out.tfevents.1.host").write_bytes(b"")
-    with serving(tmp_path / "only") as where, opened(browser, where) as page:
-        page.wait_for_selector("text=No run here has a table of lightning_hooks.")
-
-
-def test_a_resumed_run_is_one(browser, tmp_path):
-    write_run(tmp_path, range(30))
-    time.sleep(1.1)  # the name of a file holds the second
-    write_run(tmp_path, range(20, 50), change=lambda step, values: values["norm"].fill(7.0))
-    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
-        drawn(page)
-        page.mouse.move(*place(page, NAMES[0], 25))
-        assert "grad norm: 7" in page.locator(".tip").inner_text()
-        assert page.evaluate("() => lightningHooks.range().last") == 50
-
-
 def test_a_report_shows_the_same_without_a_server(browser, logdir, tmp_path):
     write_report(logdir / "nan", tmp_path / "report.html")
     where = (tmp_path / "report.html").as_uri()
@@ -400,14 +333,3 @@ def test_a_report_shows_the_same_without_a_server(browser, logdir, tmp_path):
             page.evaluate("(view) => lightningHooks.state.set({ view })", view)
             page.wait_for_timeout(150)
         assert page.title() == "nan: lightning_hooks"
-
-
-def test_a_server_that_stops_answering_is_said(browser, tmp_path):
-    write_run(tmp_path, range(5))
-    with serving(tmp_path) as where:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(where)
-        page.wait_for_selector(".card")
-    page.wait_for_selector("text=The server does not answer. Is it still running?", timeout=15000)
-    context.close()

@@ -1,5 +1,8 @@
 """The page while things happen: what it asks for and when, answers that come late, runs that change."""
 
+import os
+import time
+
 import pytest
 
 from lightning_hooks.dashboard.report import write_report
@@ -185,3 +188,46 @@ def test_only_the_address_of_tensorboard_is_written_to(browser, url):
         before = page.url
         frame.evaluate("() => lightningHooks.state.set({ view: 'map' })")
         assert "view=map" in frame.evaluate("() => location.hash") and page.url == before
+
+
+def test_no_run_a_run_that_begins_and_a_run_that_grows(browser, tmp_path):
+    with serving(tmp_path) as where, opened(browser, where) as page:
+        page.wait_for_selector("text=There is no event file in this log directory yet.")
+        write_run(tmp_path / "whole", range(60))
+        (file,) = (tmp_path / "whole").glob("*tfevents*")
+        content = file.read_bytes()
+        os.truncate(file, len(content) // 2)
+        page.wait_for_selector("text=steps 0 to 2", timeout=15000)
+        page.get_by_role("tab", name="Heat map").click()
+        drawn(page)
+        file.write_bytes(content)
+        page.wait_for_function("() => lightningHooks.range().last === 60", timeout=15000)
+        drawn(page)
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "events.out.tfevents.1.host").write_bytes(b"")
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "events.out.tfevents.1.host").write_bytes(b"")
+    with serving(tmp_path / "only") as where, opened(browser, where) as page:
+        page.wait_for_selector("text=No run here has a table of lightning_hooks.")
+
+
+def test_a_resumed_run_is_one(browser, tmp_path):
+    write_run(tmp_path, range(30))
+    time.sleep(1.1)  # the name of a file holds the second
+    write_run(tmp_path, range(20, 50), change=lambda step, values: values["norm"].fill(7.0))
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.mouse.move(*place(page, NAMES[0], 25))
+        assert "grad norm: 7" in page.locator(".tip").inner_text()
+        assert page.evaluate("() => lightningHooks.range().last") == 50
+
+
+def test_a_server_that_stops_answering_is_said(browser, tmp_path):
+    write_run(tmp_path, range(5))
+    with serving(tmp_path) as where:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(where)
+        page.wait_for_selector(".card")
+    page.wait_for_selector("text=The server does not answer. Is it still running?", timeout=15000)
+    context.close()

@@ -1,5 +1,6 @@
 """Heat maps beside each other, and what they are saved as."""
 
+import numpy as np
 import pytest
 
 from .browser import drawn, needs_browser, opened, place, serving
@@ -37,3 +38,36 @@ def test_two_maps_beside_each_other(browser, url):
         (first, _), (second, _) = place(page, LONG[0], 10), place(page, "x0", 10, panel=1)
         panels = [panel.bounding_box() for panel in page.locator(".panel").all()]
         assert first - panels[0]["x"] == pytest.approx(second - panels[1]["x"])
+
+
+def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
+    names = [f"layer{i}" for i in range(20)]
+
+    def outlier(step, values):
+        values["norm"][:] = 1 + np.arange(20) / 20
+        if step == 30:
+            values["norm"][7] = 1e9
+
+    write_run(tmp_path, range(100), names=names, change=outlier)
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
+        drawn(page)
+        page.wait_for_selector("text=few values go up to 1.00e9")
+        scale = page.evaluate("() => { const { low, high, kind } = lightningHooks.views.map.scale; return [low, high, kind]; }")
+        assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
+        page.mouse.move(*place(page, names[7], 30))
+        assert "grad norm: 1.00e9" in page.locator(".tip").inner_text().replace("1000000000", "1.00e9")
+        page.evaluate(
+            """() => {
+            window.written = [];
+            const { fillText } = CanvasRenderingContext2D.prototype;
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+              window.written.push(text);
+              fillText.call(this, text, ...where);
+            };
+          }"""
+        )
+        with page.expect_download():
+            page.get_by_role("button", name="Save the picture").click()
+        written = page.evaluate("() => window.written")
+        assert {"NaN", "infinite", "not measured"} <= {*written}
+        assert any(text.endswith("; few values go up to 1.00e9") for text in written)
