@@ -171,11 +171,12 @@ class Api:
         pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))
         starts = np.unique(np.linspace(0, len(steps), pieces, endpoint=False).astype(np.intp))
         if not len(starts):
-            return {"steps": [], "least": [], "greatest": []}
+            return {"steps": [], "ends": [], "least": [], "greatest": []}
         least, greatest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         nan = np.logical_or.reduceat(np.isnan(values), starts)
         return {
             "steps": steps[starts].tolist(),
+            "ends": steps[np.append(starts[1:], len(steps)) - 1].tolist(),
             "least": least.tolist(),
             "greatest": greatest.tolist(),
             "nan": np.flatnonzero(nan).tolist(),

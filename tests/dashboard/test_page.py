@@ -206,6 +206,10 @@ def test_the_address_is_the_view(browser, url):
         assert (state(page), colors(page)) == first
         page.evaluate("() => { location.hash = 'run=nan&view=step&step=12'; }")
         page.wait_for_selector("text=at step 12")
+        page.evaluate("() => { location.hash = 'run=nan&view=constructor&map=constructor&scale=none'; }")
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        page.get_by_role("tab", name="Heat map").click()
+        drawn(page)
 
 
 def test_two_runs_side_by_side_and_as_a_difference(browser, url):

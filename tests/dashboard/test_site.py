@@ -96,7 +96,7 @@ def test_whether_folded_parts_are_merged_exactly(tmp_path):
 
 def test_scalars_are_reduced_and_hide_no_extreme(client):
     found = ask(client, "scalar", run="b", tag="hooks/grad_norm", points=3).json
-    assert found["steps"] == [0, 3, 6] and len(found["least"]) == 3
+    assert found["steps"] == [0, 3, 6] and found["ends"] == [2, 5, 9] and len(found["least"]) == 3
     assert found["nan"] == [1, 2]
     assert found["greatest"][1] == {"float": "nan"}
 

@@ -14,11 +14,11 @@ export function keysOf(labels) {
   return h("p", { class: "keys" }, ...labels.map(key));
 }
 
-/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }; a piece ends where it begins without ends. */
+/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }. */
 export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series) });
   const [x, ...columns] = align(series);
-  const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, (each.ends ?? each.steps)[i]])));
+  const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, each.ends[i]])));
   const positive = columns.flat().filter((value) => value > 0);
   const all = columns.flat().filter((value) => value !== null);
   const least = Math.min(...positive);

@@ -137,7 +137,7 @@ class App {
   }
 
   markTab() {
-    markTab(this.tabs, this.panel, this.views[this.state.view] ? this.state.view : "overview");
+    markTab(this.tabs, this.panel, this.state.view);
   }
 
   /** What the run that is shown has. */
@@ -204,7 +204,7 @@ class App {
     await this.guard(async (isCurrent) => {
       await Promise.all(state.others.map((other) => loaded.load(other)));
       if (!isCurrent()) return;
-      const view = this.views[state.view] ?? this.views.overview;
+      const view = this.views[state.view];
       this.markTab();
       fillControls(this, this.controls, view);
       if (this.panel.firstChild !== view.element) this.panel.replaceChildren(view.element);

@@ -13,10 +13,10 @@ export class Loaded {
 
   /** Ask for what does not depend on a run; whether the list of runs has changed. */
   async list() {
-    this.statistics ??= await this.source.ask("statistics");
     const listed = () => JSON.stringify(this.runs?.map(({ name, tables }) => [name, tables]));
     const before = listed();
-    this.runs = (await this.source.ask("runs")).runs;
+    const [statistics, { runs }] = await Promise.all([this.statistics ?? this.source.ask("statistics"), this.source.ask("runs")]);
+    Object.assign(this, { statistics, runs });
     return listed() !== before;
   }
 

@@ -1,5 +1,7 @@
 // What is shown, kept in the address, so that a view can be sent as a link. In TensorBoard the address is that of the outer page.
 
+import { MAPS, SCALES } from "./colors.js";
+import { VIEWS } from "./controls.js";
 import { tensorBoard } from "./host.js";
 
 const KEY = "p.lightning_hooks.view";
@@ -24,6 +26,9 @@ const DEFAULTS = {
   step2: "", // to compare with
   fit: "",
 };
+
+// What some of it is chosen from; an address may say anything.
+const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], scale: SCALES, map: MAPS };
 
 export class State {
   constructor(changed) {
@@ -57,7 +62,10 @@ export class State {
   read() {
     const text = outer() === window ? location.hash.slice(1) : inner(outer().location.hash);
     const params = new URLSearchParams(text);
-    for (const [name, value] of Object.entries(DEFAULTS)) this[name] = params.get(name) ?? value;
+    for (const [name, value] of Object.entries(DEFAULTS)) {
+      const given = params.get(name) ?? value;
+      this[name] = CHOICES[name]?.includes(given) === false ? value : given;
+    }
   }
 
   write() {
