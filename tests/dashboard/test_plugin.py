@@ -82,8 +82,9 @@ def test_the_tab_in_tensorboard(tmp_path, loader):
 
 def tab_of(page):
     """The frame of the tab."""
-    page.wait_for_selector("iframe", timeout=60_000)
-    return next(each for each in page.frames if "plugin_entry.html" in each.url)
+    frame = page.wait_for_selector("iframe", timeout=60_000).content_frame()
+    frame.wait_for_url("**/plugin_entry.html*")
+    return frame
 
 
 def look_at_the_tab(url):
