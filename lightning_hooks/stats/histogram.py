@@ -63,14 +63,9 @@ def shift(counts: Tensor, octaves: int) -> Tensor:
     """
     if octaves == 0:
         return counts
-    out = torch.zeros_like(counts)
-    middle = _SIDE
-    out[..., middle] = counts[..., middle]
-    for step in range(1, _SIDE + 1):
-        moved = min(max(step + octaves, 0), _SIDE)
-        out[..., middle + moved] += counts[..., middle + step]
-        out[..., middle - moved] += counts[..., middle - step]
-    return out
+    steps = torch.arange(-_SIDE, _SIDE + 1, device=counts.device)
+    moved = steps.sign() * (steps.abs() + octaves).clamp(0, _SIDE)
+    return torch.zeros_like(counts).index_add_(-1, moved + _SIDE, counts)
 
 
 def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:

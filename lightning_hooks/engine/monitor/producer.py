@@ -266,9 +266,10 @@ def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs:
     rows, histogram_of = plan.loss_scaled, plan.index.histogram_index
     moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
     pairs[:, SMALL] /= scale * scale
-    for i in [histogram_of[row] for row in rows if row in histogram_of]:
+    kept = [histogram_of[row] for row in rows if row in histogram_of]
+    if kept:
         # A loss scale is a power of two unless the user chose another: whole buckets move.
-        histograms[i] = shift(torch.from_numpy(histograms[i]), -round(float(np.log2(scale)))).numpy()
+        histograms[kept] = shift(torch.from_numpy(histograms[kept]), -round(float(np.log2(scale)))).numpy()
 
 
 def _with_groups(plan: Plan, moments: Array, pairs: Array) -> Array:
