@@ -531,18 +531,29 @@ def test_a_failing_statistic_detaches_the_monitor_and_training_goes_on(tmp_path:
     assert_clean(model)
 
 
-def test_a_measurement_that_fails_goes_through_on_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fails, stats",
+    [
+        ("lightning_hooks.stats.table.Table.measure_all", "norm"),
+        ("lightning_hooks.engine.monitor.param_reader.Snapshots.take", "norm"),
+        ("lightning_hooks.engine.monitor.pairs.local_part", "cosine"),
+        ("lightning_hooks.engine.monitor.pairs.PairWatch.add", "noise_scale"),
+    ],
+    ids=lambda name: name.rpartition(".")[2],
+)
+def test_work_that_fails_goes_through_on_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, stats: str) -> None:
     def out_of_memory(*of: Any) -> Any:
         raise MemoryError("mine")
 
-    monkeypatch.setattr("lightning_hooks.stats.table.Table.measure_all", out_of_memory)
-    model, monitor = Net(), StatsMonitor(on_error="warn")
+    monkeypatch.setattr(fails, out_of_memory)
+    rules = [Watch(params="*", tensors="update", stats="norm"), Watch(params="*", tensors="grad", stats=stats)]
+    model, monitor = Net(), StatsMonitor(rules, on_error="warn")
     with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine; training continues"):
         memory, trainer = watch_fit(tmp_path, model, monitor)
     assert trainer.global_step == 6 and memory.ours == [] and monitor.latest == {}
     assert_clean(model)
     with pytest.raises(MemoryError, match="^mine$"):
-        watch_fit(tmp_path, model, StatsMonitor())
+        watch_fit(tmp_path, model, StatsMonitor(rules))
     assert_clean(model)
 
 

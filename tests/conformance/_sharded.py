@@ -39,6 +39,7 @@ from lightning_hooks import (
     Watch,
     assert_no_hooks,
 )
+from lightning_hooks.engine.monitor.param_reader import Snapshots
 from lightning_hooks.transforms import Context, Transform
 from tests.conformance._own_hooks import OwnHooks
 
@@ -134,9 +135,28 @@ CASES: dict[str, Any] = {
     "a failure": lambda: [
         StatsMonitor([Watch(params="*", tensors=["param", "update"], stats=["mean", fails_here, greatest])], on_error="warn")
     ],
+    "a failure to copy": lambda: [
+        CannotCopy(),
+        StatsMonitor([Watch(params="*", tensors="update", stats=["mean", greatest])], on_error="warn"),
+    ],
     "metrics": lambda: [StatsMonitor([Watch(params="*", tensors="param", stats=["mean", "torchmetrics.SumMetric"])])],
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
+
+
+class CannotCopy(Callback):
+    """On the first of two ranks alone there is no memory for copies of parameters."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        def take(*of: Any) -> Any:
+            if trainer.global_rank == 0:
+                raise MemoryError("on this rank only")
+            return self.kept(*of)
+
+        self.kept, Snapshots.take = Snapshots.take, take  # type: ignore[assignment, method-assign]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        Snapshots.take = self.kept  # type: ignore[method-assign]
 
 
 class Gatherings(Callback):

@@ -76,7 +76,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each of two ranks saw, by case; those that are refused last, which others could suffer from."""
-    cases = [*AS_ALONE, "own hooks", "metrics", "a failure", "gatherings", *REFUSED, "parameters read unasked"]
+    cases = [
+        *AS_ALONE,
+        "own hooks",
+        "metrics",
+        "a failure",
+        "a failure to copy",
+        "gatherings",
+        *REFUSED,
+        "parameters read unasked",
+    ]
     return once(tmp_path_factory, "sharded", lambda folder: start(folder, cases))
 
 
@@ -119,8 +128,9 @@ def test_a_metric_of_a_sharded_parameter_sees_it_once(alone: Any, sharded: Any) 
         assert_alike(got, expected, flowing=False)
 
 
-def test_a_statistic_that_fails_on_one_rank_alone_keeps_no_other_waiting(alone: Any, sharded: Any) -> None:
-    ranks = sharded["a failure"]
+@pytest.mark.parametrize("case", ["a failure", "a failure to copy"])
+def test_what_fails_on_one_rank_alone_keeps_no_other_waiting(alone: Any, sharded: Any, case: str) -> None:
+    ranks = sharded[case]
     assert [rank["error"] for rank in ranks] == [None, None] and ranks[0]["weights"] == ranks[1]["weights"]
     for name, weights in alone["watching"]["weights"].items():
         assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name

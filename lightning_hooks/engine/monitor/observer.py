@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -194,16 +195,20 @@ class Observer(Participant):
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
-        if self.pairs is not None:
-            for part in self._reader.due("before_step", optimizer, self.schedules):
-                if part.tensor == "grad":
-                    self.pairs.compare(part.parameters, part.rows, memo.scale)
+        if self.pairs is None or not self._reads:
+            return
+        for part in self._reader.due("before_step", optimizer, self.schedules):
+            for parameter, row in zip(part.parameters, part.rows, strict=True) if part.tensor == "grad" else ():
+                with self.guard():  # each row: other ranks wait for this one at the next too
+                    self.pairs.compare(parameter, row, memo.scale)
 
     def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        self._reader.copy_parameters(optimizer, self.schedules)
+        if self._reads:
+            with self.guard():
+                self._reader.copy_parameters(optimizer, self.schedules)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if memo.skipped:
@@ -211,26 +216,31 @@ class Observer(Participant):
         self._read("after_update", optimizer)
         if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
             parts = self._reader.due("after_update", optimizer, self.schedules)
-            self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
+            with self.guard():
+                self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether it reads parameters and their gradients."""
+        return self._sharded or not self.failed
 
     def _add_micro_batch(self, row: Row, look: Measurement) -> None:
         assert self.pairs is not None
-        try:
-            self.pairs.add(row, look)
-        except UnmeasurableError as error:
-            self.warn_unmeasurable(row.index, error)
+        if self.failed:
+            return
+        with self.guard():
+            try:
+                self.pairs.add(row, look)
+            except UnmeasurableError as error:
+                self.warn_unmeasurable(row.index, error)
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
-        if self.failed and not self._sharded:
+        if not self._reads:
             return
-        try:
-            left = self._reader.read(phase, optimizer, self.schedules, scale)
-        except Exception as error:
-            self.fail(error)
-            return
-        for row, look in left:
-            self.take(row, look, last=True)
+        with self.guard():
+            for row, look in self._reader.read(phase, optimizer, self.schedules, scale):
+                self.take(row, look, last=True)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""
@@ -265,6 +275,14 @@ class Observer(Participant):
                 "or is compiled as a part of a function (compile the module instead)",
                 stacklevel=2,
             )
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around work of its own, which runs inside that of others: an error goes through `on_error`."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Handle an error of this package: raise it, or with `on_error="warn"` stop watching.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -61,26 +59,24 @@ class PairWatch:
         sums[PARTS] += 1.0
 
     @torch.no_grad()
-    def compare(self, parameters: Sequence[nn.Parameter], rows: Sequence[int], scale: Tensor | None) -> None:
-        """Compare the gradients of a step with those of the step before, and keep copies of them.
+    def compare(self, parameter: nn.Parameter, row: int, scale: Tensor | None) -> None:
+        """Compare the gradient of a step with that of the step before, and keep a copy of it.
+
+        Sparse gradients and tensor subclasses are not compared. Of a sharded one all ranks must call this.
 
         Args:
-            parameters: whose gradients.
-            rows: their indices.
-            scale: the loss scale by which the gradients are still multiplied, if they are.
+            parameter: whose gradient.
+            row: its index.
+            scale: the loss scale by which the gradient is still multiplied, if it is.
         """
-        for parameter, row in zip(parameters, rows, strict=True):
-            if parameter.grad is not None:
-                self._compare(row, parameter.grad if scale is None else parameter.grad / scale)
-
-    def _compare(self, row: int, gradient: Tensor) -> None:
-        # Sparse gradients and tensor subclasses are not compared.
-        if row not in self._kept or gradient.layout is not torch.strided or not is_plain(local_part(gradient)):
+        if row not in self._kept or parameter.grad is None or parameter.grad.layout is not torch.strided:
             return
+        gradient = local_part(parameter.grad)
+        if not is_plain(gradient):
+            return
+        now = self._now[row] = gradient.clone() if scale is None else gradient / scale
         before = self._before.get(row)
-        gradient = local_part(gradient)
-        if before is not None and before.shape == gradient.shape:  # otherwise the parameter was replaced
-            new, old = gradient.flatten().double(), before.flatten().double()
+        if before is not None and before.shape == now.shape:  # otherwise the parameter was replaced
+            new, old = now.flatten().double(), before.flatten().double()
             sums = self.table.pair_sums(row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
-        self._now[row] = gradient.detach().clone()

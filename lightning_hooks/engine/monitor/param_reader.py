@@ -97,6 +97,7 @@ class ParamReader:
         if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
+            self._before[optimizer] = parameters, [*parameters]  # if copying fails, other ranks still wait for the differences
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
     def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:

@@ -71,11 +71,8 @@ class Producer:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Around the work of a callback at the end of a step: its time is the monitor's, an error goes through `on_error`."""
-        with self.observer.account:
-            try:
-                yield
-            except Exception as error:
-                self.observer.fail(error)
+        with self.observer.account, self.observer.guard():
+            yield
 
     @property
     def is_pending(self) -> bool:
