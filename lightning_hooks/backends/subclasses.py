@@ -19,7 +19,7 @@ class _Refusing(Tensor):
 
 def _find() -> Any:
     with torch._C.DisableTorchFunctionSubclass():
-        torch.empty(0).as_subclass(_Refusing).dim()
+        torch.empty(0, device="cpu").as_subclass(_Refusing).dim()
     return torch._C.DisableTorchFunctionSubclass
 
 

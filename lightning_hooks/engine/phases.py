@@ -67,8 +67,10 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
     value = state[key]
     if value is None or (isinstance(value, Tensor) and value.is_floating_point()):
         return value
-    if isinstance(value, (int, float)) or (isinstance(value, Tensor) and not value.is_complex()):
-        return torch.as_tensor(value, dtype=torch.float64)
+    if isinstance(value, (int, float)):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    if isinstance(value, Tensor) and not value.is_complex():
+        return value.double()
     raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is not a real tensor but {type(value).__name__}")
 
 

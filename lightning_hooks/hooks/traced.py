@@ -62,8 +62,8 @@ class Mark:
     def __post_init__(self) -> None:
         number = next(_NUMBERS)
         _MARKS[number] = self
-        self.tensor = torch.tensor(number)
-        self.probe = torch.zeros(1, requires_grad=True)
+        self.tensor = torch.tensor(number, device="cpu")
+        self.probe = torch.zeros(1, requires_grad=True, device="cpu")
 
     def visit(self, tensor: Tensor) -> Tensor:
         self.called()
@@ -107,7 +107,7 @@ def _op_look_back(grad: Tensor, mark: Tensor) -> Tensor:
     found = _found(mark)
     if found is not None:
         found.visit(grad)
-    return torch.zeros(1)
+    return torch.zeros(1, device=mark.device)
 
 
 def _op_change_back(grad: Tensor, mark: Tensor) -> Tensor:

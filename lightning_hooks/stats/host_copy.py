@@ -49,7 +49,7 @@ class PinnedCopy:
 
     def __init__(self, tensor: Tensor) -> None:
         # torch caches pinned memory: only the first copies allocate.
-        self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True, device="cpu")
         self._copy.copy_(tensor, non_blocking=True)
         self._done = torch.cuda.Event()
         self._done.record(torch.cuda.current_stream(tensor.device))
@@ -80,7 +80,7 @@ def copy_now(tensor: Tensor) -> HostCopy:
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:
     """Integers as an int64 tensor on a device, without waiting for it."""
-    on_host = torch.as_tensor(numbers, dtype=torch.int64)
+    on_host = torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
     # torch does not reuse pinned memory before the copy out of it is done.
     return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host.to(device)
 

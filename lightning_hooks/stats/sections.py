@@ -47,9 +47,9 @@ class Sections:
         """Elements of the whole state."""
         return self._ends[-1] + REQUESTS
 
-    def blank(self) -> Tensor:
+    def blank(self, device: torch.device | str = "cpu") -> Tensor:
         """A state in which nothing was measured, float64."""
-        state = torch.empty(self.size, dtype=torch.float64)
+        state = torch.empty(self.size, dtype=torch.float64, device=device)
         self.clear(state)
         return state
 

@@ -85,7 +85,7 @@ class Table:
         self._more_than_moments = {*histogram_rows, *self.users.rows}
         functions = [row for row, _, _ in self.users.functions]
         self.sections = Sections(rows, len(histogram_rows), len(functions), len(pair_rows))
-        self.state = self.sections.blank().to(device)
+        self.state = self.sections.blank(device)
         self._array = self.state.numpy() if self.state.is_cpu else None  # the same memory: NumPy takes a tenth of torch's time
         self._partial: Any = None  # of a device's kernel: what hooks have measured, and is not merged into the state
         others = [row for row in range(rows) if row not in copied]

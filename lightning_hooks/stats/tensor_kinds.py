@@ -67,7 +67,7 @@ def with_memory(tensor: Tensor) -> Tensor:
 
 def inside_transform(tensor: Tensor) -> bool:
     """As `is_transformed`, but also True for an ordinary tensor while a transform is active."""
-    return is_transformed(tensor) or is_transformed(torch.empty(0))
+    return is_transformed(tensor) or is_transformed(torch.empty(0, device="cpu"))
 
 
 def elements(tensor: Tensor) -> tuple[Tensor, int] | None:

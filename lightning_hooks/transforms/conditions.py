@@ -96,7 +96,7 @@ class NormAbove:
     def __call__(self, tensors: list[Tensor], context: Context) -> Tensor:
         """A boolean scalar on the device of the first tensor; False for an empty list."""
         if not tensors:
-            return torch.tensor(False)
+            return torch.tensor(False, device="cpu")
         return total_norm(dense_values(tensors, context), self.norm_type) > self.limit
 
 

@@ -174,7 +174,7 @@ def times_number(tensors: list[Tensor], context: Context, factor: float) -> list
         wide = WIDER.get(group[0].dtype)
         if wide is not None and group[0].device.type == "cpu":
             # Torch on the CPU rounds a Python number to the dtype of the tensor, but in place only.
-            return scaled(group, torch.tensor(factor, dtype=wide.to_real()), owned)
+            return scaled(group, torch.tensor(factor, dtype=wide.to_real(), device="cpu"), owned)
         return foreach("mul", group, factor, owned=owned)
 
     return over_values(tensors, context, lambda values, owned: in_groups(values, lambda group: run(group, owned)))

@@ -211,6 +211,20 @@ def test_all_numbers_are_those_of_eager_mode_without_a_break_or_a_recompilation(
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
+def test_where_torch_makes_new_tensors_by_default_changes_no_number() -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(0)
+        net, x, gradient = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), torch.ones(4, 8)
+        net.compile(backend="aot_eager")
+        apply = [Apply(Scale(0.5), modules="0")]
+        with torch.device(device), instrument(net, watch=[Watch(modules="*", tensors=TENSORS)], apply=apply) as watched:
+            net(x).backward(gradient)
+            watched.step()
+            found.append(watched.compute())
+    assert found[0] == found[1] and "input_grad_norm/1" in found[0]
+
+
 @pytest.mark.parametrize("way", [whole_module, regional])
 def test_a_second_fit_after_one_without_us_sees_everything(tmp_path: Path, way: Callable[..., Any]) -> None:
     monitor, again = Note(RULES), Note(RULES)

@@ -155,8 +155,10 @@ def test_the_next_step_of_a_schedule_is_the_first_that_is_due(schedule):
         assert schedule.next(step) == next((later for later in range(step, 200) if schedule.due(later)), None)
 
 
-def test_what_torch_spends_on_a_hook_comes_from_the_clock(clock):
-    assert hook_cost(clock) == 0.0
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_torch_spends_on_a_hook_comes_from_the_clock_wherever_it_makes_new_tensors(clock, device):
+    with torch.device(device):
+        assert hook_cost(clock) == 0.0
 
 
 @pytest.mark.parametrize("kernel", [numpy_kernel, host], ids=["numpy", "in use"])

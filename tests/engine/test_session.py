@@ -476,3 +476,34 @@ def test_where_a_consumer_cannot_start_those_that_have_are_closed():
     assert started.closed_with == [raised.value]
     assert failing.closed_with == []
     assert_no_hooks(model)
+
+
+def largest(tensor):
+    return tensor.max()
+
+
+def numbers_of(device):
+    """Of two steps on the CPU, while torch makes new tensors elsewhere."""
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for parameter in model.parameters():
+        optimizer.state[parameter]["count"] = 3
+    rules = [
+        Watch(modules="*", tensors=["output", "output_grad"], stats=["norm", "p50", largest]),
+        Watch(params="*", tensors="grad", stats=["norm", "cosine", "noise_scale"], group_by={"all": "*"}),
+        Watch(params="*", tensors=["update", "state.momentum_buffer", "state.count"], stats=["norm", "histogram"]),
+    ]
+    applies = [Apply([ClipByGlobalNorm(0.1), Scale(0.5)], params="*"), Apply(Scale(0.5), modules="0")]
+    with torch.device(device), instrument(model, watch=rules, apply=applies, optimizer=optimizer) as watched:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward(torch.ones((), device="cpu"))
+            optimizer.step()
+        return watched.compute()
+
+
+def test_where_torch_makes_new_tensors_by_default_changes_no_number():
+    numbers = numbers_of("cpu")
+    assert numbers["state.count_norm/0.bias"] == 3.0 and "transform_cosine/0_ClipByGlobalNorm" in numbers
+    assert numbers_of("meta") == numbers

@@ -148,7 +148,9 @@ def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
 
 def _sums_of_factor(squares: Any, factor: Tensor | float) -> Sums:
     """Sums for tensors that were all multiplied by one number."""
-    by: Any = torch.as_tensor(factor).to(squares) if isinstance(squares, Tensor) else float(factor)
+    by: Any = (
+        torch.as_tensor(factor, dtype=squares.dtype, device=squares.device) if isinstance(squares, Tensor) else float(factor)
+    )
     return squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any()
 
 

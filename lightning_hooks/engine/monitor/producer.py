@@ -273,7 +273,7 @@ def _with_groups(plan: Plan, moments: Array, pairs: Array) -> Array:
     """The moments of rows and of groups; sums over pairs of groups are put into their rows."""
     members = [i for group in plan.groups for i in group.members]
     group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
-    merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of), len(plan.groups))
+    merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of, device="cpu"), len(plan.groups))
     if len(pairs):
         np.add.at(pairs, np.array(group_of) + len(plan.rows), pairs[members])
         for group in plan.groups:  # the number of parts is that of each member, not their sum

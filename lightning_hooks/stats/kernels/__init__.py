@@ -67,7 +67,9 @@ def measure_many(several: Sequence[Tensor], kernel: ModuleType = host) -> Tensor
     found = [None] * len(several) if torch.compiler.is_compiling() else kernel.read_many(several)
     rows = [packed for packed in found if packed is not None]
     if len(rows) == len(several):
-        return unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64)
+        return (
+            unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64, device="cpu")
+        )
     if not rows:
         moments: Tensor = _other(several[0]).measure_many(several)
         return moments

@@ -44,7 +44,11 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         float64 [len(tensors), 9].
     """
-    return torch.stack([measure(tensor) for tensor in tensors]) if tensors else torch.empty(0, MOMENTS).double()
+    return (
+        torch.stack([measure(tensor) for tensor in tensors])
+        if tensors
+        else torch.empty(0, MOMENTS, dtype=torch.float64, device="cpu")
+    )
 
 
 def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
