@@ -176,7 +176,8 @@ class BoundTransform:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.context.state = state["state"]
-        self.seed = state.get("seed", self.seed)
+        self.seed = self.context.seed = state.get("seed", self.seed)
+        self.context.generators = {}
         if self.when != "step":
             state = {**state, "generators": {}}  # seeded at each step
         for key, generator_state in state["generators"].items():
