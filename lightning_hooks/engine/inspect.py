@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from lightning_hooks.engine.change.resolve import resolve_applies
@@ -15,7 +16,6 @@ from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_r
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
-from lightning_hooks.hooks import OurHook
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
@@ -82,17 +82,15 @@ def _carries(holder: Any) -> bool:
     return any(map(_is_ours, found))
 
 
-class _Hook(OurHook):
-    def __call__(self, *args: Any) -> None: ...
-
-
 @cache
 def _dictionaries() -> tuple[str, ...]:
     def find() -> tuple[str, ...]:
-        layer, hook = nn.Linear(1, 1), _Hook()
-        layer.register_forward_hook(hook)
-        layer.weight.register_hook(hook)
-        for holder in (layer, layer.weight):
+        def hook(*args: Any) -> None: ...
+
+        module, parameter = nn.Identity(), nn.Parameter(torch.zeros(1, device="cpu"))
+        module.register_forward_hook(hook)
+        parameter.register_hook(hook)
+        for holder in (module, parameter):
             if not any(hook is each for name in _DICTS for each in (getattr(holder, name, None) or {}).values()):
                 raise AttributeError(f"a hook on a {type(holder).__name__} is in none of them")
         return _DICTS
