@@ -277,6 +277,7 @@ class HookManager:
         if replaced:
             for participant in self.participants:
                 participant.refreshed()
+            self.refresh.forget()
             self._installed.discard()
         self._installed.check_compiled(self.participants)
 

@@ -7,6 +7,7 @@ from lightning_hooks import Watch, instrument
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.plan import refresh
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.hooks.plain import PlainHook
 from lightning_hooks.records.layout import Layout
@@ -197,3 +198,19 @@ def test_a_long_list_of_steps_is_hashed_once():
         assert schedule.due(step)
         assert schedule in frozenset({schedule})
     assert Counted.hashed == 1
+
+
+def test_a_module_that_was_replaced_is_looked_up_once(monkeypatch):
+    lookups = []
+    named = refresh.named_modules
+    monkeypatch.setattr(refresh, "named_modules", lambda model: lookups.append(1) or named(model))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 2)
+        model(torch.randn(3, 4)).sum().backward()
+        model[0] = nn.Linear(4, 4)
+        watched._hook_manager.refresh.request()  # as at the start of an epoch
+        watched.step()
+        run(model, watched, 3)
+        assert "output_mean/0" in watched.compute()
+    assert len(lookups) == 1

@@ -33,8 +33,9 @@ class Refresh:
         self._idle.clear()
 
     def forget(self) -> None:
-        """Forget what was called: other participants hook other modules."""
+        """Forget which modules were called: others are hooked from now on."""
         self._called.clear()
+        self._idle.clear()
 
     def note(self, key: Hashable, called: set[int]) -> None:
         """Note which hooked modules a step called, and request a lookup where one is missing.
@@ -53,7 +54,7 @@ class Refresh:
             self.requested = True
 
     def run(self, targets: Iterable[Target[Any]]) -> bool:
-        """Look up targets where that was requested; those that were replaced hold the new object afterwards.
+        """Look up targets; those that were replaced hold the new object afterwards.
 
         Missing targets are named in one warning.
 
@@ -63,8 +64,6 @@ class Refresh:
         Returns:
             Whether any was replaced.
         """
-        if not self.requested:
-            return False
         self.requested = False
         there: dict[tuple[bool, str], Target[Any]] = {}
         for module in named_modules(self._model):
