@@ -166,10 +166,11 @@ class HooksCallback(OurCallback):
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: note the scale by which its gradients are multiplied."""
-        if self._is_scaled and self._hook_manager is not None and self._hook_manager.gate.open:
+        hook_manager = self._hook_manager
+        if self._is_scaled and hook_manager is not None and hook_manager.gate.open:
             scale = loss_scale(trainer)
-            if scale is not None:
-                self._hook_manager.scaled_by(scale)
+            if scale is not None and hook_manager.participants[0] in self._participants:  # one of the callbacks does it for all
+                hook_manager.scaled_by(scale)
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

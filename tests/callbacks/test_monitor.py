@@ -13,6 +13,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
+from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from tests.callbacks.models import (
     Gan,
@@ -387,6 +388,17 @@ def test_gradients_are_unscaled_and_a_skipped_step_has_no_update(tmp_path: Path)
         assert scaled.values(tag)[:2] == pytest.approx(plain.values(tag)[:2], rel=0.02), tag
     assert scaled.steps_of("update_norm/body.0.weight") == [0, 1]
     assert scaled.steps_of("grad_norm/body.0.weight") == [0, 1, 2]
+
+
+def test_the_scale_of_a_backward_is_noted_once_however_many_callbacks_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards: list[float] = []
+    note = HookManager.scaled_by
+    monkeypatch.setattr(HookManager, "scaled_by", lambda self, scale: backwards.append(float(scale)) or note(self, scale))
+    monitors = [StatsMonitor([Watch(modules="body.0")], prefix=f"{i}/") for i in range(2)]
+    trainer_of(tmp_path, *monitors, plugins=[MixedPrecision("16-mixed", "cpu")]).fit(Net(), data(3))
+    assert len(backwards) == 3
 
 
 # -- tags ------------------------------------------------------------------------------------------------------------------
