@@ -28,7 +28,7 @@ from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part
 
 
 class EagerHooks:
-    """The two hooks of a module and what they share: the calls that have begun and not returned.
+    """What the two hooks of a module share, neither of which it knows: the calls that have begun and not returned.
 
     Args:
         site: the module and its actions; may be replaced between two calls.
@@ -37,7 +37,7 @@ class EagerHooks:
         gradients: hooks what the module returns.
     """
 
-    __slots__ = ("begun", "forward_hook", "gate", "gradients", "pre_hook", "site", "step_handles")
+    __slots__ = ("begun", "gate", "gradients", "site", "step_handles")
 
     def __init__(self, site: HookSite, gate: Gate, step_handles: Handles, gradients: OutputGradients) -> None:
         self.site = site
@@ -45,8 +45,6 @@ class EagerHooks:
         self.step_handles = step_handles
         self.gradients = gradients
         self.begun: list[tuple[int, list[Contribution]]] = []  # sequence number at the start, inputs whose gradient is awaited
-        self.pre_hook = PreHook(self)
-        self.forward_hook = ForwardHook(self)
 
     def begin(self, pending: list[Contribution]) -> None:
         if self not in self.step_handles:

@@ -49,9 +49,9 @@ class ModuleHooks:
                 continue
             hooks = EagerHooks(site, gate, step_handles, gradients)
             if site.before or site.input_grad:
-                self._eager.append((known, hooks.pre_hook))
+                self._eager.append((known, PreHook(hooks)))
             if site.after or site.output_grad or site.input_grad or site.node:
-                self._eager.append((known, hooks.forward_hook))
+                self._eager.append((known, ForwardHook(hooks)))
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""

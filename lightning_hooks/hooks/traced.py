@@ -24,7 +24,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
-from lightning_hooks.hooks.eager import EagerHooks, is_recomputation
+from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
 from lightning_hooks.hooks.gradients import OutputGradients, Visitor
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.site import HookSite, TensorAction
@@ -48,14 +48,12 @@ class Mark:
     """What the number in a traced graph stands for: one list of actions at one site.
 
     Args:
-        gate: of the model; closed, nothing is seen.
-        called: told that the module was called.
+        hooks: of the site; while their gate is closed, nothing is seen.
         visitors: called with each tensor that passes, in order; they may be others in the next step.
         changes: whether one of them may replace the tensor, in any step.
     """
 
-    gate: Gate
-    called: Callable[[], None]
+    hooks: EagerHooks
     visitors: list[Visitor] = field(default_factory=list)
     changes: bool = False
 
@@ -66,7 +64,8 @@ class Mark:
         self.probe = torch.zeros(1, requires_grad=True, device="cpu")
 
     def visit(self, tensor: Tensor) -> Tensor:
-        self.called()
+        site = self.hooks.site
+        site.called.add(id(site.module))
         for visit in self.visitors:
             changed = visit(tensor)
             tensor = tensor if changed is None else changed
@@ -94,7 +93,7 @@ class Seen(torch.autograd.Function):
 
 def _found(mark: Tensor) -> Mark | None:
     found = _MARKS.get(int(mark))
-    return found if found is not None and found.gate.open else None
+    return found if found is not None and found.hooks.gate.open else None
 
 
 def _op_look(x: Tensor, mark: Tensor) -> None:
@@ -141,16 +140,16 @@ class TracedSite:
         for name, marks in self._marks.items():
             for action in getattr(site, name):
                 assert isinstance(action, TensorAction)  # what sees arguments as a whole is refused in compiled code
-                mark = marks.setdefault(action.path, Mark(gate, self._was_called))
+                mark = marks.setdefault(action.path, Mark(self._eager))
                 mark.changes = mark.changes or action.changes
 
     def register(self, handles: Handles) -> None:
         marks, eager = self._marks, self._eager
         if marks["before"] or marks["input_grad"]:
-            before = _TracedPreHook(self.gate, eager.pre_hook, marks["before"], marks["input_grad"])
+            before = _TracedPreHook(self.gate, PreHook(eager), marks["before"], marks["input_grad"])
             handles.keep(self.module.register_forward_pre_hook(before, with_kwargs=True))
         if marks["after"] or marks["output_grad"] or marks["input_grad"]:
-            after = _TracedForwardHook(self.gate, eager.forward_hook, marks["after"], marks["output_grad"])
+            after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["after"], marks["output_grad"])
             handles.keep(self.module.register_forward_hook(after, with_kwargs=True))
 
     def fill(self, site: HookSite | None) -> None:
@@ -160,9 +159,6 @@ class TracedSite:
         for name, marks in self._marks.items():
             for path, mark in marks.items():
                 mark.visitors = [action.visit for action in getattr(site, name) if action.path == path]
-
-    def _was_called(self) -> None:
-        self._eager.site.called.add(id(self.module))
 
 
 class _TracedHook(OurHook):

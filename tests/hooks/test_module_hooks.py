@@ -1,6 +1,7 @@
 """Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
 
 import gc
+from weakref import ref
 
 import pytest
 import torch
@@ -150,3 +151,17 @@ def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     handles.close()
     hooks.put_on(handles)
     assert on(model) == [[PlainHook]] and len(handles) == 1
+
+
+def test_hooks_that_read_arguments_go_with_their_module_at_once():
+    module, handles = nn.Linear(1, 1), Handles()
+    hooks = ModuleHooks([HookSite(module, before=(TensorAction("", print),))], Gate(), Handles())
+    hooks.put_on(handles)
+    handles.close()
+    gone = ref(module)
+    gc.disable()
+    try:
+        del module, hooks
+        assert gone() is None
+    finally:
+        gc.enable()
