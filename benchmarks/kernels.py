@@ -6,6 +6,7 @@ python -m benchmarks.kernels
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,11 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def into_a_row(tensor: Tensor) -> Callable[[], object]:
-    """The measurement as hooks do it: into a row of a table's state, without a histogram and magnitudes."""
-    if kernels.compiled is None:
-        return in_numpy(tensor)
-    state, measure_into = torch.zeros(MOMENTS, dtype=torch.float64), kernels.compiled.measure_into
-    return lambda: measure_into(state, 0, None, tensor, False, False)
-
-
-def in_numpy(tensor: Tensor) -> Callable[[], object]:
-    """The same where nothing is compiled."""
+def into_a_row(tensor: Tensor, kernel: ModuleType) -> Callable[[], object]:
+    """The measurement by a kernel, into a row of a table's state, without a histogram and magnitudes."""
     state = torch.zeros(MOMENTS, dtype=torch.float64)
     first = np.array([0])
-    return lambda: numpy_kernel.measure_many_into(state, first, [tensor], None, None, False)
+    return lambda: kernel.measure_many_into(state, first, [tensor], None, None, False)
 
 
 def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
@@ -49,8 +42,8 @@ def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
     tensor = torch.randn(size).to(dtype)
     target = torch.empty_like(tensor)
     calls: dict[str, Callable[[], Any]] = {
-        "measure": into_a_row(tensor),
-        "numpy": in_numpy(tensor),
+        "measure": into_a_row(tensor, kernels.host),
+        "numpy": into_a_row(tensor, numpy_kernel),
         "sum": tensor.sum,
         "copy": lambda: target.copy_(tensor),
     }

@@ -83,20 +83,18 @@ def merge(a: Tensor, b: Tensor) -> Tensor:
         >>> torch.equal(merge(row, row), row)
         True
     """
-    return merge_groups(torch.stack([a, b]), dim=0)
+    return merge_groups(torch.stack([a, b]))
 
 
-def merge_groups(rows: Tensor, dim: int = 0) -> Tensor:
-    """The moments of the union of all sets along one dimension.
+def merge_groups(rows: Tensor) -> Tensor:
+    """The moments of the union of all sets along the first dimension.
 
     Args:
-        rows: moments [..., k, ..., 9], float64; the k sets are disjoint.
-        dim: the dimension of the k sets.
+        rows: moments [k, ..., 9], float64; the k sets are disjoint.
 
     Returns:
         Moments without that dimension.
     """
-    rows = rows.movedim(dim, 0)
     merged: Tensor = by_chan(rows, lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
     return merged
 

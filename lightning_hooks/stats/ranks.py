@@ -8,7 +8,7 @@ ranks. Both ways merge exactly, and every rank gets the same numbers.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -151,27 +151,26 @@ def copies(
     return Copies(rows, first, histograms, functions, pairs, others, weight, place[1])
 
 
-def merge_ranks(state: Tensor, sections: Sections, owned: Copies, group: Any = None) -> Tensor:
+def merge_ranks(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
     """The state of a table merged over all ranks, all of which must call this. On CUDA the host does not wait.
 
     Args:
         state: of this rank, flat, with the same sections on all ranks.
         sections: of the state.
         owned: the copies of rows that this rank holds.
-        group: of ranks; all of them by default.
 
     Returns:
         The merged state: equal on all ranks, with the greatest of their requests.
     """
-    ranks, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+    ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     owned = owned._replace(first=torch.where(owned.first < 0, rank, owned.first))
     if ranks * state.nbytes <= GATHERED:
-        return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight]), group), sections, owned)
+        return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight])), sections, owned)
     steps = merge_reduced(state, sections, owned, ranks)
     operations = {"max": torch.distributed.ReduceOp.MAX, "sum": torch.distributed.ReduceOp.SUM}
     operation, tensor = next(steps)
     while True:
-        torch.distributed.all_reduce(tensor, op=operations[operation], group=group)
+        torch.distributed.all_reduce(tensor, op=operations[operation])
         try:
             operation, tensor = steps.send(tensor)
         except StopIteration as end:
@@ -248,10 +247,10 @@ def _numbers(keys: Tensor) -> Tensor:
     return (keys ^ ((keys >> 63) & torch.iinfo(torch.int64).max)).view(torch.float64)
 
 
-def _gather(state: Tensor, group: Any) -> Tensor:
+def _gather(state: Tensor) -> Tensor:
     """The states of all ranks, [ranks, elements]."""
-    ranks = torch.distributed.get_world_size(group)
+    ranks = torch.distributed.get_world_size()
     out = torch.empty(ranks * state.numel(), dtype=state.dtype, device=state.device)
     gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor  # of torch 2.10
-    gather(out, state.contiguous(), group=group)
+    gather(out, state.contiguous())
     return out.view(ranks, -1)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -110,26 +111,20 @@ def test_a_writer_asks_its_fallback_and_passes_errors_on():
 
 @needs_native
 def test_a_state_that_cannot_be_written_is_refused():
-    state, tensor = torch.zeros(20, dtype=torch.float64), torch.ones(3)
-    native = kernels.compiled
-    with pytest.raises(IndexError, match="outside of the state"):
-        native.measure_into(state, 12, None, tensor, False)
-    with pytest.raises(IndexError, match="outside of the state"):
-        native.measure_into(state, 0, 9, tensor, False)
-    with pytest.raises(TypeError, match="contiguous float64"):
-        native.measure_into(state[::2], 0, None, tensor, False)
-    with pytest.raises(TypeError, match="contiguous float64"):
-        native.measure_into(state.float(), 0, None, tensor, False)
-    assert not state.any()
-    assert not native.measure_into(state.to("meta"), 0, None, tensor, False)
-    for place, histogram, error in (
-        (-9, None, IndexError),
-        (0, -1, IndexError),
-        (0, -509, IndexError),
-        (None, None, TypeError),
-    ):
-        with pytest.raises(error):
-            native.measure_into(state, place, histogram, tensor, False)
+    state = torch.zeros(20, dtype=torch.float64)
+
+    def write(into, first, histogram=None):
+        histograms = None if histogram is None else np.array([histogram])
+        kernels.compiled.measure_many_into(into, np.array([first]), [torch.ones(3)], None, histograms)
+
+    for first, histogram in ((12, None), (-9, None), (0, 9)):
+        with pytest.raises(IndexError, match="outside of the state"):
+            write(state, first, histogram)
+    for other in (state[::2], state.float()):
+        with pytest.raises(TypeError, match="contiguous float64"):
+            write(other, 0)
+    with pytest.raises(TypeError, match="in host memory"):
+        write(state.to("meta"), 0)
     assert not state.any()
 
 

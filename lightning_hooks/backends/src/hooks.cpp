@@ -205,6 +205,14 @@ PyType_Spec flag_spec = {"lightning_hooks.backends._native.Flag", sizeof(Flag), 
 PyType_Spec look_spec = {"lightning_hooks.backends._native.Look", sizeof(Look), 0, kHookFlags, look_slots};
 PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
 
+// Borrowed, the module keeps it; null with a Python error set.
+PyObject* add_type(PyObject* module, PyType_Spec& spec) {
+  PyObject* const type = PyType_FromSpec(&spec);
+  const bool added = type && PyModule_AddObjectRef(module, std::strrchr(spec.name, '.') + 1, type) == 0;
+  Py_XDECREF(type);
+  return added ? type : nullptr;
+}
+
 }  // namespace
 
 // Arguments: the type of tensors, a function for the number of the running backward, the floating dtypes, a function for whether
@@ -226,13 +234,6 @@ PyObject* py_place_hooks_in(PyObject*, PyObject* type) {
   Py_INCREF(type);  // never released
   dictionary_type = type == Py_None ? nullptr : type;
   Py_RETURN_NONE;
-}
-
-PyObject* add_type(PyObject* module, PyType_Spec& spec) {
-  PyObject* const type = PyType_FromSpec(&spec);
-  const bool added = type && PyModule_AddObjectRef(module, std::strrchr(spec.name, '.') + 1, type) == 0;
-  Py_XDECREF(type);
-  return added ? type : nullptr;
 }
 
 bool add_hooks(PyObject* module) {

@@ -59,7 +59,6 @@ constexpr unsigned kHookFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TP
 
 // Adds its types to the module; false with a Python error set.
 bool add_hooks(PyObject* module);
-PyObject* add_type(PyObject* module, PyType_Spec& spec);  // borrowed, the module keeps it; null with a Python error set
 PyObject* py_setup_hooks(PyObject*, PyObject* args);
 PyObject* py_place_hooks_in(PyObject*, PyObject* type);
 

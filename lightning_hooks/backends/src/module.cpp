@@ -94,14 +94,12 @@ PyObject* py_choose_instructions(PyObject*, PyObject* name) {
 }
 
 PyMethodDef methods[] = {
-    {"setup_kernel", hooks::py_setup_kernel, METH_VARARGS, "Tensor types, `is_neg`, exchange table, number of threads."},
+    {"setup_kernel", hooks::py_setup_kernel, METH_VARARGS, "Two tensor types, `is_neg`, exchange table, number of threads, OpenMP library or None."},
     {"instructions", py_instructions, METH_NOARGS, "The instruction set in use."},
     {"choose_instructions", py_choose_instructions, METH_O, "Choose another set, for tests; False where the processor does not support it."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
     {"measure_many", py_measure_many, METH_O, "A list of the results of `measure`, computed together."},
-    {"measure_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_into)), METH_FASTCALL,
-     "Measure a tensor into a state; False, and nothing written, where it is not measured here."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
      "Measure tensors, or their differences from others, into rows of a state; the indices of those not measured here."},
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
@@ -114,7 +112,7 @@ PyMethodDef methods[] = {
      "Histograms as a serialized summary."},
     {"place_hooks_in", hooks::py_place_hooks_in, METH_O, "Place tensor hooks into dictionaries of this type; None: register them."},
     {"setup_hooks", hooks::py_setup_hooks, METH_VARARGS,
-     "Tensor type, number of the running backward, floating dtypes."},
+     "Tensor type, number of the running backward, floating dtypes, whether autograd records, `has_gradient`."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -39,7 +39,7 @@ int write_directly(const Writer* writer, PyObject* tensor) {
   PyObject* const state = PyObject_GetAttr(writer->table, state_name);
   if (!state) return -1;
   const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
-  const int done = measure_into(state, first, writer->histogram, tensor, true, writer->magnitudes);
+  const int done = measure_into(state, first, writer->histogram, tensor, writer->magnitudes);
   Py_DECREF(state);
   if (done > 0) {
     fallback->nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count();
@@ -77,9 +77,9 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
 PyObject* py_writer(PyObject*, PyObject* args) {
   PyObject *table, *histogram, *fallback;
   int row;
-  Py_ssize_t offset;
   if (!PyArg_ParseTuple(args, "OiOO!:writer", &table, &row, &histogram, fallback_type, &fallback)) return nullptr;
-  if (!read_offset(histogram, offset)) return nullptr;
+  const Py_ssize_t offset = histogram == Py_None ? kNoHistogram : PyLong_AsSsize_t(histogram);
+  if (PyErr_Occurred()) return nullptr;
   PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
   if (!magnitudes) return nullptr;
   Py_DECREF(magnitudes);

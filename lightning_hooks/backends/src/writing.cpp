@@ -41,7 +41,7 @@ void add_counts(double* numbers, const void* from) {
 
 }  // namespace
 
-int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized) {
+int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized) {
   View state, view;
   int found = view_of(into, state, false);
   if (found > 0) found = view_of(tensor, view);
@@ -55,35 +55,9 @@ int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObjec
   view.counts = counts ? buckets : nullptr;
   view.sized = sized;
   if (!measure_views(&view, 1, &row)) return -1;
-  if (merging) {
-    merge_moments(numbers, &row);
-    if (counts) add_counts(counts, buckets);
-  } else {
-    std::memcpy(numbers, &row, sizeof row);
-    if (counts) std::memcpy(counts, buckets, sizeof buckets);
-  }
+  merge_moments(numbers, &row);
+  if (counts) add_counts(counts, buckets);
   return 1;
-}
-
-bool read_offset(PyObject* number, Py_ssize_t& offset) {
-  offset = number == Py_None ? kNoHistogram : PyLong_AsSsize_t(number);
-  return !PyErr_Occurred();
-}
-
-// Arguments: state, offset of the row, offset of its histogram or None, tensor, whether to merge with the present values; optional:
-// whether magnitudes are requested.
-PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  if (given != 5 && given != 6) {
-    PyErr_SetString(PyExc_TypeError, "expected the state, two offsets in it, the tensor, and whether to merge");
-    return nullptr;
-  }
-  Py_ssize_t histogram;
-  const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
-  if (PyErr_Occurred() || !read_offset(args[2], histogram)) return nullptr;
-  const bool sized = given == 5 || args[5] == Py_True;
-  const int done = measure_into(args[0], first, histogram, args[3], args[4] == Py_True, sized);
-  if (done < 0) return nullptr;
-  return PyBool_FromLong(done);
 }
 
 namespace {

@@ -7,16 +7,12 @@ namespace hooks {
 
 constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // no valid offset
 
-// Measures a tensor into a row and, unless its offset is kNoHistogram, a histogram of a state; merges with the present values or
-// overwrites them. 1: done. 0: the tensor is not measured here. -1: a Python error is set.
-int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool merging, bool sized);
-
-// The offset of a histogram in a state, kNoHistogram for None. False with a Python error set.
-bool read_offset(PyObject* number, Py_ssize_t& offset);
+// Merges a tensor into a row and, unless its offset is kNoHistogram, a histogram of a state. 1: done. 0: the tensor is not
+// measured here. -1: a Python error is set.
+int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized);
 
 // The arguments are documented at the definitions.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);
-PyObject* py_measure_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 
 }  // namespace hooks

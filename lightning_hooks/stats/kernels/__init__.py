@@ -45,26 +45,25 @@ else:
     FallbackWriter = host.FallbackWriter
 
 
-def measure(tensor: Tensor, kernel: ModuleType = host) -> Tensor:
+def measure(tensor: Tensor) -> Tensor:
     """The raw moments of one tensor, float64 [9] on its device, which is not waited for.
 
     Args:
         tensor: real and dense, any shape, any device.
-        kernel: for host memory.
 
     Example:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
         [2.0, 2.0, 2.0]
     """
     # A compiler traces the reference, whose operations it knows.
-    packed = None if torch.compiler.is_compiling() else kernel.read(tensor)
+    packed = None if torch.compiler.is_compiling() else host.read(tensor)
     moments: Tensor = _other(tensor).measure(tensor) if packed is None else unpacked(packed)
     return moments
 
 
-def measure_many(several: Sequence[Tensor], kernel: ModuleType = host) -> Tensor:
+def measure_many(several: Sequence[Tensor]) -> Tensor:
     """The raw moments of several tensors on one device, float64 [len(several), 9]."""
-    found = [None] * len(several) if torch.compiler.is_compiling() else kernel.read_many(several)
+    found = [None] * len(several) if torch.compiler.is_compiling() else host.read_many(several)
     rows = [packed for packed in found if packed is not None]
     if len(rows) == len(several):
         return (
@@ -73,7 +72,7 @@ def measure_many(several: Sequence[Tensor], kernel: ModuleType = host) -> Tensor
     if not rows:
         moments: Tensor = _other(several[0]).measure_many(several)
         return moments
-    return torch.stack([measure(tensor, kernel) for tensor in several])
+    return torch.stack([measure(tensor) for tensor in several])
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_hooks.stats.kernels import measure
+from tests.stats.kernels.agreement import numbers
 
 pytest.importorskip("lightning_hooks.backends._native", reason="the package was installed without a compiler")
 native = importlib.import_module("lightning_hooks.backends.native")
@@ -110,12 +110,12 @@ class Measured(Dataset):
 
     def __getitem__(self, index):
         torch.set_num_threads(2)  # torch itself would hang now in any operation large enough for its OpenMP threads
-        return measure(self.tensor[index:], native)
+        return numbers(native.read(self.tensor[index:]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_workers_of_a_data_loader_measure(two_threads):
-    want = [measure(large()[index:], native) for index in range(4)]
+    want = [numbers(native.read(large()[index:])) for index in range(4)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         found = list(DataLoader(Measured(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60))
