@@ -15,6 +15,7 @@ from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.plan.plan import Plan
+    from lightning_hooks.engine.plan.rows import Row
 
 Indices = NDArray[np.intp]
 Due = frozenset[EveryN]
@@ -68,7 +69,8 @@ class RowIndex:
     order: tuple[int, ...]
 
     def __init__(self, plan: Plan | None = None) -> None:
-        rows, groups = ([], []) if plan is None else (plan.rows, plan.groups)
+        rows: Iterable[Row] = () if plan is None else plan.rows
+        groups = () if plan is None else plan.groups
         self.names = (*(row.name for row in rows), *(group.name for group in groups))
         self.tensors = (*(row.tensor for row in rows), *(group.tensor for group in groups))
         self.module_types = (*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class Row:
         return requested(self.requests, schedules)
 
 
-class Rows(Sequence[Row]):
+class Rows:
     """Rows that are created on access: an object for each would take more memory than its moments, and many requests are equal.
 
     Args:
@@ -114,12 +114,6 @@ class Rows(Sequence[Row]):
         for index, (which, target) in enumerate(zip(self._which, self._targets, strict=True)):
             yield Row(index, *self._requested[which], target)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Row:
         at = range(len(self))[index]
         return Row(at, *self._requested[self._which[at]], self._targets[at])
