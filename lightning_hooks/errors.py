@@ -1,4 +1,4 @@
-"""The exceptions of the package, and suggestions for misspelled names.
+"""The exceptions of the package, and what messages say of names: suggestions for misspelled ones, and lists.
 
 HooksError
 ├── RuleError (ValueError)              an invalid rule, option or pattern
@@ -77,3 +77,15 @@ def did_you_mean(name: str, known: Iterable[str], n: int = 3) -> str:
     """
     close = nearest(name, known, n)
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+
+
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """Names for a message: the first of them, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return f"{', '.join(every[:most])}{more}"

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_hooks.engine.participant import Part
+from lightning_hooks.errors import listed
 from lightning_hooks.hooks import CallAction, HookSite, TensorAction, Visitor
 from lightning_hooks.hooks.tree import described
 from lightning_hooks.stats.measurement import Measurement
@@ -141,5 +142,5 @@ class AbsentParts:
 def _modules(found: dict[str, str]) -> str:
     first, has = next(iter(found.items()))
     others = [name for name in found if name != first]
-    more = f" (nor at {', '.join(others[:5])}{f' and {len(others) - 5} more' if len(others) > 5 else ''})" if others else ""
+    more = f" (nor at {listed(others, most=5)})" if others else ""
     return f"{first}{more}, which has {has}"

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.backends.subclasses import without_subclass
+from lightning_hooks.errors import listed
 from lightning_hooks.private import private
 
 _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()
-_SHOWN = 10
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
@@ -151,13 +151,12 @@ def described(tree: Any) -> str:
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return f"{kind} with {_names(tree._fields)}"
     if isinstance(tree, tuple | list):
-        return f"{kind} of {len(tree)}: {', '.join(type(item).__name__ for item in tree[:_SHOWN])}"
+        return f"{kind} of {len(tree)}: {', '.join(type(item).__name__ for item in tree[:10])}"
     return "None" if tree is None else kind
 
 
 def _names(names: Iterable[Any]) -> str:
-    shown = [repr(name) for name in names]
-    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "") or "nothing"
+    return listed(map(repr, names)) or "nothing"
 
 
 def _item(tree: Any, index: int) -> Any:

@@ -92,6 +92,12 @@ class Hook:
             every_n(self.every_n_steps, "every_n_steps")
         object.__setattr__(self, "calls", self._resolved())
 
+    @property
+    def shown(self) -> str:
+        """What is called, for messages."""
+        call = self.call
+        return call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
+
     def _resolved(self) -> tuple[Any, ...]:
         if self.kind != "saved_tensors":
             return (as_callable(self.call, "call"),)

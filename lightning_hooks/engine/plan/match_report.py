@@ -161,8 +161,7 @@ def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
     """One line for each target of each hook; one for the hook of an optimizer."""
     lines = []
     for hook in hooks:
-        rule, call, kind = _rule(hook.where), hook.rule.call, hook.rule.kind
-        shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
+        rule, kind, shown = _rule(hook.where), hook.rule.kind, hook.rule.shown
         lines += [_target_line(rule, target, kind, shown) for target in hook.targets]
         if kind in OPTIMIZER_KINDS:
             lines.append(MatchLine(rule, "(every optimizer)", "Optimizer", "", kind, shown, 0, 0))

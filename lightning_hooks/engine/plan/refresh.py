@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from lightning_hooks.errors import listed
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
 
 
@@ -86,5 +87,5 @@ class Refresh:
     def _warn_gone(self, names: list[str]) -> None:
         if names:
             self._gone.update(names)
-            shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-            warnings.warn(f"matched names are no longer in the model, and rules have no effect on them: {shown}", stacklevel=2)
+            gone = f"matched names are no longer in the model, and rules have no effect on them: {listed(names)}"
+            warnings.warn(gone, stacklevel=2)

@@ -124,9 +124,7 @@ class HookRunner:
 
     @property
     def _here(self) -> str:
-        call = self.rule.call
-        shown = call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
-        return f"{self.where} ({shown}, {self.rule.kind}) at {self.name}"
+        return f"{self.where} ({self.rule.shown}, {self.rule.kind}) at {self.name}"
 
 
 def _parts(tree: Any) -> list[Tensor | None]:
