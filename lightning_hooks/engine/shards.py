@@ -6,7 +6,6 @@ part of the result, so norms and means are those of the whole. Parameters are ga
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -14,12 +13,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.errors import TransformError, UnsupportedError
 from lightning_hooks.rules.patterns import Target
-
-
-def is_sharded(tensor: object) -> bool:
-    """Whether a tensor is a `DTensor`."""
-    module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
-    return module is not None and isinstance(tensor, module.DTensor)
+from lightning_hooks.stats.tensor_kinds import is_sharded, whole
 
 
 def first_holder(tensor: object) -> int | None:
@@ -56,11 +50,6 @@ def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
 
 
-def wholes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each tensor whole: all ranks must ask together. Those that were whole are the same objects."""
-    return [tensor.full_tensor() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
-
-
 def takes_parts(transform: object) -> bool:
     """Whether a transform may be given what this rank holds instead of the whole."""
     return bool(getattr(transform, "elementwise", False))
@@ -76,7 +65,7 @@ def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list
     """
     if takes_parts(transform):
         return list(parts_of(params))
-    return list(wholes_of(params)) if getattr(transform, "needs_params", False) else NotGathered(reader)
+    return [whole(param) for param in params] if getattr(transform, "needs_params", False) else NotGathered(reader)
 
 
 class NotGathered(list[Tensor | None]):
@@ -105,18 +94,18 @@ class NotGathered(list[Tensor | None]):
         self._refuse()
 
 
-def put_back(tensor: Tensor, whole: Tensor) -> None:
+def put_back(tensor: Tensor, full: Tensor) -> None:
     """Overwrite a tensor with its part of a full tensor that is equal on all ranks.
 
     Args:
         tensor: sharded.
-        whole: of its full shape.
+        full: of its full shape.
     """
     from torch.distributed.tensor import distribute_tensor
 
     held: Any = tensor
     # No rank sends anything: each takes its part of what it has.
-    new = distribute_tensor(whole, held.device_mesh, held.placements, src_data_rank=None)
+    new = distribute_tensor(full, held.device_mesh, held.placements, src_data_rank=None)
     held.to_local().copy_(new.to_local())
 
 

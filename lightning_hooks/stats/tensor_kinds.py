@@ -104,18 +104,32 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
     return tensor, zeros
 
 
+def is_sharded(tensor: object) -> bool:
+    """Whether a tensor is a `DTensor`."""
+    module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor: all ranks must ask together. Any other is returned unchanged."""
+    held: Any = tensor
+    full: Tensor = held.full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """What this rank contributes to a sharded tensor (`DTensor`), so that all ranks together have each element once.
 
     Args:
         tensor: any; one that is not sharded is returned unchanged.
     """
-    module = sys.modules.get("torch.distributed.tensor")  # if it is not loaded there can be none, and loading it takes long
-    if module is None or not isinstance(tensor, module.DTensor):
+    if not is_sharded(tensor):
         return tensor
     held: Any = tensor
     if any(placement.is_partial() for placement in held.placements):
-        held = held.redistribute(placements=[module.Replicate() if p.is_partial() else p for p in held.placements])
+        from torch.distributed.tensor import Replicate  # loaded where there are such tensors
+
+        held = held.redistribute(placements=[Replicate() if p.is_partial() else p for p in held.placements])
     here = held.device_mesh.get_coordinate()
     copies = [here[i] for i, placement in enumerate(held.placements) if placement.is_replicate()]
     local: Tensor = held.to_local()

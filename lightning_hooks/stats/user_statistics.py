@@ -14,6 +14,7 @@ from torchmetrics import Metric
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.importing import import_object
+from lightning_hooks.stats.tensor_kinds import whole
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,6 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
         raise RuleError(f"{where}: {stat!r} is not a statistic; give {hint}")
     name = getattr(call, "__name__", type(call).__name__).strip("<>")
     return UserStatistic(name=name, call=call)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The full tensor behind a sharded one, which is a collective: all ranks must call this together. Others are returned."""
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
 
 
 def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.plan.rows import Row
-from lightning_hooks.engine.shards import is_sharded, tensor_parallel_place
+from lightning_hooks.engine.shards import tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
-from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.errors import RuleError, StoppedError, listed
 from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
@@ -30,7 +30,7 @@ from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
 
 
 class Observer(Participant):
@@ -198,7 +198,7 @@ class Observer(Participant):
         if self.pairs is None or not self._reads:
             return
         for part in self._reader.due("before_step", optimizer, self.schedules):
-            for parameter, row in zip(part.parameters, part.rows, strict=True) if part.tensor == "grad" else ():
+            for parameter, row in zip(part.parameters, part.rows.rows, strict=True) if part.tensor == "grad" else ():
                 with self.guard():  # each row: other ranks wait for this one at the next too
                     self.pairs.compare(parameter, row, memo.scale)
 
@@ -217,7 +217,7 @@ class Observer(Participant):
         if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
             parts = self._reader.due("after_update", optimizer, self.schedules)
             with self.guard():
-                self.table.withdraw([row for part in parts for row in part.rows], memo.found_inf)
+                self.table.withdraw([row for part in parts for row in part.rows.rows], memo.found_inf)
 
     @property
     def _reads(self) -> bool:
@@ -264,10 +264,7 @@ class Observer(Participant):
             if name not in said:
                 by_class.setdefault(kind, []).append(name)
         said.update(self.uncalled)
-        shown = [
-            f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''} ({kind})"
-            for kind, names in by_class.items()
-        ]
+        shown = [f"{listed(names)} ({kind})" for kind, names in by_class.items()]
         if shown:
             warnings.warn(
                 f"{self.label}matched modules were not called in the first watched step: {'; '.join(shown)}. Usual reasons: "

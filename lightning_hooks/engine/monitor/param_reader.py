@@ -34,15 +34,13 @@ class TensorRows(NamedTuple):
         tensor: as a rule names it: `grad`, `state.exp_avg`.
         kind: where it comes from.
         parameters: one for each row.
-        rows: their indices.
-        in_table: where they begin in the table.
+        rows: where their rows begin in the table.
     """
 
     tensor: str
     kind: ParamTensor
     parameters: list[nn.Parameter]
-    rows: list[int]
-    in_table: RowOffsets
+    rows: RowOffsets
 
 
 class ParamReader:
@@ -86,7 +84,7 @@ class ParamReader:
         known, due = self._known.get(key, ([], []))
         if not _are_same(known, parameters):
             found = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
-            due = [part for part in found if part.rows]
+            due = [part for part in found if part.parameters]
             self._known[key] = parameters, due
         return due
 
@@ -124,20 +122,21 @@ class ParamReader:
         values = self._values(part, optimizer)
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
-        rows = part.rows if every else [row for row, value in zip(part.rows, values, strict=True) if value is not None]
+        indices = part.rows.rows
+        rows = indices if every else [row for row, value in zip(indices, values, strict=True) if value is not None]
         if scale is not None and part.kind.scaled:
             return self._put(rows, [UnscaledMeasurement(look, scale) for look in measure_all(tensors)])
-        left = self._table.measure_all(part.in_table if every else rows, tensors)
+        left = self._table.measure_all(part.rows if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
     def _read_changes(self, part: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
         parameters, copies = self._before.pop(optimizer, ([], []))
-        rows, every = part.rows, _are_same(parameters, part.parameters)
+        rows, every = part.rows.rows, _are_same(parameters, part.parameters)
         if not every:
-            row_of = dict(zip(part.parameters, part.rows, strict=True))
+            row_of = dict(zip(part.parameters, rows, strict=True))
             rows = [row_of[parameter] for parameter in parameters]
-        left = self._table.measure_all(part.in_table if every else rows, parameters, copies)
+        left = self._table.measure_all(part.rows if every else rows, parameters, copies)
         if not left:
             return []
         with torch.no_grad():
@@ -155,14 +154,13 @@ class ParamReader:
                 values.append(None)
         return values
 
-    def _put(self, rows: list[int], looks: list[Measurement]) -> Unwritten:
+    def _put(self, rows: Sequence[int], looks: list[Measurement]) -> Unwritten:
         return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
 
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
         found = [parameter for parameter in parameters if parameter in rows]
-        indices = [rows[parameter] for parameter in found]
-        return TensorRows(tensor, self._kinds[tensor], found, indices, self._table.offsets(indices))
+        return TensorRows(tensor, self._kinds[tensor], found, self._table.offsets([rows[parameter] for parameter in found]))
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         update = self._update_of.get(row.index)  # whose ratio to this parameter may be due
