@@ -21,10 +21,6 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.engine import instrument as instrument
     from lightning_hooks.engine import match as match
     from lightning_hooks.engine import paused as paused
-    from lightning_hooks.engine.user_hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
-    from lightning_hooks.engine.user_hooks.ready_made import print_shapes as print_shapes
-    from lightning_hooks.engine.user_hooks.ready_made import print_stats as print_stats
-    from lightning_hooks.engine.user_hooks.ready_made import save_to as save_to
     from lightning_hooks.errors import HookError as HookError
     from lightning_hooks.errors import HooksError as HooksError
     from lightning_hooks.errors import HooksLeftError as HooksLeftError
@@ -34,6 +30,10 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.errors import TransformError as TransformError
     from lightning_hooks.errors import UnsupportedError as UnsupportedError
     from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
+    from lightning_hooks.hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
+    from lightning_hooks.hooks.ready_made import print_shapes as print_shapes
+    from lightning_hooks.hooks.ready_made import print_stats as print_stats
+    from lightning_hooks.hooks.ready_made import save_to as save_to
     from lightning_hooks.records import StepConsumer as StepConsumer
     from lightning_hooks.records import StepView as StepView
     from lightning_hooks.rules import Apply as Apply
@@ -86,7 +86,6 @@ __version__ = "0.1.0"
 # The public names by the module that holds them. `__all__` and loading follow from it.
 _PUBLIC = {
     "callbacks": ("ActivationCapture", "ActivationTransforms", "CustomHooks", "GradientTransforms", "StatsMonitor"),
-    "engine.user_hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "capture": ("Capture", "load_capture"),
     "engine": ("Instrument", "assert_no_hooks", "instrument", "match", "paused"),
     "errors": (
@@ -100,6 +99,7 @@ _PUBLIC = {
         "UnsupportedError",
     ),
     "hooks.hook_point": ("HookPoint",),
+    "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "records": ("StepConsumer", "StepView"),
     "rules": ("Apply", "Hook", "Watch"),
     "tensorboard": ("Run", "read_run"),

@@ -1,1 +1,1 @@
-"""A user's own hooks: the participant that registers them, the runner that checks them, and ready-made ones."""
+"""A user's own hooks: the participant that registers them, and the runner that checks them."""
