@@ -85,7 +85,7 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
         return None
     if not hasattr(scaler, "_scale") or are_off():
         private("GradScaler._scale", partial(getattr, scaler, "_scale"), None, "reading the loss scale waits for the device")
-        return torch.tensor(scaler.get_scale())
+        return torch.tensor(scaler.get_scale(), device="cpu")
     scale: Tensor | None = scaler._scale
     return scale
 

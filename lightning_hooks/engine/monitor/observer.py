@@ -291,7 +291,7 @@ class Observer(Participant):
             error = RuleError(f"{self.label}{error}")
         if self.on_error == "raise":
             raise error
-        self.stopped = world_size() == 1 or isinstance(error, StoppedError)
+        self.stopped = self.stopped or world_size() == 1 or isinstance(error, StoppedError)
         self.reports = self.reports and not self.stopped
         if not self.failed:
             self.failed = True
