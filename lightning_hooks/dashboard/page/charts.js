@@ -34,7 +34,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
-      axes: [axis({ size: 26 }), axis({ size: 52, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
+      axes: [axis({ size: 26 }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
       hooks: { setCursor: [(chart) => tell(chart)] },
@@ -68,6 +68,8 @@ function decades(chart, axisIndex, low, high) {
   return Array.from({ length: Math.max(Math.floor((last - first) / every) + 1, 0) }, (_, i) => 10 ** (first + i * every));
 }
 
+/** The width of an axis with these labels, none of which is cut off. */
+const room = (_, labels) => Math.max(52, 18 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
 const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: undefined } });
 
