@@ -1,5 +1,9 @@
 """The kernel in NumPy: right for all data, dtypes and sizes, alone and among many."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -114,3 +118,24 @@ def test_rows_merge_in_any_order(sizes, repeats, offset):
     for part in parts:
         write(part)
     is_near(table.moments[0], reference.measure(torch.cat(parts)))
+
+
+MEASURE = """
+import time, torch
+from lightning_hooks.stats.kernels import numpy_kernel
+torch.set_num_threads(1)
+tensor = torch.randn(1 << 17)
+numpy_kernel.read(tensor)
+alone, all_threads = time.thread_time(), time.process_time()
+for _ in range(20):
+    numpy_kernel.read(tensor)
+alone, all_threads = time.thread_time() - alone, time.process_time() - all_threads
+print(all_threads / alone)
+"""
+
+
+def test_no_thread_works_beside_the_one_that_measures():
+    """The threads of NumPy's BLAS spin after each product, and torch's threads wait for the cores."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", MEASURE], env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1.5
