@@ -54,9 +54,13 @@ def merged(stat: str, values: Array, measured: NDArray[np.bool_], starts: Sequen
                [nan]])
     """
     sizes = np.diff([*starts, len(values)])
+    is_all = bool(measured.all())
+
+    def known(each: Array, otherwise: float) -> Array:
+        return each if is_all else np.where(measured, each, otherwise)
 
     def total(each: Array) -> Array:
-        out: Array = np.add.reduceat(np.where(measured, each, 0.0), starts, axis=0)
+        out: Array = np.add.reduceat(known(each, 0.0), starts, axis=0)
         return out
 
     def result() -> Array:
@@ -65,10 +69,10 @@ def merged(stat: str, values: Array, measured: NDArray[np.bool_], starts: Sequen
         if stat == "norm":
             return np.sqrt(total(np.square(values)))
         if stat == "min":
-            least: Array = np.minimum.reduceat(np.where(measured, values, np.inf), starts, axis=0)
+            least: Array = np.minimum.reduceat(known(values, np.inf), starts, axis=0)
             return least
         if read is None or stat in ("max", "abs_max"):
-            greatest: Array = np.maximum.reduceat(np.where(measured, values, -np.inf), starts, axis=0)
+            greatest: Array = np.maximum.reduceat(known(values, -np.inf), starts, axis=0)
             return greatest
         if stat == "ratio":
             above, below = np.sqrt(total(np.square(read("norm")))), np.sqrt(total(np.square(read("norm of param"))))
@@ -79,8 +83,10 @@ def merged(stat: str, values: Array, measured: NDArray[np.bool_], starts: Sequen
             return np.sqrt(total(count * np.square(values)) / n)
         if stat == "std":
             means = read("mean")
-            distance = means - np.repeat(total(count * means) / n, sizes, axis=0)
-            return np.sqrt(total(count * (np.square(values) + np.square(distance))) / n)
+            squares = np.square(means - np.repeat(total(count * means) / n, sizes, axis=0))
+            squares += np.square(values)
+            squares *= count
+            return np.sqrt(total(squares) / n)
         return total(count * values) / n
 
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

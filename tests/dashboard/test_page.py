@@ -188,7 +188,7 @@ def test_the_keyboard_and_what_a_screen_reader_hears(browser, url):
         tab.press("ArrowRight")
         assert state(page)["view"] == "step"
         assert page.get_by_role("tab", name="Step").get_attribute("aria-selected") == "true"
-        assert page.get_by_role("tabpanel", name="Step").locator("h2").is_visible()
+        page.get_by_role("tabpanel", name="Step").locator("h2").wait_for()
         tabs = page.get_by_role("tab").evaluate_all("(all) => all.map((tab) => tab.tabIndex)")
         assert tabs == [-1, -1, -1, 0]
         page.keyboard.press("Alt+1")  # of the browser or the system
