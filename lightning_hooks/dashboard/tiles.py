@@ -182,8 +182,12 @@ class _Reader:
         if len(self._unions):
             # One row after the other in memory: sums over rows are then sums of whole vectors.
             leaves, known = rows.T[self._leaves].astype(np.float64), measured.T[self._leaves]
-            read = (lambda needed: self._others[needed](first, last).T[self._leaves].astype(np.float64)) if self.is_exact else None
-            values[:, self._unions] = merged(self._stat, leaves, known, self._starts.tolist(), read).T
+
+            def read(needed: str) -> Array:
+                return self._others[needed](first, last).T[self._leaves].astype(np.float64)
+
+            others = read if self.is_exact else None
+            values[:, self._unions] = merged(self._stat, leaves, known, self._starts.tolist(), others).T
             there[:, self._unions] = np.logical_or.reduceat(known, self._starts, axis=0).T
         return values, there
 
