@@ -79,6 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.0 if output.full() else 0.1)
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
+    one(SIZES[0], DTYPES[0], options.seconds)  # the first figures of a process are those of cold caches and a resting core
     rows = []
     for dtype in DTYPES:
         for size in SIZES:
