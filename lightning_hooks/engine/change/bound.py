@@ -84,12 +84,7 @@ class BoundTransform:
             self.context.generators = {}
 
     def refuse_transformed(self, tensor: Tensor, name: str) -> None:
-        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward.
-
-        Args:
-            tensor: the gradient or activation.
-            name: of the target.
-        """
+        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward."""
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "

@@ -69,7 +69,6 @@ class Changer(Participant):
         return bool(self._at_step)
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """The transforms whose rule names the stage."""
         return tuple(i for i, bound in enumerate(self.transforms) if stage in bound.stages) or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
@@ -107,7 +106,6 @@ class Changer(Participant):
                     yield Part(target.value, at, partial(self._change_gradient, bound, target), path, changes=True)
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        """Run the transforms that act at the step on the gradients of one optimizer."""
         if not self._at_step:
             return
         parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
@@ -166,7 +164,6 @@ class Changer(Participant):
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """State, generators and counts of every transform."""
         return {"links": [bound.state_dict() for bound in self.transforms], "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

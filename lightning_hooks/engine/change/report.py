@@ -58,7 +58,6 @@ class Report:
         self._apart = False
 
     def begin(self) -> None:
-        """Start a step."""
         self._calls = []
 
     @np.errstate(all="ignore")
@@ -114,11 +113,9 @@ class Report:
         return out
 
     def state_dict(self) -> dict[str, int]:
-        """The counts behind `acted`."""
         return {"reported_steps": self.reported_steps, "acted_steps": self.acted_steps}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore the counts."""
         self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
 
 

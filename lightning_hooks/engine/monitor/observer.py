@@ -104,7 +104,6 @@ class Observer(Participant):
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """The schedules that are due at a step."""
         if self.stopped or stage != self.stage:
             return None
         due = [schedule for schedule, widened in self._intervals if widened.due(step)]

@@ -24,9 +24,6 @@ def layers(modules: Sequence[Target[nn.Module]]) -> list[Target[nn.Module]]:
     without parameters whose name ends in `Loss`. The output projection of `nn.MultiheadAttention` is never called: torch uses
     its weights directly.
 
-    Args:
-        modules: of a model.
-
     Example:
         >>> from lightning_hooks.rules.patterns import named_modules
         >>> model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2)), "loss": nn.MSELoss()})

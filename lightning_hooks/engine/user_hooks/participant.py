@@ -123,7 +123,6 @@ class UserHooksParticipant(Participant):
         self._handles.close()
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """The hooks that are due at a step of a stage."""
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
             self._now = due  # here, since `begin_step` is only called if something is due

@@ -35,7 +35,7 @@ class HookRunner:
         self.target = target
         self.name = where if target is None else target.name
         self._ran = False
-        self._calls = [_for_kind(call, rule.kind) for call in rule.calls]
+        self._calls = [call.for_kind(rule.kind) if hasattr(call, "for_kind") else call for call in rule.calls]
         self._named = [rule.named or bool(getattr(call, "named", False)) for call in rule.calls]
 
     def __call__(self, *args: Any, like: Any = None) -> Any:
@@ -132,9 +132,3 @@ def _parts(tree: Any) -> list[Tensor | None]:
     if isinstance(tree, tuple) and all(item is None or isinstance(item, torch.Tensor) for item in tree):
         return list(tree)
     return list(tensors_in(tree))
-
-
-def _for_kind(call: Any, kind: str) -> Callable[..., Any]:
-    make = getattr(call, "for_kind", None)
-    made: Callable[..., Any] = call if make is None else make(kind)
-    return made
