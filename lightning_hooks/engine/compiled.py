@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
@@ -93,8 +91,7 @@ class CompiledHooks:
 
     def changed(self) -> bool:
         """Whether something was compiled, or is no longer, since the hooks were installed."""
-        # Names of modules take longer than the hooks of most models.
-        if not self.inside and not any(map(_is_compiled, _all_modules(self.model))):
+        if not self.inside and not any(map(_is_compiled, self.model.modules())):
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
@@ -176,39 +173,13 @@ def _compiled_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield name or "the model itself", part
 
 
-def _all_modules(model: nn.Module) -> Iterator[nn.Module]:
-    """Every module once, in any order."""
-    found, left = {id(model)}, [model]  # by id: modules may have an equality and a hash of their own
-    while left:
-        module = left.pop()
-        yield module
-        for child in module._modules.values():
-            if child is not None and id(child) not in found:
-                found.add(id(child))
-                left.append(child)
-
-
 def _is_compiled(module: nn.Module) -> bool:
     return _is_wrapper(module) or any(module.__dict__.get(mark) is not None for mark in _MARKS)
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    """Whether this is what `torch.compile` returned for a module."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # not loaded, nothing can be compiled; loading it takes a while
-    return dynamo is not None and _wrapping(dynamo)(module)
-
-
-@cache
-def _wrapping(dynamo: Any) -> Callable[[nn.Module], bool]:
-    def find() -> Callable[[nn.Module], bool]:
-        kind: type[nn.Module] = dynamo.OptimizedModule
-        return lambda module: isinstance(module, kind)
-
-    def by_child(module: nn.Module) -> bool:
-        return isinstance(getattr(module, "_orig_mod", None), nn.Module)
-
-    public: Callable[[nn.Module], bool] = by_child
-    return private("torch._dynamo.eval_frame.OptimizedModule", find, public, "nothing: the name of the module inside says so")
+    """Whether this is what `torch.compile` returned for a module; names of parameters hold that of its child too."""
+    return "_orig_mod" in module._modules
 
 
 def _find_marks() -> tuple[str, ...]:
