@@ -49,6 +49,7 @@ class Participant:
         order: sorts the participants of a model.
         reports: whether it writes what transforms report.
         reads_final: whether it acts in the phase `final`.
+        reads_updates: whether it acts in `before_update` and `after_update`.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         account: takes the time of its work; opened by the hook manager when it joins.
     """
@@ -56,6 +57,7 @@ class Participant:
     order: tuple[int, ...] = (0,)
     reports: bool = False
     reads_final: bool = False
+    reads_updates: bool = False
     ever: Hashable | None = None
     account: Account
 
@@ -128,11 +130,6 @@ class Participant:
     def take_reports(self) -> dict[str, float]:
         """What it did in the step that ends, tag to value; asked for once."""
         return {}
-
-    @property
-    def needs_updates(self) -> bool:
-        """Whether it acts in `before_update` and `after_update`."""
-        return False
 
 
 @dataclass

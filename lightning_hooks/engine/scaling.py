@@ -58,7 +58,7 @@ class ScalerWatch(Participant):
     ) -> None:
         self._scale = scale
         self._found_inf = found_inf
-        self._fused = any(map(unscales_itself, optimizers))
+        self.reads_updates = any(map(unscales_itself, optimizers))
         self._count: Tensor | float = 0.0
         self._open: dict[int, PhaseMemo] = {}
 
@@ -78,10 +78,6 @@ class ScalerWatch(Participant):
         found: Tensor | None = getattr(optimizer, "found_inf", None)
         if found is not None:
             memo.found_inf = found
-
-    @property
-    def needs_updates(self) -> bool:
-        return self._fused
 
     def take_reports(self) -> dict[str, float]:
         self._count_open()

@@ -96,6 +96,7 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
+        self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self._all_due: Due = frozenset(plan.schedules)
         self.ever = self.schedules = self._all_due
@@ -187,10 +188,6 @@ class Observer(Participant):
         for row in self.pairs.summed if self.pairs is not None else ():
             if row.due(key):
                 yield Part(row.target.value, "grad", None, look=partial(self._add_micro_batch, row))
-
-    @property
-    def needs_updates(self) -> bool:
-        return "after_update" in self._reader.phases
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
