@@ -82,7 +82,7 @@ def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow()
     plan = resolve(net(), RULES, EveryN())
     observer = Observer(plan)
     assert [observer.due(step, "train") is not None for step in range(6)] == [True] * 6
-    assert observer.due(0, "train") is observer.due(5, "train") and observer.due(0, "validate") is None
+    assert observer.due(0, "train") == observer.due(5, "train") and observer.due(0, "validate") is None
     observer.widen(3)
     assert [observer.due(step, "train") is not None for step in range(6)] == [False, False, True] * 2
     observer.widen(1)

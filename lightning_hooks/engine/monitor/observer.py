@@ -22,10 +22,8 @@ from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import RuleError, StoppedError, listed
-from lightning_hooks.records.row_index import Due
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.ranks import world_size
@@ -98,20 +96,14 @@ class Observer(Participant):
         self._reader = ParamReader(plan, self.table)
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self._all_due: Due = frozenset(plan.schedules)
-        self.ever = self.schedules = self._all_due
-        self._known_due: dict[tuple[EveryN, ...], Due] = {}  # one object for equal sets, so that comparing them costs nothing
+        self.ever = self.schedules = frozenset(plan.schedules)
         self._unmeasurable: set[str] = set()
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
         if self.stopped or stage != self.stage:
             return None
-        due = [schedule for schedule, widened in self._intervals if widened.due(step)]
-        if len(due) == len(self._intervals):
-            self.schedules = self._all_due
-        else:
-            self.schedules = self._known_due.setdefault(tuple(due), frozenset(due))
+        self.schedules = frozenset(schedule for schedule, widened in self._intervals if widened.due(step))
         return self.schedules or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
