@@ -28,15 +28,10 @@ class PairWatch:
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self.table = table
-        asked = {i: {*row.stats} for i, row in enumerate(plan.rows)}
-        for group in plan.groups:
-            for i in group.members:
-                asked[i] |= {*group.stats}
-        rows = [plan.rows[i] for i in plan.index.pair_rows]
-        self.summed = [row for row in rows if asked[row.index] & {"micro_cosine", "noise_scale"}]
+        self.summed = [plan.rows[i] for i in plan.index.rows_with({"micro_cosine", "noise_scale"}.__contains__).tolist()]
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
-        self._kept = {row.index for row in rows if "cosine" in asked[row.index]}
+        self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
 
