@@ -34,22 +34,17 @@ def producers_of(
         RuleError: statistics of pairs behind a transform.
     """
     found: dict[str, Producer] = {}
-
-    def add(observer: Observer) -> None:
-        stage = observer.stage
-        observer.label = monitor._label
-        found[stage] = Producer(observer, publisher, summaries=stage not in led)
-
     device: Any = hook_manager.model.device
-    if "train" in monitor.stages:
-        refuse_changed_sums(plan, hook_manager.participants)
-        add(Observer(plan, on_error=monitor.on_error, device=device))
-    for stage in [stage for stage in STAGE_PREFIX if stage != "train" and stage in monitor.stages]:
-        forward = plan.forward()
-        if not forward.rows:
+    for stage in [stage for stage in STAGE_PREFIX if stage in monitor.stages]:
+        watched = plan if stage == "train" else plan.forward()
+        if stage == "train":
+            refuse_changed_sums(plan, hook_manager.participants)
+        elif not watched.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
             continue
-        add(Observer(forward, stage, on_error=monitor.on_error, device=device))
+        observer = Observer(watched, stage, on_error=monitor.on_error, device=device)
+        observer.label = monitor._label
+        found[stage] = Producer(observer, publisher, summaries=stage not in led)
     return found
 
 
