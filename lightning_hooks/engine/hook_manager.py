@@ -102,7 +102,7 @@ class HookManager:
         self._installed.discard()
         _LIVE.add(self)
         participant.account = Account(self.meter)
-        participant.joined(self.gate)
+        participant.joined(self.gate, self.run_handles)
         self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:

@@ -70,11 +70,11 @@ class Participant:
         """
         raise NotImplementedError
 
-    def joined(self, gate: Gate) -> None:
-        """Called when it has joined a hook manager: install what stays from step to step."""
+    def joined(self, gate: Gate, handles: Handles) -> None:
+        """Called when it has joined a hook manager: install what stays until the run ends."""
 
     def left(self) -> None:
-        """Called when it has left: remove that; a second call does nothing."""
+        """Called when it has left: forget what belongs to the run; a second call does nothing."""
 
     def all_targets(self) -> Iterable[Target[Any]]:
         """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""

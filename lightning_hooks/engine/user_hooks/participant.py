@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import finalize, ref
+from weakref import ref
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -99,11 +99,8 @@ class UserHooksParticipant(Participant):
         self._now: tuple[int, ...] = ()
         self._gate: Gate | None = None
         self._frozen: list[tuple[nn.Parameter, Callable[[], None]]] = []
-        self._handles = Handles()
-        finalizer = finalize(self, self._handles.close)
-        finalizer.atexit = False
 
-    def joined(self, gate: Gate) -> None:
+    def joined(self, gate: Gate, handles: Handles) -> None:
         """Register the hooks of optimizers that stay."""
         known = ref(self)
         self._gate = gate
@@ -116,11 +113,7 @@ class UserHooksParticipant(Participant):
                 return runner(*args) if alive is not None and index in alive._now else None
 
             for optimizer in self._optimizers():
-                register_optimizer(optimizer, run, gate, self._handles, before=hook.rule.kind == "optimizer_step_pre")
-
-    def left(self) -> None:
-        """Remove the hooks of optimizers."""
-        self._handles.close()
+                register_optimizer(optimizer, run, gate, handles, before=hook.rule.kind == "optimizer_step_pre")
 
     def due(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
