@@ -127,10 +127,8 @@ class HooksCallback(OurCallback):
             begin_run(hook_manager, trainer)
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, hook_manager), *participants]
-        position = next(i for i, callback in enumerate(all_callbacks(trainer)) if callback is self)
         self._hook_manager, self._fits = hook_manager, in_fit(trainer)
-        for i, participant in enumerate(participants):
-            participant.order = (position, i)
+        for participant in participants:  # Lightning starts its callbacks in their order
             hook_manager.join(participant)
             self._participants.append(participant)
         if any(each.reads_final for each in participants) and hook_manager.install_final is None:

@@ -98,7 +98,7 @@ class HookManager:
 
     def join(self, participant: Participant) -> None:
         """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
-        self.participants = sorted([*self.participants, participant], key=lambda each: each.order)
+        self.participants = [*self.participants, participant]
         self._installed.discard()
         _LIVE.add(self)
         participant.account = Account(self.meter)

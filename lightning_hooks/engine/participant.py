@@ -46,7 +46,6 @@ class Participant:
     """One monitor, one set of transforms, or one set of a user's hooks, as the hook manager sees it.
 
     Attributes:
-        order: sorts the participants of a model.
         reports: whether it writes what transforms report.
         reads_final: whether it acts in the phase `final`.
         reads_updates: whether it acts in `before_update` and `after_update`.
@@ -54,7 +53,6 @@ class Participant:
         account: takes the time of its work; opened by the hook manager when it joins.
     """
 
-    order: tuple[int, ...] = (0,)
     reports: bool = False
     reads_final: bool = False
     reads_updates: bool = False

@@ -100,15 +100,15 @@ class Instrument:
         self._producer: Producer | None = None
         self._participants: list[Participant] = []
         if self._plan.rows:
-            observer = Observer(self._plan, device=device, order=(0,))
+            observer = Observer(self._plan, device=device)
             self._producer = Producer(observer, self._publisher)
             self._participants.append(observer)
         if transforms := [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]:
-            changer = Changer(transforms, order=(1,))
+            changer = Changer(transforms)
             changer.refuse_unsupported(self.optimizers, scaled=False)
             self._participants.append(changer)
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
-            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, order=(2,), stays=True)
+            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()

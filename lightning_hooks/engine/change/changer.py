@@ -31,7 +31,6 @@ class Changer(Participant):
     Args:
         transforms: from `resolve_applies`.
         scale: gives the loss scale as a tensor, or None where there is no scaler.
-        order: its position among the participants.
         rank: of this process.
 
     Attributes:
@@ -45,12 +44,10 @@ class Changer(Participant):
         transforms: Sequence[BoundTransform],
         *,
         scale: Callable[[], Tensor | None] = lambda: None,
-        order: tuple[int, ...] = (0,),
         rank: int = 0,
     ) -> None:
         self.transforms = list(transforms)
         self.scale = scale
-        self.order = order
         self.rank = rank
         self.step = 0
         self.batches = 0

@@ -43,7 +43,6 @@ class Observer(Participant):
         stage: `train`, or another; then of a plan that the forward pass fills.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
-        order: its position among the participants.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
@@ -62,11 +61,9 @@ class Observer(Participant):
         *,
         on_error: str = "raise",
         device: torch.device | str = "cpu",
-        order: tuple[int, ...] = (0,),
     ) -> None:
         self.plan = plan
         self.stage = stage
-        self.order = order
         self.reports = stage == "train"
         self.reads_final = "final_grad" in plan.tensors
         self.on_error = on_error

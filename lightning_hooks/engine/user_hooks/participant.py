@@ -80,7 +80,6 @@ class UserHooksParticipant(Participant):
     Args:
         hooks: from `resolve_hooks`.
         optimizers: called for the optimizers.
-        order: its position among the participants.
         stays: whether hooks of optimizers stay registered between steps: they must where an optimizer's step ends the step.
     """
 
@@ -89,12 +88,10 @@ class UserHooksParticipant(Participant):
         hooks: Sequence[BoundHook],
         *,
         optimizers: Callable[[], Sequence[Optimizer]] = tuple,
-        order: tuple[int, ...] = (0,),
         stays: bool = False,
     ) -> None:
         self._stays = stays
         self.hooks = list(hooks)
-        self.order = order
         self._optimizers = optimizers
         self._now: tuple[int, ...] = ()
         self._gate: Gate | None = None
