@@ -106,7 +106,7 @@ class HookManager:
         self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:
-        """Remove a participant and reinstall the hooks of the others; when the last one leaves, close the hook manager."""
+        """Remove a participant, between batches; when the last one leaves, close the hook manager."""
         participant.left()
         self.participants = [each for each in self.participants if each is not participant]
         for step in self._steps.values():
@@ -115,10 +115,7 @@ class HookManager:
             self.close()
             return
         self.refresh.forget()
-        was_installed = self._installed.active is not None
         self._installed.discard()
-        if was_installed and self.active:
-            self._install()
 
     def begin_batch(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
         """Open the gate for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
@@ -197,7 +194,8 @@ class HookManager:
         self._installed.discard()
         self._installed.remove_compiled()
         self.run_handles.close()
-        for participant in self.participants:
+        participants, self.participants = self.participants, []
+        for participant in participants:
             participant.left()
         self._memos.clear()
         self.refresh.forget()

@@ -134,8 +134,6 @@ class Instrument:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Remove all hooks."""
         self._hook_manager.close()
-        for participant in list(self._hook_manager.participants):
-            self._hook_manager.leave(participant)
         try:
             if kind is None:
                 self._publish_pending()
