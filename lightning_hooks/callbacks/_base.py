@@ -26,7 +26,6 @@ from lightning_hooks.callbacks._trainer import (
     batch_number,
     current_step,
     ends_window,
-    has_scaler,
     in_fit,
     is_log_step,
     loss_scale,
@@ -53,7 +52,6 @@ class HooksCallback(OurCallback):
         self._participants: list[Participant] = []
         self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
         self._skipped = SkippedSteps()
-        self._is_scaled = False  # whether the loss is
         self._fits = False  # whether the run in which it takes part is a fit
         self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
         self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
@@ -119,7 +117,6 @@ class HooksCallback(OurCallback):
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         hook_manager = hook_manager_of(trainer, pl_module)
-        self._is_scaled = has_scaler(trainer)
         participants = self._built(trainer, pl_module, hook_manager)
         if not participants:
             return
@@ -165,7 +162,7 @@ class HooksCallback(OurCallback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: note the scale by which its gradients are multiplied."""
         hook_manager = self._hook_manager
-        if self._is_scaled and hook_manager is not None and hook_manager.gate.open:
+        if hook_manager is not None and hook_manager.gate.open:
             scale = loss_scale(trainer)
             if scale is not None and hook_manager.participants[0] in self._participants:  # one of the callbacks does it for all
                 hook_manager.scaled_by(scale)
