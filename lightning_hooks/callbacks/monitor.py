@@ -230,7 +230,7 @@ class StatsMonitor(HooksCallback):
                 producer.agree()
             else:
                 reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports, hook_manager.scale)
+                producer.end(step, reports)
                 observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
             self._overhead_limit.warn(observer)
         self._write_page(trainer)

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.plan.plan import Plan
@@ -79,19 +78,19 @@ class Producer:
         """Whether a step has ended on whose requests ranks have not acted, or that is not published."""
         return self._to_agree is not None or bool(self._unpublished)
 
-    def end(self, step: int, reports: Mapping[str, float], scale: Tensor | None = None) -> None:
+    def end(self, step: int, reports: Mapping[str, float]) -> None:
         """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
 
         Args:
             step: its number.
             reports: of the transforms, tag to value.
-            scale: the loss scale by which gradients of module tensors are divided.
 
         Raises:
             StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
             Exception: the first error of a consumer.
         """
         observer = self.observer
+        scale = observer.scale  # by which gradients of module tensors are still multiplied
         observer.note_order()
         merging = observer.exchange()
         ended = _Ended(step, reports, observer.schedules, merging, None if scale is None else begin_copy(scale), time())
