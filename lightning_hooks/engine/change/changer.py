@@ -22,6 +22,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import is_recomputation
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.tensor_kinds import is_sharded, whole
 
 
@@ -200,7 +201,7 @@ class Changer(Participant):
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
         requested = any(bound.context.skip_reason is not None for bound in self._at_step)
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if world_size() == 1:
             return requested
         device = next((target.value.device for bound in self._at_step for target in bound.targets), None)
         anywhere = torch.tensor(float(requested), device=device)
@@ -230,14 +231,12 @@ class Changer(Participant):
         grads = [target.value.grad for target in targets]
         names = [target.name for target in targets]
         params: list[Tensor | None] = [target.value for target in targets]
-        seen, gathered = grads, False
-        if any(map(is_sharded, grads)):
-            gathered = not takes_parts(bound.transform)
-            seen = [whole(grad) for grad in grads] if gathered else parts_of(grads)
+        sharded = any(map(is_sharded, grads))
+        gathered = sharded and not takes_parts(bound.transform)
+        seen = [whole(grad) for grad in grads] if gathered else parts_of(grads)
+        if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
-            results = self.run(bound, seen, names, params, owned=True, apart=not gathered)
-        else:
-            results = self.run(bound, seen, names, params, owned=True)
+        results = self.run(bound, seen, names, params, owned=True, apart=sharded and not gathered)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if gathered and is_sharded(grad):
                 put_back(grad, result)
