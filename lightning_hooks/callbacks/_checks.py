@@ -129,7 +129,7 @@ def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan], Limits 
         merged: set[str] = set()
         for stage, plan in plans.items():
             start = prefix + STAGE_PREFIX[stage]
-            tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in [*plan.rows, *plan.groups] for stat in each.stats}
+            tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in plan.asked for stat in each.stats}
             merged |= {f"{start}{tag}" for tag in (limits.merged_tags(stage) if limits is not None else ())}
             if (prefix, stage) not in leading:
                 leading.add((prefix, stage))

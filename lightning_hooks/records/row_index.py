@@ -83,7 +83,10 @@ class RowIndex:
         self.pair_rows: tuple[int, ...] = ()
         self.magnitudes = False
         if plan is not None:
-            self.alike = tuple(Alike(first.tensor, first.requests, indices) for first, indices in plan.rows.alike())
+            found: dict[tuple[str, Requests], list[int]] = {}
+            for row in rows:
+                found.setdefault((row.tensor, row.requests), []).append(row.index)
+            self.alike = tuple(Alike(*key, np.array(indices)) for key, indices in found.items())
             self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
             self.param_row_of = dict(plan.param_row_of)
             self.histogram_index = {row: i for i, row in enumerate(self.rows_with(needs_histogram).tolist())}

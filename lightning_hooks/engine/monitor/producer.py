@@ -216,7 +216,7 @@ class _Totals:
     def __init__(self, plan: Plan) -> None:
         self._count = len(plan.rows)  # groups, which follow, hold the same elements again
         rows = {
-            tensor: np.concatenate([rows for first, rows in plan.rows.alike() if first.tensor == tensor])
+            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
             for tensor in _NORMS
             if tensor in plan.tensors
         }

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lightning_hooks.engine.plan.rows import Row, Rows
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import first_holder
 from lightning_hooks.records.row_index import RowIndex
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
@@ -46,7 +46,7 @@ class Plan:
         param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
     """
 
-    rows: Rows
+    rows: list[Row]
     rules: list[Matched]
     schedules: tuple[EveryN, ...]
     groups: list[Row] = field(default_factory=list)
@@ -60,17 +60,17 @@ class Plan:
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """The tensors of its rows, each once."""
-        return tuple(dict.fromkeys(first.tensor for first, _ in self.rows.alike()))
+        return tuple(dict.fromkeys(row.tensor for row in self.rows))
 
     @cached_property
     def loss_scaled(self) -> list[int]:
         """The indices of the rows that a loss scale multiplies."""
-        return sorted(i for first, rows in self.rows.alike() if first.kind in LOSS_SCALED for i in rows.tolist())
+        return [row.index for row in self.rows if row.kind in LOSS_SCALED]
 
     @property
     def asked(self) -> list[Row]:
-        """The first of all rows with equal requests, and the groups."""
-        return [*(first for first, _ in self.rows.alike()), *self.groups]
+        """The rows, and the groups."""
+        return [*self.rows, *self.groups]
 
     @property
     def charts(self) -> list[tuple[str, str]]:
@@ -91,7 +91,7 @@ class Plan:
             )
             for i, group in enumerate(group for group in self.groups if group.kind in FORWARD_TENSORS)
         ]
-        return Plan(Rows(rows), [], (EveryN(),), groups)
+        return Plan(rows, [], (EveryN(),), groups)
 
     @property
     def copied_rows(self) -> dict[int, int | None]:

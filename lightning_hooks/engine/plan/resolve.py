@@ -13,7 +13,7 @@ from torch import nn
 from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.engine.plan.groups import add_groups, index_groups
 from lightning_hooks.engine.plan.plan import Matched, Plan
-from lightning_hooks.engine.plan.rows import Row, Rows
+from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.records.row_index import Requests
 from lightning_hooks.rules import Watch
@@ -77,7 +77,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
     # Parameters that ratios need are measured, but written only where a rule asks for them.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
-    plan = Plan(Rows(rows.values()), matched, tuple(schedules), param_row_of=param_row_of)
+    plan = Plan([*rows.values()], matched, tuple(schedules), param_row_of=param_row_of)
     index_groups(plan)
     return plan
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lightning_hooks.records.row_index import Requests, requested
 from lightning_hooks.rules import parse_tensor
@@ -69,51 +65,3 @@ class Row:
     def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
         """The statistics that are written when these schedules are due."""
         return requested(self.requests, schedules)
-
-
-class Rows:
-    """Rows that are created on access: an object for each would take more memory than its moments, and many requests are equal.
-
-    Args:
-        rows: each at its index.
-
-    Example:
-        >>> from torch import nn
-        >>> from lightning_hooks.rules.patterns import named_parameters
-        >>> targets = named_parameters(nn.Linear(1, 1))
-        >>> rows = Rows(Row(index, "grad", target=target) for index, target in enumerate(targets))
-        >>> rows[1].name, rows[-1] == rows[1], len(rows)
-        ('bias', True, 2)
-    """
-
-    __slots__ = ("_requested", "_targets", "_which")
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._requested: list[tuple[str, Requests, Mapping[str, UserStatistic]]] = []  # each once
-        self._which = array("i")  # of these, for each row
-        self._targets: list[Target[Any]] = []
-        known: dict[Any, int] = {}
-        for row in rows:
-            key = row.tensor, row.requests, tuple((name, id(user)) for name, user in row.users.items())
-            which = known.setdefault(key, len(known))
-            if which == len(self._requested):
-                self._requested.append((row.tensor, row.requests, row.users))
-            self._which.append(which)
-            self._targets.append(row.target)
-
-    def alike(self) -> list[tuple[Row, NDArray[np.intp]]]:
-        """The rows with equal requests: the first of them, and the indices of all."""
-        which = np.array(self._which, dtype=np.intp)  # numbered by their first rows
-        found = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-        return [(self[int(indices[0])], indices) for indices in found if len(indices)]
-
-    def __len__(self) -> int:
-        return len(self._targets)
-
-    def __iter__(self) -> Iterator[Row]:
-        for index, (which, target) in enumerate(zip(self._which, self._targets, strict=True)):
-            yield Row(index, *self._requested[which], target)
-
-    def __getitem__(self, index: int) -> Row:
-        at = range(len(self))[index]
-        return Row(at, *self._requested[self._which[at]], self._targets[at])

@@ -1,4 +1,4 @@
-"""Rows without an object for each, and what a step writes of them."""
+"""Rows, and what a step writes of them."""
 
 import numpy as np
 import pytest
@@ -7,47 +7,23 @@ from torch import nn
 
 from lightning_hooks import Watch
 from lightning_hooks.engine.plan.resolve import resolve
-from lightning_hooks.engine.plan.rows import Row, Rows
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
 from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure
 from lightning_hooks.stats.moments import merge_groups, neutral
 from lightning_hooks.stats.statistics import compute
 
-TARGETS = named_parameters(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
-NORM, MEAN = ((EveryN(), ("norm",)),), ((EveryN(every=2), ("mean",)),)
-
-
-def made():
-    """Of which now this, now that is asked."""
-    return [Row(i, "grad", (NORM, MEAN)[i % 2], {}, target) for i, target in enumerate(TARGETS)]
-
-
-def test_rows_are_those_that_were_given():
-    rows = Rows(made())
-    assert list(rows) == made() and rows[1] == made()[1] and rows[-1] == made()[-1]
-    assert [row.name for row in rows] == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    for wrong in (4, -5):
-        with pytest.raises(IndexError):
-            rows[wrong]
-
-
-def test_rows_of_which_the_same_is_asked_are_found_however_they_lie():
-    rows = Rows(made())
-    assert [(first.index, indices.tolist()) for first, indices in rows.alike()] == [(0, [0, 2]), (1, [1, 3])]
-    assert Rows([]).alike() == []
-
-
-def test_equal_requests_and_users_need_not_be_one_object():
-    rows = Rows(Row(i, "grad", ((EveryN(), ("norm",)),), dict.fromkeys("u", NORM), target) for i, target in enumerate(TARGETS))
-    assert [indices.tolist() for _, indices in rows.alike()] == [[0, 1, 2, 3]]
-
 
 def net():
     return nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(4)))
+
+
+def test_rows_of_which_the_same_is_asked_are_found_however_they_lie():
+    plan = resolve(net(), [Watch(params="*", tensors="grad", stats="norm"), Watch(params="*bias", tensors="grad")], EveryN())
+    assert [each.rows.tolist() for each in plan.index.alike] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert resolve(net(), [], EveryN()).index.alike == ()
 
 
 RULES = [
