@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ A ratio is the step time with over the step time without. Watched and unwatched 
 step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
 blocks' median steps, in brackets its bootstrapped 95 % interval. *mean* is the same with the blocks' mean steps, which hold
 what happens only now and then, and what disturbs the machine. *share* is the part of the watched step that watching took,
-1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points.
+1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points. A
+target is met or missed where the whole interval is on one side of it, and *open* otherwise: the machine was too noisy to tell.
 
 Tables come from several files. Where one was measured otherwise than the head says, a line above it tells when and on what."""
 _EMPTY = "*empty hooks* is the ratio with hooks that do nothing on every output and every gradient: what torch itself takes."
@@ -142,8 +144,12 @@ def ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[s
         ratio = f"{row['median']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
         fifth = f"{row['unwatched']:.4f}" if variant == "every100" else f"{row['of_means']:.3f}"
         target = goals.get(row["workload"])
-        goal = met(row["unwatched"], targets.UNWATCHED) if variant == "every100" else met(row["median"], target)
-        if target is not None and row["median"] <= target < row.get("of_means", 0.0) and variant != "every100":
+        value = row["unwatched"] if variant == "every100" else row["median"]
+        more = value - row["median"]  # the unwatched steps of the same blocks are as uncertain as all of them
+        if variant == "every100":
+            target = targets.UNWATCHED
+        goal = met(value, target, interval=(row["low"] + more, row["high"] + more))
+        if target is not None and value <= target < row.get("of_means", 0.0) and variant != "every100":
             goal += "; **not by the mean**"
         if "graph_breaks" in row:
             goal += f"; {row['graph_breaks']} graph breaks"
@@ -158,9 +164,13 @@ def _shares(row: Row) -> tuple[str, str]:
     """The share of the watched step that watching took, and what `hooks/overhead` says of it."""
     if "overhead" not in row:
         return "–", "–"
-    share = 1 - 1 / row["median"]
-    agrees = abs(row["overhead"] - share) <= targets.OVERHEAD
-    return f"{share:.3f}", f"{row['overhead']:.3f}, {'agrees' if agrees else '**does not agree**'}"
+    share, low, high = (1 - 1 / row[end] for end in ("median", "low", "high"))
+    if abs(row["overhead"] - share) <= targets.OVERHEAD:
+        verdict = "agrees"
+    else:
+        within = low - targets.OVERHEAD <= row["overhead"] <= high + targets.OVERHEAD
+        verdict = "within the noise" if within else "**does not agree**"
+    return f"{share:.3f}", f"{row['overhead']:.3f}, {verdict}"
 
 
 def _reports(rows: list[Row], reporting: list[Row]) -> str:
@@ -182,9 +192,12 @@ def _histograms(rows: list[Row], drawn: list[Row]) -> str:
     lines = []
     for row in drawn:
         beside = plain.get(row["workload"])
-        factor = (row["median"] - 1) / (beside["median"] - 1) if beside and beside["median"] > 1 else float("nan")
         ratio = f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-        lines.append([row["workload"], ratio, f"{row['extra_ms']:.2f}", f"{factor:.2f}", met(factor, targets.HISTOGRAM_FACTOR)])
+        times, goal = "–", "–"
+        if beside and beside["low"] > 1:  # otherwise noise is larger than what is divided by
+            factor = (row["median"] - 1) / (beside["median"] - 1)
+            times, goal = f"{factor:.2f}", met(factor, targets.HISTOGRAM_FACTOR)
+        lines.append([row["workload"], ratio, f"{row['extra_ms']:.2f}", times, goal])
     return table(["workload", "ratio", "extra (ms)", "times the scalar overhead", "target"], lines)
 
 
@@ -196,11 +209,11 @@ def peers(found: dict[str, Any]) -> str:
             lines.append([row["workload"], row["who"], f"not measured: {row['skipped']}", "–", "–", "–"])
             continue
         extra = ours[row["workload"]]["extra_ms"]
-        less = row["extra_ms"] / extra if extra > 0 else float("inf")
-        mine = row["who"] == "lightning_hooks"
+        less = row["extra_ms"] / extra if extra > 0 else math.nan  # ours is within the noise
         goal = met(less, targets.TIMES_LESS.get(row["workload"]), least=True) if row["who"] == "wandb.watch" else "–"
         ratio = f"{row['median']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-        lines.append([row["workload"], row["who"], ratio, f"{row['extra_ms']:.1f}", "–" if mine else f"{less:.1f}", goal])
+        times = "–" if row["who"] == "lightning_hooks" or math.isnan(less) else f"{less:.1f}"
+        lines.append([row["workload"], row["who"], ratio, f"{row['extra_ms']:.1f}", times, goal])
     columns = ["workload", "who", "ratio", "extra (ms)", "times our extra", "target"]
     return f"{_PEERS}\n\n{table(columns, lines)}"
 

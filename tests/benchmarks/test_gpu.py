@@ -47,7 +47,7 @@ def test_a_part_is_stopped_with_what_it_started_and_its_output_is_kept(tmp_path:
 
 def test_the_command_reports_each_part_and_copies_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"workload": "A", "title": "MLP", "variant": "everything", "kernel": "triton (3)", "step_ms": 9.0, "median": 1.2}
-    row |= {"low": 1.1, "high": 1.3, "of_means": 1.2, "extra_ms": 1.8}
+    row |= {"low": 1.16, "high": 1.3, "of_means": 1.2, "extra_ms": 1.8}
     made = (
         f"from benchmarks import output; from pathlib import Path; output.write('A', [{row}], Path({str(tmp_path / 'dry')!r}))"
     )
@@ -60,7 +60,7 @@ def test_the_command_reports_each_part_and_copies_it_out(tmp_path: Path, monkeyp
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     assert command.main(["--device", "cpu"]) == 1
     report = (tmp_path / "out" / "RESULTS-dry.md").read_text()
-    assert "| A: MLP | triton (3) | 9.0 | 1.200 [1.100, 1.300] |" in report and "≤ 1.15, **missed**" in report
+    assert "| A: MLP | triton (3) | 9.0 | 1.200 [1.160, 1.300] |" in report and "≤ 1.15, **missed**" in report
     assert "| A | done |" in report and "| G | failed |" in report
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["A"]["rows"] == [row] and found["parts"]["G"]["outcome"] == "failed"

@@ -26,6 +26,7 @@ def fill(folder: Path) -> None:
         {**BASE, **RATIO, "variant": "default", "overhead": 0.08},
         {**BASE, **RATIO, "variant": "transforms", "extra_ms": 0.7, "overhead": 0.01},
         {**BASE, "variant": "bf16", "skipped": "no bfloat16"},
+        {**BASE, **RATIO, "variant": "validation", "overhead": 0.12},
     ]
     output.write("common", common, folder)
     output.write("compiled", [{**BASE, "variant": "compiled", "workload": "C", "skipped": "refused"}], folder)
@@ -58,10 +59,11 @@ def fill(folder: Path) -> None:
 def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     fill(tmp_path)
     text = render(tmp_path)
-    assert "1.100 [1.050, 1.150] | 1.060 | 1.110 | 0.50 | – | – | ≤ 1.13, met |" in text
-    assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | – | – | ≤ 1.005, met |" in text
+    assert "1.100 [1.050, 1.150] | 1.060 | 1.110 | 0.50 | – | – | ≤ 1.13, open |" in text
+    assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | – | – | ≤ 1.005, open |" in text
     assert "| 0.50 | 0.091 | 0.080, agrees | – |" in text
     assert "| 0.70 | 0.091 | 0.010, **does not agree** | – |" in text
+    assert "| 0.50 | 0.091 | 0.120, within the noise | – |" in text
     assert "| A | 0.20 | 0.040 | ≤ 0.02, **missed** |" in text
     assert "not measured: no bfloat16" in text
     assert "not measured: refused" in text
@@ -134,4 +136,4 @@ def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_p
 
 def test_a_mean_above_the_target_is_said(tmp_path: Path) -> None:
     output.write("alternating", [{**BASE, **RATIO, "of_means": 1.14, "variant": "everything"}], tmp_path)
-    assert "| 1.140 | 0.50 | – | – | ≤ 1.13, met; **not by the mean** |" in render(tmp_path)
+    assert "| 1.140 | 0.50 | – | – | ≤ 1.13, open; **not by the mean** |" in render(tmp_path)
