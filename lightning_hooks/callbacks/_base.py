@@ -73,6 +73,11 @@ class HooksCallback(OurCallback):
     def _end_step(self, trainer: Trainer, step: int) -> None:
         """Called when a step of training ends, before its hooks may go."""
 
+    @property
+    def _pending(self) -> bool:
+        """Whether a step that has ended is still to be finished when the next one ends, even if no participant acts in that."""
+        return False
+
     def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called after a batch of any stage, without hooks."""
 
@@ -179,6 +184,8 @@ class HooksCallback(OurCallback):
             return
         hook_manager.end_batch()
         self._after_batch(trainer, "train", batch_idx)
+        if hook_manager.idle and not self._pending:
+            return
         step = hook_manager.step
         if step is None or not ends_window(trainer):
             return

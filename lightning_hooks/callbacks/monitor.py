@@ -211,6 +211,11 @@ class StatsMonitor(HooksCallback):
         if self._log is not None and self._trained is not None and self._hook_manager is not None:
             self._log.write_page(trainer, self._trained.observer, self._hook_manager.participants)
 
+    @property
+    @override
+    def _pending(self) -> bool:
+        return self._trained is not None and self._trained.is_pending
+
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
         producer, hook_manager = self._trained, self._hook_manager

@@ -78,6 +78,11 @@ class HookManager:
         return self._steps[TRAIN].number
 
     @property
+    def idle(self) -> bool:
+        """Whether a step of training is under way in which no participant acts."""
+        return self.step is not None and not self._steps[TRAIN].active
+
+    @property
     def active(self) -> Active:
         """Who acts in the step of the current stage, each with the key of what it does."""
         return self._steps[self.stage].active
