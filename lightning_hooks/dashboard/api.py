@@ -6,6 +6,7 @@
 | `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
 | `rows` | run, tensor, stat | `nodes` of the tree, `key`, which changes with them, `steps`, and `exact`: whether nodes merge |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
+| `tile` | the same, `other`, a run, and `other_key`, of its rows | cells of the run minus this other one |
 | `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces |
 | `histogram` | run, tag, steps | a histogram at so many steps |
 | `overview` | run | what to look at first |
@@ -27,7 +28,7 @@ from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import merges_exactly, progressions, tile, unit_of_run
+from lightning_hooks.dashboard.tiles import difference, merges_exactly, progressions, tile, unit_of_run
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -149,11 +150,16 @@ class Api:
         exact = merges_exactly(run, tensor, stat)
         return {"key": key, "exact": exact, "steps": steps, "nodes": [node.as_json(about) for node in nodes]}
 
-    def _tile(self, args: Mapping[str, str]) -> bytes:
+    def _current(self, args: Mapping[str, str], name: str) -> tuple[RunSource, list[Node]]:
+        """A run that has the table, and the nodes that an argument says are known."""
         run, tensor, stat = self._table(args)
         key, nodes = self.nodes(run, tensor, stat)
-        if _text(args, "key") != key:
-            raise BadRequest("key: the rows of this table have changed; ask for them again")
+        if _text(args, name) != key:
+            raise BadRequest(f"{name}: the rows of this table have changed; ask for them again")
+        return run, nodes
+
+    def _tile(self, args: Mapping[str, str]) -> bytes:
+        (run, nodes), tensor, stat = self._current(args, "key"), args["tensor"], args["stat"]
         unit, level = _whole(args, "unit", 1, _MAX_STEP), _whole(args, "level", 0, MAX_LEVEL)
         first, last = _whole(args, "first", 0, _MAX_STEP), _whole(args, "last", 0, _MAX_STEP)
         chosen = _chosen(_text(args, "nodes"), len(nodes))
@@ -161,7 +167,12 @@ class Api:
             raise BadRequest(f"first, last: {first} to {last} of {len(chosen)} nodes is not from 1 to {MAX_CELLS} cells")
         if (last * unit) << level > 1 << 62:
             raise BadRequest("level: the steps of these cells are beyond any run")
-        return tile(run, tensor, stat, [nodes[i] for i in chosen], unit, level, first, last).bytes()
+        if "other" not in args:
+            return tile(run, tensor, stat, [nodes[i] for i in chosen], unit, level, first, last).bytes()
+        other, theirs = self._current({**args, "run": args["other"]}, "other_key")
+        twins = {(node.name, node.row is None): node for node in theirs}
+        pairs = [(nodes[i], twins.get((nodes[i].name, nodes[i].row is None))) for i in chosen]
+        return difference(run, other, tensor, stat, pairs, unit, level, first, last).bytes()
 
     def _scalar(self, args: Mapping[str, str]) -> Any:
         run, tag = self._open(args), _text(args, "tag")

@@ -83,20 +83,80 @@ def tile(
         first: cell.
         last: the cell after the last.
     """
-    width = unit << level
-    steps = source.steps(tensor, stat)
+    steps, reader = source.steps(tensor, stat), Reader(source, tensor, stat, nodes)
+    return _cells(steps, reader.read, len(nodes), unit << level, first, last)
+
+
+def difference(
+    source: RunSource,
+    other: RunSource,
+    tensor: str,
+    stat: str,
+    pairs: Sequence[tuple[Node, Node | None]],
+    unit: int,
+    level: int,
+    first: int,
+    last: int,
+) -> Tile:
+    """As `tile`, of one run minus another: of the steps and nodes that both have; elsewhere nothing was measured.
+
+    Args:
+        source: the run.
+        other: what is subtracted.
+        tensor: of the table of both.
+        stat: of the table of both.
+        pairs: nodes of the tree of the first run, each with that of the other run; None where this has none.
+        unit: as `tile` says.
+        level: likewise.
+        first: cell.
+        last: the cell after the last.
+    """
+    common, *places = np.intersect1d(
+        source.steps(tensor, stat), other.steps(tensor, stat), assume_unique=True, return_indices=True
+    )
+    shared = [(i, node, twin) for i, (node, twin) in enumerate(pairs) if twin is not None]
+    columns = np.array([i for i, *_ in shared], dtype=np.intp)
+    readers = (
+        Reader(source, tensor, stat, [node for _, node, _ in shared]),
+        Reader(other, tensor, stat, [twin for *_, twin in shared]),
+    )
+
+    def read(begin: int, end: int) -> tuple[Array, NDArray[np.bool_]]:
+        (x, x_measured), (y, y_measured) = (
+            reader.at(points[begin:end]) for reader, points in zip(readers, places, strict=True)
+        )
+        values = np.full((end - begin, len(pairs)), np.nan)
+        measured = np.zeros(values.shape, dtype=np.bool_)
+        measured[:, columns] = x_measured & y_measured
+        with np.errstate(invalid="ignore"):
+            # Infinite minus infinite is infinite: one of the two is, as is counted.
+            found = np.where(np.isinf(x) & np.isinf(y), np.inf, x - y)
+        values[:, columns] = np.where(measured[:, columns], found, np.nan)
+        return values, measured
+
+    return _cells(common, read, len(pairs), unit << level, first, last)
+
+
+def _cells(
+    steps: NDArray[np.int64],
+    read: Callable[[int, int], tuple[Array, NDArray[np.bool_]]],
+    nodes: int,
+    width: int,
+    first: int,
+    last: int,
+) -> Tile:
+    """The cells of what `read` returns of a range of these steps: values and whether they were measured, [steps, nodes]."""
     begin, end = np.searchsorted(steps, [first * width, last * width]).tolist()
-    shape = len(nodes), last - first
+    shape = nodes, last - first
     out = Tile(
         np.full(shape, np.inf, np.float32),
         np.full(shape, -np.inf, np.float32),
         np.zeros(shape, np.uint16),
         np.zeros(shape, np.uint16),
     )
-    reader = _Reader(source, tensor, stat, nodes)
     for at in range(begin, end, _CHUNK):
         stop = min(at + _CHUNK, end)
-        values, measured = reader.read(at, stop)
+        values, measured = read(at, stop)
         _reduce(values, measured, steps[at:stop] // width - first, out)
     empty = out.least > out.greatest
     out.least[empty] = out.greatest[empty] = np.nan
@@ -124,10 +184,10 @@ def _reduce(values: Array, measured: NDArray[np.bool_], cells: NDArray[np.int64]
 
 def merges_exactly(source: RunSource, tensor: str, stat: str) -> bool:
     """Whether a node with rows below it shows the statistic of their union; otherwise it shows the largest of them."""
-    return _Reader(source, tensor, stat, []).is_exact
+    return Reader(source, tensor, stat, []).is_exact
 
 
-class _Reader:
+class Reader:
     """Reads a statistic of nodes: rows are taken, unions are merged."""
 
     def __init__(self, source: RunSource, tensor: str, stat: str, nodes: Sequence[Node]) -> None:
@@ -190,6 +250,15 @@ class _Reader:
             values[:, self._unions] = merged(self._stat, leaves, known, self._starts.tolist(), others).T
             there[:, self._unions] = np.logical_or.reduceat(known, self._starts, axis=0).T
         return values, there
+
+    def at(self, points: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
+        """The same of ascending points that need not be neighbours."""
+        low, high = int(points[0]), int(points[-1]) + 1
+        if high - low <= 4 * len(points):  # what lies between takes little
+            values, measured = self.read(low, high)
+            return values[points - low], measured[points - low]
+        found = [self.read(point, point + 1) for point in points.tolist()]
+        return np.concatenate([values for values, _ in found]), np.concatenate([measured for _, measured in found])
 
     def _measured(self, rows: Floats, first: int, last: int) -> NDArray[np.bool_]:
         """A row that was not measured holds NaN; whether a NaN was measured is said by the count."""

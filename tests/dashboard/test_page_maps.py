@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from .browser import drawn, needs_browser, opened, place, serving
-from .runs import write_run
+from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
@@ -38,6 +38,18 @@ def test_two_maps_beside_each_other(browser, url):
         (first, _), (second, _) = place(page, LONG[0], 10), place(page, "x0", 10, panel=1)
         panels = [panel.bounding_box() for panel in page.locator(".panel").all()]
         assert first - panels[0]["x"] == pytest.approx(second - panels[1]["x"])
+
+
+def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
+    def norms(otherwise):
+        return lambda step, values: values["norm"].fill(otherwise if step % 4 else 100)
+
+    write_run(tmp_path / "a", range(4000), names=NAMES[:2], change=norms(1))
+    write_run(tmp_path / "b", range(4000), names=NAMES[:2], change=norms(50))
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
+        drawn(page)
+        page.mouse.move(*place(page, NAMES[0], 2000))
+        assert ": −49 to 0" in page.locator(".tip").inner_text()
 
 
 def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):

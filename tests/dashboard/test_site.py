@@ -74,6 +74,19 @@ def test_rows_and_tiles(client):
     assert nan[names.index("net.0.bias")].tolist() == [0] * 3 + [1] * 7
 
 
+def test_a_tile_of_the_difference_of_two_runs(client):
+    rows, args = table(client)
+    nodes = f"0-{len(rows['nodes']) - 1}"
+    other = {"other": "a/version_0", "other_key": table(client, run="a/version_0")[0]["key"]}
+    answer = ask(client, "tile", **args, **other, nodes=nodes)
+    least = np.frombuffer(answer.data, "<f4", len(rows["nodes"]) * 10).reshape(-1, 10)
+    names = [node["name"] for node in rows["nodes"]]
+    assert least[names.index("net.2.weight")].tolist() == [0.0] * 10 and least[names.index("net.0.weight"), 3] > 100
+    refused = ask(client, "tile", **args, **{**other, "other_key": "old"}, nodes=nodes)
+    assert refused.status_code == 400 and refused.json["error"].startswith("other_key: the rows of this table have changed")
+    assert ask(client, "tile", **args, **{**other, "other": "nope"}, nodes=nodes).status_code == 404
+
+
 def test_whether_folded_parts_are_merged_exactly(tmp_path):
     entire, some = slice(0, 2), slice(0, 1)
     of_all = ("net.a", "net.b")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lightning_hooks.dashboard.merging import is_exact, merged
 from lightning_hooks.dashboard.source import LocalRun
-from lightning_hooks.dashboard.tiles import tile, unit_of_run
+from lightning_hooks.dashboard.tiles import difference, tile, unit_of_run
 from lightning_hooks.dashboard.tree import tree
 
 from .runs import NAMES, STATS, elements, write_run
@@ -55,6 +55,57 @@ def test_nan_infinite_and_not_measured_differ(tmp_path):
     assert np.isnan(found.least[0]).tolist() == [False, False, False, True, True, True, False, False]
     whole = tile(run, "grad", "norm", [row], 1, 3, 0, 1)
     assert (whole.nan.item(), whole.infinite.item(), bool(np.isfinite(whole.least.item()))) == (1, 1, True)
+
+
+def minus(tmp_path, level=0, last=12, part=""):
+    """Cells of the first row, or of a part, of the run a minus b."""
+    a, b = LocalRun(tmp_path / "a"), LocalRun(tmp_path / "b")
+    node, twin = (next((each for each in nodes_of(run) if each.name == (part or NAMES[0])), None) for run in (a, b))
+    found = difference(a, b, "grad", "norm", [(node, twin)], 1, level, 0, last)
+    return found.least[0], found.greatest[0], found.nan[0].tolist(), found.infinite[0].tolist()
+
+
+def test_a_difference_is_of_the_steps_and_rows_that_both_have(tmp_path):
+    def halved(step, values):
+        values["norm"][0] = 50.0 if step % 4 else 100.0
+
+    def otherwise(step, values):
+        values["norm"][0] = 1.0 if step % 4 else 100.0
+
+    write_run(tmp_path / "a", range(400), change=otherwise)
+    write_run(tmp_path / "b", [*range(12), *range(100, 400, 100)], names=NAMES[:2], change=halved)
+    least, greatest, nan, infinite = minus(tmp_path)
+    assert least.tolist() == greatest.tolist() == [0.0, -49.0, -49.0, -49.0] * 3
+    assert not any(nan + infinite)
+    least, greatest, *_ = minus(tmp_path, level=2, last=4)
+    assert least[:3].tolist() == [-49.0] * 3 and greatest[:3].tolist() == [0.0] * 3 and np.isnan(least[3])
+    assert np.flatnonzero(~np.isnan(minus(tmp_path, last=400)[0])).tolist() == [*range(12), 100, 200, 300]
+    assert np.isnan(minus(tmp_path, part="head.weight")[0]).all()
+
+
+def test_a_difference_of_parts_is_that_of_the_merged_values(tmp_path):
+    write_run(tmp_path / "a", range(12))
+    write_run(tmp_path / "b", range(0, 12, 3), change=lambda step, values: values["norm"].__imul__(2))
+    least, greatest, *_ = minus(tmp_path, part="net")
+    norms = [np.sqrt(sum((elements(step, row) ** 2).sum() for row in range(3))) for step in range(0, 12, 3)]
+    np.testing.assert_allclose(least[::3], np.negative(norms), rtol=1e-6)
+    assert np.isnan(np.delete(least, [0, 3, 6, 9])).all() and np.array_equal(least, greatest, equal_nan=True)
+
+
+def test_a_difference_counts_nan_and_infinite_values_and_is_not_measured_where_one_is_not(tmp_path):
+    def change(special):
+        def change_at(step, values):
+            values["norm"][0] = special.get(step, 1.0)
+            if step == 4:
+                for stat in STATS:
+                    values[stat][0] = 0 if stat == "count" else np.nan
+
+        return change_at
+
+    write_run(tmp_path / "a", range(5), change=change({0: np.nan, 1: np.inf, 2: np.inf}))
+    write_run(tmp_path / "b", range(6), change=change({1: np.inf, 3: np.nan}))
+    least, _, nan, infinite = minus(tmp_path, last=6)
+    assert nan == [1, 0, 0, 1, 0, 0] and infinite == [0, 1, 1, 0, 0, 0] and np.isnan(least).all()
 
 
 def test_the_bytes_are_the_four_arrays(tmp_path):

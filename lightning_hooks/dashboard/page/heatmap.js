@@ -3,7 +3,7 @@
 import { h, onceAFrame } from "./dom.js";
 import { AXIS, drawMap, widestLabel } from "./mapdraw.js";
 import { listenTo } from "./mapinput.js";
-import { cellOf, difference, summaryOf } from "./segments.js";
+import { cellOf, summaryOf } from "./segments.js";
 import { TILE } from "./source.js";
 
 const READABLE = 16; // pixels of a row
@@ -13,7 +13,7 @@ const SMALLEST = 2;
 /**
  * One panel. `model` says what to draw:
  *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (how folded parts merge)
- *   cells and other (Cells; the second one is subtracted), nodeOfOther (node to node), tensor, stat, from, to (steps), unit
+ *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit
  *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings: { node, step, text })
  * `on` is told: onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
  */
@@ -92,44 +92,28 @@ export class HeatMap {
     return this.model.marks.filter((mark) => first <= mark.step && mark.step <= last && this.placeOf(mark) === r);
   }
 
-  /** A segment of what a node shows: undefined if it has not arrived, null where a node of the other run is missing. */
-  segment(node, level, tile) {
-    const { cells, other } = this.model;
-    return this.segmentIn(cells.tile(level, tile), other?.tile(level, tile), node);
-  }
-
-  segmentIn(tile, otherTile, node) {
-    const { other, nodeOfOther } = this.model;
-    const segment = tile?.get(node);
-    if (!other || !segment) return segment;
-    const twin = nodeOfOther(node);
-    if (twin === undefined) return null;
-    const second = otherTile?.get(twin);
-    return second && difference(segment, second);
-  }
-
-  /** Call with every segment in sight: line, its first cell, first and last cell in sight within it, segment. */
+  /** Call with every segment in sight: line, its first cell, first and last cell in sight within it, segment; undefined if it has not arrived. */
   segments(at, call) {
-    const { shown, rows, isOpen, cells, other } = this.model;
+    const { shown, rows, isOpen, cells } = this.model;
     const tiles = [];
     for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
       const begin = tile * TILE;
       const [from, to] = [Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE)];
-      tiles.push({ begin, from, to, mine: cells.tile(at.level, tile), others: other?.tile(at.level, tile) });
+      tiles.push({ begin, from, to, here: cells.tile(at.level, tile) });
     }
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
       if (rows.isPart(node) && isOpen(node)) continue;
-      for (const { begin, from, to, mine, others } of tiles) call(r, begin, from, to, this.segmentIn(mine, others, node));
+      for (const { begin, from, to, here } of tiles) call(r, begin, from, to, here?.get(node));
     }
   }
 
   /** What the summaries depend on: the same values for the same segments. */
   sight() {
-    const { shown, cells, other } = this.model;
+    const { shown, cells } = this.model;
     const { first, last, level, begin, end } = this.layout();
     const tiles = [begin, end - 1].map((cell) => Math.floor(cell / TILE));
-    return [shown, cells, cells.arrivals, other, other?.arrivals, first, last, level, ...tiles];
+    return [shown, cells, cells.arrivals, first, last, level, ...tiles];
   }
 
   /** Summaries of the segments in sight, as `summaryOf` returns them. */
@@ -162,17 +146,12 @@ export class HeatMap {
   }
 
   async load() {
-    const { shown, rows, isOpen, cells, other, nodeOfOther } = this.model;
+    const { shown, rows, isOpen, cells } = this.model;
     const at = this.layout();
     const nodes = shown.slice(at.first, at.last).filter((node) => !(rows.isPart(node) && isOpen(node)));
     if (!nodes.length) return;
     const tiles = [Math.floor(at.begin / TILE), Math.floor((at.end - 1) / TILE)];
-    const loads = [cells.load(at.level, ...tiles, nodes)];
-    if (other) {
-      const twins = nodes.map(nodeOfOther).filter((node) => node !== undefined);
-      if (twins.length) loads.push(other.load(at.level, ...tiles, twins));
-    }
-    if ((await Promise.all(loads)).some(Boolean)) this.on.onArrival();
+    if (await cells.load(at.level, ...tiles, nodes)) this.on.onArrival();
   }
 
   draw() {

@@ -8,7 +8,7 @@ export const NOT_MEASURED = "not measured";
 export const FINDING = "finding";
 
 /** The legend of the map of a model: what is drawn, a bar with ticks, values beyond it, what is no number, findings. */
-export function drawLegend(element, { tensor, stat, map, other, marks }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, marks }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
@@ -23,7 +23,7 @@ export function drawLegend(element, { tensor, stat, map, other, marks }, scale) 
   if (above !== null) ticks[2].prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
   element.replaceChildren(
-    h("span", { class: "legend-title" }, `${other ? "difference of " : ""}${tensor} ${stat} (${unitOf(stat)}${scale.kind === "linear" ? "" : `, ${scale.kind}`})`),
+    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${tensor} ${stat} (${unitOf(stat)}${scale.kind === "linear" ? "" : `, ${scale.kind}`})`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...SPECIAL_COLORS.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`)),

@@ -37,9 +37,9 @@ export class MapView {
     this.recolor = onceAFrame(() => this.color());
   }
 
-  cellsOf(run, tensor, stat, rows, unit) {
-    const name = [run, tensor, stat, rows.key, unit].join("\n");
-    const found = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit);
+  cellsOf(run, tensor, stat, rows, unit, minus = {}) {
+    const name = [run, tensor, stat, rows.key, unit, ...Object.values(minus)].join("\n");
+    const found = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit, minus);
     this.cells.delete(name);
     this.cells.set(name, found); // the most recently used is last
     if (this.cells.size > TABLES) this.cells.delete(this.cells.keys().next().value);
@@ -48,7 +48,7 @@ export class MapView {
 
   /** A run has more steps: the cells that they change are old. */
   grown(run, step) {
-    for (const cells of this.cells.values()) if (cells.run === run) cells.outdate(step);
+    for (const cells of this.cells.values()) if (cells.run === run || cells.minus.other === run) cells.outdate(step);
   }
 
   async update(isCurrent) {
@@ -96,8 +96,8 @@ export class MapView {
           run: `${state.run} − ${other}`,
           title: `${nameOf(state.run)} − ${nameOf(other)}`,
           exact: rows.exact && its.exact,
-          other: this.cellsOf(other, state.tensor, state.stat, its, unit),
-          nodeOfOther: (node) => (rows.isPart(node) ? its.byName : its.rowByName).get(rows.nodes[node].name),
+          isDifference: true,
+          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: its.key }),
         });
         const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);

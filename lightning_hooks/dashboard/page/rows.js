@@ -18,10 +18,6 @@ export class Rows {
       open.push(i);
     });
     for (const i of open) this.ends[i] = nodes.length;
-    this.byName = new Map();
-    nodes.forEach((node, i) => {
-      if (node.row === null || !this.byName.has(node.name)) this.byName.set(node.name, i);
-    });
     this.rowByName = new Map(nodes.flatMap((node, i) => (node.row === null ? [] : [[node.name, i]])));
     this.openDepth = this.depthThatFits();
   }

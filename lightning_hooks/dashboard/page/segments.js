@@ -16,23 +16,6 @@ export function cellOf(segment, i) {
   return { value: farther(least, greatest), least, greatest, nan, infinite };
 }
 
-/** A segment minus another one, where both were measured. */
-export function difference(segment, other) {
-  if (segment.minus?.other === other) return segment.minus.found;
-  const least = new Float32Array(segment.least.length).fill(NaN);
-  const [nan, infinite] = [new Uint16Array(least.length), new Uint16Array(least.length)];
-  for (let i = 0; i < least.length; i++) {
-    const [a, b] = [cellOf(segment, i), cellOf(other, i)];
-    if (!a || !b) continue;
-    nan[i] = a.nan + b.nan;
-    infinite[i] = a.infinite + b.infinite;
-    least[i] = a.value - b.value;
-  }
-  const found = { least, greatest: least, nan, infinite };
-  segment.minus = { other, found };
-  return found;
-}
-
 /** What a scale needs of a segment: { low, high, leastPositive, sample }, the sample being values of evenly spaced cells. */
 export function summaryOf(segment) {
   if (segment.summary) return segment.summary;

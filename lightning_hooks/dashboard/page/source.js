@@ -48,10 +48,10 @@ export function reviveNumbers(value) {
 }
 const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 
-/** The cells of one table of one run, kept as they arrive. */
+/** The cells of one table of one run, kept as they arrive; where `minus` is { other, other_key }, of its differences from another run. */
 export class Cells {
-  constructor(source, run, tensor, stat, rows, unit) {
-    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, kept: new Map(), asked: new Map(), arrivals: 0 });
+  constructor(source, run, tensor, stat, rows, unit, minus = {}) {
+    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, minus, kept: new Map(), asked: new Map(), arrivals: 0 });
   }
 
   /** The segments of nodes in one tile, as far as they have arrived. */
@@ -100,7 +100,7 @@ export class Cells {
 
   request(level, tile, nodes) {
     const name = `${level}/${tile}`;
-    const args = { run: this.run, tensor: this.tensor, stat: this.stat, key: this.key, unit: this.unit, level };
+    const args = { run: this.run, tensor: this.tensor, stat: this.stat, key: this.key, unit: this.unit, level, ...this.minus };
     const asked = this.source
       .tile({ ...args, first: tile * TILE, last: (tile + 1) * TILE, nodes: ranges(nodes) })
       .then((buffer) => {
