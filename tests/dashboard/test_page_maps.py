@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from .browser import drawn, needs_browser, opened, place, serving
+from .browser import colors, drawn, needs_browser, opened, place, serving
 from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -46,10 +46,19 @@ def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
 
     write_run(tmp_path / "a", range(4000), names=NAMES[:2], change=norms(1))
     write_run(tmp_path / "b", range(4000), names=NAMES[:2], change=norms(50))
+    write_run(tmp_path / "equal", range(4000), names=NAMES[:2], change=norms(1))
     with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
         drawn(page)
         page.mouse.move(*place(page, NAMES[0], 2000))
         assert ": −49 to 0" in page.locator(".tip").inner_text()
+        scale = "() => (({ low, high, kind, index }) => [low, high, kind, index(0)])(lightningHooks.views.map.scale)"
+        assert page.evaluate(scale) == [-49, 49, "linear", 128]
+        page.evaluate("() => lightningHooks.state.set({ other: 'equal' })")
+        page.wait_for_function("() => lightningHooks.views.map.scale.high === 1")
+        drawn(page)
+        assert page.evaluate(scale) == [-1, 1, "linear", 128] and colors(page)["247,246,245"] > 500
+        wide = "async () => (await import('/static/colors.js')).makeScale('auto', 1e-6, 2, 1e-6, true).kind"
+        assert page.evaluate(wide) == "symlog"
 
 
 def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):

@@ -45,18 +45,18 @@ export function tableOf(name) {
   return tables.get(name);
 }
 
-/** The scale for numbers between two bounds; "auto" is chosen by what they are. */
+/** The scale for numbers between two bounds; "auto" is chosen by what they are. The middle of a signed one is zero; it is logarithmic only if asked for. */
 export function makeScale(kind, low, high, leastPositive, signed) {
   if (!(low <= high)) [low, high] = [0, 1];
   if (kind === "auto") {
-    if (low >= 0 && leastPositive > 0 && high / leastPositive > ENOUGH_FOR_LOG) kind = "log";
-    else if (low < 0 && high > 0 && Math.max(-low, high) / leastPositive > 1000) kind = "symlog";
+    if (!signed && low >= 0 && leastPositive > 0 && high / leastPositive > ENOUGH_FOR_LOG) kind = "log";
+    else if ((signed || (low < 0 && high > 0)) && Math.max(-low, high) / leastPositive > 1000) kind = "symlog";
     else kind = "linear";
   }
   if (kind === "log" && !(high > 0)) kind = "linear"; // there is nothing positive to show
   if (kind === "log") low = low > 0 ? low : leastPositive;
-  if (signed && kind !== "log" && low < 0) {
-    high = Math.max(-low, high);
+  if (signed && kind !== "log") {
+    high = Math.max(Math.abs(low), Math.abs(high)) || 1;
     low = -high; // so that the middle colour is zero
   }
   const threshold = Math.max(high, -low) * 1e-4 || 1;
@@ -88,9 +88,10 @@ export function makeScale(kind, low, high, leastPositive, signed) {
 
 /**
  * The scale for summaries of segments (see segments.js). Where a few values would leave most of the colours unused, they are beyond the
- * colours: `beyond` then holds the least and the greatest value. Fixed bounds are numbers, others null.
+ * colours: `beyond` then holds the least and the greatest value. Fixed bounds are numbers, others null. Of a difference zero has the middle
+ * colour, of other values where a map with a middle shows negative ones.
  */
-export function scaleOf(summaries, kind, fixed, signed) {
+export function scaleOf(summaries, kind, fixed, map, isDifference) {
   let [low, high, leastPositive, count] = [Infinity, -Infinity, Infinity, 0];
   for (const each of summaries) {
     if (each.low < low) low = each.low;
@@ -98,18 +99,20 @@ export function scaleOf(summaries, kind, fixed, signed) {
     if (each.leastPositive < leastPositive) leastPositive = each.leastPositive;
     count += each.sample.length;
   }
+  const isSigned = (isDifference || (map === "diverging" && low < 0)) && fixed[0] === null && fixed[1] === null;
+  if (isDifference && !isSigned && kind === "auto") kind = "linear";
   const usual = sampleOf(summaries, count);
   const sizes = usual.map(Math.abs).filter((x) => x > 0).sort();
   // Where there are both signs, values near zero are always there; what counts is how far the largest are from the others.
-  const floor = (positive) => (kind === "auto" && low < 0 ? (sizes[sizes.length >> 1] ?? positive) : positive);
-  const isSigned = signed && fixed[0] === null && fixed[1] === null;
+  const floor = (positive) => (kind === "auto" && (low < 0 || isSigned) ? (sizes[sizes.length >> 1] ?? positive) : positive);
   const made = (a, b, positive) => makeScale(kind, fixed[0] ?? a, fixed[1] ?? b, floor(positive), isSigned);
   const whole = made(low, high, leastPositive);
   if (fixed[0] !== null && fixed[1] !== null) return whole;
   if (usual.length < FEW_VALUES) return whole;
   const outside = Math.floor(usual.length * OUTSIDE);
   const [a, b] = [usual[outside], usual[usual.length - 1 - outside]];
-  if (!(a < b) || whole.index(b) - whole.index(a) > USED * 255) return whole;
+  const used = isSigned ? 2 * (whole.index(Math.max(-a, b)) - whole.index(0)) : whole.index(b) - whole.index(a);
+  if (!(a < b) || used > USED * 255) return whole;
   const scale = made(a, b, sizes[Math.floor(sizes.length * OUTSIDE)] ?? leastPositive);
   return Object.assign(scale, { beyond: [low < scale.low ? low : null, high > scale.high ? high : null] });
 }

@@ -172,14 +172,14 @@ export class MapView {
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
-    const { map, stat } = this.panels[0].model;
+    const { map, stat, isDifference } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
-    const sight = [kind, ...fixed, map, this.panels.some((panel) => panel.model.marks.length), ...this.panels.flatMap((panel) => panel.sight())];
+    const sight = [kind, ...fixed, map, isDifference, this.panels.some((panel) => panel.model.marks.length), ...this.panels.flatMap((panel) => panel.sight())];
     // While panning within the same segments, the scale stays.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
       this.sight = sight;
-      const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map === "diverging");
+      const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map, isDifference);
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
       this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // segments keep their pixels for the same scale
       const marks = this.panels.flatMap((panel) => panel.model.marks);
