@@ -226,7 +226,7 @@ def test_two_runs_side_by_side_and_as_a_difference(browser, url):
         assert page.locator(".legend-title").inner_text().startswith("difference of grad norm")
         assert page.get_by_label("Colours", exact=True).input_value() == "diverging"
         page.mouse.move(*place(page, NAMES[0], 10))
-        assert "grad norm: 0" in page.locator(".tip").inner_text()
+        assert "difference of grad norm: 0" in page.locator(".tip").inner_text()
         assert colors(page)[NAN] > 500
         page.get_by_label("Compare with").select_option("nasty")
         page.wait_for_selector("text=4 rows are only in nasty and are not shown.")

@@ -50,7 +50,7 @@ def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
     with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
         drawn(page)
         page.mouse.move(*place(page, NAMES[0], 2000))
-        assert ": −49 to 0" in page.locator(".tip").inner_text()
+        assert "difference of grad norm: −49 to 0" in page.locator(".tip").inner_text()
         scale = "() => (({ low, high, kind, index }) => [low, high, kind, index(0)])(lightningHooks.views.map.scale)"
         assert page.evaluate(scale) == [-49, 49, "linear", 128]
         page.evaluate("() => lightningHooks.state.set({ other: 'equal' })")

@@ -60,7 +60,7 @@ function under(map, event) {
 
 /** What is to be said of a cell, a line each; of a row where the cell is null. */
 export function describeCell(map, r, cell) {
-  const { rows, shown, stat, tensor, exact, isOpen } = map.model;
+  const { rows, shown, stat, tensor, exact, isOpen, isDifference } = map.model;
   const node = rows.nodes[shown[r]];
   const isPart = rows.isPart(shown[r]);
   const lines = [node.name + (isPart ? ` (${node.leaves} rows)` : "")];
@@ -71,7 +71,7 @@ export function describeCell(map, r, cell) {
   if (isPart && isOpen(shown[r])) return lines;
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(shown[r]);
   const found = segment && cellOf(segment, cell % TILE);
-  const what = `${tensor} ${stat}`;
+  const what = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
   if (found === undefined) return [...lines, "loading"];
   if (!found) return [...lines, `${what}: not measured`];
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
