@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,8 @@ import numpy as np
 
 from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.source import LocalRun
-from lightning_hooks.dashboard.tree import tree
+from lightning_hooks.dashboard.tiles import Reader
+from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError
 from lightning_hooks.tensorboard.run_index import runs_below
 
@@ -30,7 +31,7 @@ class RowDifference:
         step: the first one at which it differs.
         a: its value there in the first run; None where it was not measured.
         b: in the second run.
-        relative: the difference there, divided by the greater magnitude.
+        relative: the difference there, divided by the greater magnitude; None where a value is NaN or was not measured.
     """
 
     tensor: str
@@ -39,7 +40,7 @@ class RowDifference:
     step: int
     a: float | None
     b: float | None
-    relative: float
+    relative: float | None
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,14 @@ class Difference:
             f"({len(differ)} over {self.steps} steps), in the order of execution:"
         )
         for row in at_first[:_SHOWN]:
-            values = f"{_number(row.a)} and {_number(row.b)}, a relative difference of {row.relative:.1e}"
-            lines.append(f"  {row.tensor} of {row.name}: {row.stat} {values}")
+            relative = "" if row.relative is None else f", a relative difference of {row.relative:.1e}"
+            lines.append(f"  {row.tensor} of {row.name}: {row.stat} {_number(row.a)} and {_number(row.b)}{relative}")
         if len(at_first) > _SHOWN:
             lines.append(f"  and {len(at_first) - _SHOWN} more")
         return "\n".join(lines)
 
     def json(self) -> str:
-        """The same for programs; an infinite value, which JSON does not have, is `{"float": "inf"}`."""
+        """The same for programs; NaN and infinite values, which JSON does not have, are `{"float": "nan"}` and so on."""
         return to_json(asdict(self) | {"equal": self.equal}).decode()
 
 
@@ -163,34 +164,36 @@ def _differences(
     first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any
 ) -> Iterator[RowDifference]:
     """The first difference of each row."""
-    column_of = [{name: i for i, name in enumerate(run.rows(tensor, stat))} for run in (first, second)]
-    columns = [np.array([each[name] for name in names], dtype=np.intp) for each in column_of]
+    readers = [_reader(run, tensor, stat, names) for run in (first, second)]
+    points = [np.searchsorted(run.steps(tensor, stat), common) for run in (first, second)]
     known = np.zeros(len(names), dtype=np.bool_)
     for at in range(0, len(common), _CHUNK):
         steps = common[at : at + _CHUNK]
-        values = [_at(run, tensor, stat, steps)[:, each] for run, each in zip((first, second), columns, strict=True)]
-        # To the last bit: NaN equals NaN, and 0 does not equal -0.
-        differs = values[0].view(np.uint32) != values[1].view(np.uint32)
-        differs &= ~(np.isnan(values[0]) & np.isnan(values[1]))
+        (a, in_a), (b, in_b) = (reader.at(each[at : at + _CHUNK]) for reader, each in zip(readers, points, strict=True))
+        # To the last bit: NaN equals NaN where both were measured or neither was, and 0 does not equal -0.
+        differs = (a.view(np.uint64) != b.view(np.uint64)) & ~(np.isnan(a) & np.isnan(b)) | (in_a != in_b)
         for row in np.flatnonzero(differs.any(0) & ~known).tolist():
             i = int(differs[:, row].argmax())
-            x, y = float(values[0][i, row]), float(values[1][i, row])
-            size = max(abs(x), abs(y))
-            relative = abs(x - y) / size if np.isfinite(size) and size > 0 else float(x != y)
-            yield RowDifference(tensor, stat, names[row], int(steps[i]), _known(x), _known(y), relative)
+            x, y = (float(v[i, row]) if there[i, row] else None for v, there in ((a, in_a), (b, in_b)))
+            yield RowDifference(tensor, stat, names[row], int(steps[i]), x, y, _relative(x, y))
         known |= differs.any(0)
 
 
-def _at(run: LocalRun, tensor: str, stat: str, steps: Any) -> Any:
-    """The values at some steps, all of which the run has."""
-    points = np.searchsorted(run.steps(tensor, stat), steps)
-    low = int(points[0])
-    return np.ascontiguousarray(run.read(tensor, stat, low, int(points[-1]) + 1)[points - low])
+def _reader(run: LocalRun, tensor: str, stat: str, names: Sequence[str]) -> Reader:
+    """Reads these rows."""
+    row_of = {name: i for i, name in enumerate(run.rows(tensor, stat))}
+    return Reader(run, tensor, stat, [Node(name, name, 0, row_of[name]) for name in names])
 
 
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
+def _relative(x: float | None, y: float | None) -> float | None:
+    """The difference divided by the greater magnitude."""
+    if x is None or y is None or np.isnan(x) or np.isnan(y):
+        return None
+    size = max(abs(x), abs(y))
+    return abs(x - y) / size if np.isfinite(size) and size > 0 else float(x != y)
 
 
 def _number(value: float | None) -> str:
-    return "NaN or not measured" if value is None else f"{value:.9g}"
+    if value is None:
+        return "not measured"
+    return "NaN" if np.isnan(value) else f"{value:.9g}"

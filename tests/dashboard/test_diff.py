@@ -6,7 +6,7 @@ from lightning_hooks import RuleError
 from lightning_hooks.cli import main
 from lightning_hooks.dashboard.diff import diff
 
-from .runs import write_run
+from .runs import NAMES, STATS, write_run
 
 
 def test_equal_runs(tmp_path, capsys):
@@ -52,16 +52,29 @@ def test_json_of_an_infinite_value_is_json(tmp_path, capsys):
     assert part["a"] == {"float": "inf"} and part["relative"] == 1.0
 
 
-def test_nan_equals_nan_and_a_gap_differs_from_a_number(tmp_path):
+def test_nan_equals_nan_and_differs_from_a_number_and_from_a_gap(tmp_path):
     def nan(step, values):
         values["norm"][:] = float("nan")
 
-    write_run(tmp_path / "a", range(3), change=nan)
-    write_run(tmp_path / "b", range(3), change=nan)
-    write_run(tmp_path / "c", range(3))
-    assert diff(tmp_path / "a", tmp_path / "b").equal
-    found = diff(tmp_path / "a", tmp_path / "c")
-    assert found.first == 0 and found.parts[0].a is None and "NaN or not measured and" in str(found)
+    def nothing(step, values):
+        for stat in STATS:
+            values[stat][0] = 0 if stat == "count" else float("nan")
+
+    for name, change in {"a": nan, "b": nan, "c": None, "gap": nothing, "same": nothing}.items():
+        write_run(tmp_path / name, range(3), change=change)
+    assert diff(tmp_path / "a", tmp_path / "b").equal and diff(tmp_path / "gap", tmp_path / "same").equal
+    for one, other, words in (
+        ("a", "c", "norm NaN and 0.6740"),
+        ("c", "a", " and NaN\n"),
+        ("a", "gap", " and not measured\n"),
+    ):
+        found = diff(tmp_path / one, tmp_path / other)
+        part = next(part for part in found.parts if part.stat == "norm" and part.name == NAMES[0])
+        assert found.first == 0 and words in f"{found}\n" and part.relative is None
+        as_json = next(
+            each for each in json.loads(found.json())["parts"] if each["stat"] == "norm" and each["name"] == NAMES[0]
+        )
+        assert as_json["relative"] is None and {"float": "nan"} in (as_json["a"], as_json["b"])
 
 
 def test_what_only_one_run_has_is_a_difference(tmp_path):
