@@ -46,7 +46,7 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
         where: the option that holds it, for the message.
 
     Raises:
-        RuleError: it is none of these.
+        RuleError: it is none of these, or its name has a slash, which divides the parts of a tag.
     """
     call = import_object(stat, where) if isinstance(stat, str) else stat
     if inspect.isclass(call) and not issubclass(call, Metric):
@@ -55,6 +55,11 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
         hint = "the class itself, since every row gets a metric of its own" if isinstance(call, Metric) else "a callable"
         raise RuleError(f"{where}: {stat!r} is not a statistic; give {hint}")
     name = getattr(call, "__name__", type(call).__name__).strip("<>")
+    if "/" in name:
+        raise RuleError(
+            f"{where}: the statistic {name!r} has a slash in its name, which divides the parts of a tag; set its "
+            f"__name__ to another, such as {name.replace('/', '_')!r}"
+        )
     return UserStatistic(name=name, call=call)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import RuleError, Watch, instrument
 
 
 class Power:
@@ -92,3 +92,12 @@ def test_they_are_told_apart_in_groups_too():
         model(torch.tensor([[1.0, 2.0, 3.0]]))
         watched.step()
     assert written(watched) == {"output_lambda/both": 6.0, "output_lambda_2/both": 14.0}
+
+
+def test_a_name_with_a_slash_would_be_that_of_another_tensor():
+    def statistic(tensor):
+        return tensor.sum()
+
+    statistic.__name__ = "per/step"
+    with pytest.raises(RuleError, match=r"stats\[1\]: the statistic 'per/step' has a slash .* such as 'per_step'"):
+        measured(watch("mean", statistic))
