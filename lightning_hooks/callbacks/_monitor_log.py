@@ -62,11 +62,11 @@ class MonitorLog:
             )
 
     def write_page(self, trainer: Trainer, observer: Observer, participants: Sequence[Participant]) -> None:
-        """Write the page and the layout of the charts, once: after the first watched step, which knows shapes.
+        """Write the page and the layout of the charts, once: after the first step or other run that knows shapes.
 
         Args:
             trainer: of the run.
-            observer: of training.
+            observer: of the stage.
             participants: of the run; transforms and custom hooks are listed too.
         """
         if not self._page_is_due:

@@ -207,9 +207,9 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
-    def _write_page(self, trainer: Trainer) -> None:
-        if self._log is not None and self._trained is not None and self._hook_manager is not None:
-            self._log.write_page(trainer, self._trained.observer, self._hook_manager.participants)
+    def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
+        if self._log is not None and producer is not None and self._hook_manager is not None:
+            self._log.write_page(trainer, producer.observer, self._hook_manager.participants)
 
     @property
     @override
@@ -233,7 +233,7 @@ class StatsMonitor(HooksCallback):
                 producer.end(step, reports)
                 observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
             self._overhead_limit.warn(observer)
-        self._write_page(trainer)
+        self._write_page(trainer, producer)
 
     def _flush(self) -> None:
         """Publish the steps that have ended and whose tables were still being copied from a device."""
@@ -252,7 +252,7 @@ class StatsMonitor(HooksCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
         self._flush()
-        self._write_page(trainer)
+        self._write_page(trainer, self._trained)
 
     @override
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -285,6 +285,8 @@ class StatsMonitor(HooksCallback):
                 producer.end(current_step(trainer), {})
             finally:
                 producer.observer.table.clear()  # for the next run
+        if self._trained is None:  # otherwise a step of training tells more
+            self._write_page(trainer, producer)
 
     def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule, self._label)

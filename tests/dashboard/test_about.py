@@ -1,5 +1,6 @@
 """What a fit tells the page of its rows."""
 
+import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -24,6 +25,11 @@ class Crossed(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.01)
+
+
+class Validated(Crossed):
+    def validation_step(self, batch, batch_idx):
+        self.training_step(batch, batch_idx)
 
 
 def rows(folder, tensor, prefix=""):
@@ -64,3 +70,25 @@ def test_types_shapes_and_the_order_of_execution(tmp_path):
         ("last.bias", [2]),
     ]
     assert {row["type"] for row in grads} == {"Linear"}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_run_without_training_steps(tmp_path, fits):
+    watch = [Watch(modules="*", leaves=True, tensors="output", stats="norm")]
+    trainer = Trainer(
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        logger=TensorBoardLogger(tmp_path, name="", version=""),
+        callbacks=[StatsMonitor(watch=watch, stages="validate")],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    data = DataLoader(torch.randn(16, 4), batch_size=8)
+    if fits:
+        trainer.fit(Validated(), data, data)
+    else:
+        trainer.validate(Validated(), data, verbose=False)
+    outputs = [(row["name"], row["type"], row["shape"]) for row in rows(tmp_path, "val_output")]
+    assert outputs == [("first", "Linear", [8, 3]), ("last", "Linear", [8, 2])]
