@@ -143,6 +143,16 @@ def test_every_control_of_the_heat_map(browser, url):
         drawn(page)
         page.get_by_label("Statistic", exact=True).select_option("std")
         drawn(page)
+        titles = """async () => {
+          const { drawLegend } = await import("/static/legend.js"), { makeScale } = await import("/static/colors.js");
+          return ["std", "p99.9", "abs_max", "per_step", "my_fraction"].map((stat) => {
+            const legend = document.createElement("div");
+            drawLegend(legend, { tensor: "grad", stat, map: "viridis", marks: [] }, makeScale("linear", 0, 1, 1, false));
+            return legend.querySelector(".legend-title").textContent;
+          });
+        }"""
+        known = [f"grad {stat} (units of the tensor)" for stat in ("std", "p99.9", "abs_max")]
+        assert page.evaluate(titles) == [*known, "grad per_step", "grad my_fraction"]
         page.get_by_role("button", name="What does this statistic mean?").click()
         assert page.locator(".help").inner_text().startswith("std")
         assert "What is usual" in page.locator(".help").inner_text()

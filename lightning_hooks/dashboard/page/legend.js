@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 export const SPECIAL_COLORS = [[NAN, "NaN"], [INFINITE, "infinite"]];
 export const NOT_MEASURED = "not measured";
 export const FINDING = "finding";
+const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** The legend of the map of a model: what is drawn, a bar with ticks, values beyond it, what is no number, findings. */
 export function drawLegend(element, { tensor, stat, map, isDifference, marks }, scale) {
@@ -22,8 +23,9 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
   if (below !== null) ticks[0].prepend("≤ ");
   if (above !== null) ticks[2].prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
+  const details = [unitOf(stat), scale.kind === "linear" ? "" : scale.kind].filter(Boolean).join(", ");
   element.replaceChildren(
-    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${tensor} ${stat} (${unitOf(stat)}${scale.kind === "linear" ? "" : `, ${scale.kind}`})`),
+    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${tensor} ${stat}${details ? ` (${details})` : ""}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...SPECIAL_COLORS.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`)),
@@ -32,9 +34,12 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
   );
 }
 
+/** The unit of a statistic; none of a user's own. */
 function unitOf(stat) {
-  if (stat.endsWith("_fraction")) return "share from 0 to 1";
+  if (stat === "zero_fraction" || stat === "underflow_fraction") return "share from 0 to 1";
   if (stat === "nonfinite" || stat === "count") return "elements";
   if (stat === "ratio") return "update to parameter";
-  return stat.endsWith("cosine") ? "from −1 to 1" : "units of the tensor";
+  if (stat === "cosine" || stat === "micro_cosine") return "from −1 to 1";
+  if (stat === "noise_scale") return "micro-batches";
+  return OF_THE_TENSOR.test(stat) ? "units of the tensor" : "";
 }
