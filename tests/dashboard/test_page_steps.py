@@ -15,6 +15,7 @@ TABLE = "tensor=grad&stat=norm"
 def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
     write_run(tmp_path / "tens", [*range(9, 300, 10), 300])
     write_run(tmp_path / "hundreds", range(0, 300, 100))
+    write_run(tmp_path / "other", range(0, 900, 100), tensor="param")
     with serving(tmp_path) as url, opened(browser, f"{url}#run=tens&view=map&{TABLE}&folded=%2B") as page:
         drawn(page)
         assert page.evaluate("() => [lightningHooks.range().first, lightningHooks.range().last]") == [0, 310]
@@ -28,6 +29,10 @@ def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
         # Another run has a larger cell, and this view shows one run.
         page.evaluate("() => lightningHooks.state.set({ other: 'hundreds', step: 19, step2: 305 })")
         page.wait_for_selector("text=grad norm at step 19, compared with step 300")
+        # A run without the table does not make cells larger.
+        page.evaluate("() => lightningHooks.state.set({ view: 'map', other: 'other', step: '', step2: '' })")
+        page.wait_for_selector("text=other has no table of grad norm.")
+        assert page.evaluate("() => (({ first, last, unit }) => [first, last, unit])(lightningHooks.range())") == [0, 310, 10]
         page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row, other: '' })", list(NAMES))
         page.locator(".u-over").first.hover(position={"x": 1, "y": 20})
         assert page.locator(".chart-value").first.inner_text().startswith("step 9: ")

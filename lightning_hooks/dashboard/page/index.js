@@ -145,10 +145,11 @@ class App {
     return this.loaded.meta(this.state.run);
   }
 
-  /** The steps shown: those of the address, else all of the runs shown, in whole cells. */
+  /** The steps shown: those of the address, else all of the runs that have the table shown, in whole cells. */
   range() {
-    const { state } = this;
-    const known = [state.run, ...state.others].map((run) => this.loaded.meta(run)).filter((meta) => meta?.steps);
+    const { state, loaded } = this;
+    const hasSteps = (run) => loaded.meta(run)?.steps && loaded.has(run, state.tensor, state.stat);
+    const known = [state.run, ...state.others].filter(hasSteps).map((run) => loaded.meta(run));
     const unit = Math.max(...known.map((meta) => meta.unit));
     const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
     const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
