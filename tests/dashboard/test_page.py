@@ -214,6 +214,12 @@ def test_the_address_is_the_view(browser, url):
         page.reload()
         drawn(page)
         assert (state(page), colors(page)) == first
+        for beyond in ("from=-1e30&to=1e30", "from=1e30", "from=Infinity&to=-5", "from=x&to=y"):
+            page.evaluate("(beyond) => { location.hash = `run=good&view=map&tensor=grad&stat=norm&${beyond}`; }", beyond)
+            page.wait_for_function(
+                "() => (({ model }) => model.from === 0 && model.to === 100)(lightningHooks.views.map.panels[0])"
+            )
+            drawn(page)
         page.evaluate("() => { location.hash = 'run=nan&view=step&step=12'; }")
         page.wait_for_selector("text=at step 12")
         page.evaluate("() => { location.hash = 'run=nan&view=constructor&map=constructor&scale=none'; }")

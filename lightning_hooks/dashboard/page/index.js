@@ -153,8 +153,10 @@ class App {
     const unit = Math.max(...known.map((meta) => meta.unit));
     const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
     const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
-    const [from, to] = [state.from === "" ? first : Number(state.from), state.to === "" ? last : Number(state.to)];
-    return { first, last, unit, from: Number.isFinite(from) ? from : first, to: to > from ? to : last };
+    const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : Math.min(Math.max(Number(text), first), last));
+    const [start, end] = [bounded(state.from, first), bounded(state.to, last)];
+    const from = start < last ? start : first; // an address may say anything
+    return { first, last, unit, from, to: end > from ? end : last };
   }
 
   /** Show other steps; bounded by what there is. */
