@@ -52,10 +52,10 @@ class HooksPlugin(base_plugin.TBPlugin):
         return {"/static/*": self._serve, "/data/*": self._serve}
 
     def is_active(self) -> bool:
-        """Whether the tab is shown before others without data: whether any run has a table."""
+        """Whether the tab is shown before others without data: whether there is something to show of any run."""
         self._load()
         try:
-            return self._runs is None or any(run["tables"] for run in self._runs.names())
+            return self._runs is None or any(run["shown"] for run in self._runs.names())
         except Exception:
             return False
 

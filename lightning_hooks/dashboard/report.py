@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard.api import Api, to_json
-from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.runs import SHOWN, LocalRuns
 from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of_run
@@ -70,7 +70,7 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
         The size in bytes.
 
     Raises:
-        RuleError: there is no run, or it has no table.
+        RuleError: there is no run, or nothing to show of it.
     """
     content = report(run, limit).encode()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ def report(run: Path, limit: int = LIMIT) -> str:
     if "." not in names:
         raise RuleError(f"there is no event file in {str(run)!r}{runs_below(run)}")
     source = runs.open(".")
-    if source is None or not source.tables():
-        raise RuleError(f"{str(run)!r} has no table of lightning_hooks")
+    if source is None or not (source.tables() or any(SHOWN.search(tag.encode()) for tag in source.scalar_tags())):
+        raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform")
     api = Api(runs)
     page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))
     room = limit - len(page)
@@ -160,7 +160,7 @@ def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
     tags, drawn = [*overview["hooks"], *overview["transforms"]], meta["histograms"][:_HISTOGRAMS]
     return {
         "name": name,
-        "runs": {"runs": [{"name": ".", "tables": True, "modified": 0}]},
+        "runs": {"runs": [{"name": ".", "shown": True, "modified": 0}]},
         "run": meta | {"scalars": tags, "histograms": drawn},
         "overview": overview,
         "statistics": ask("statistics"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from contextvars import ContextVar
@@ -16,11 +17,13 @@ _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
 _PROVIDER_REFRESH: Final = 30.0
 """The same for a data provider, which reads its tables anew."""
-_MARK: Final = f"{TABLE}/".encode()
+SHOWN: Final = re.compile(rb"%s/|transform_(?:norm_before|acted)/|hooks/(?:nonfinite|skipped_steps)" % TABLE.encode())
+"""In the tags of a run that the page can show: tables, or what is always there of transforms and of global numbers."""
+_LONGEST: Final = 32  # of what this finds
 _FOUND: Final = -1
 _CHUNK: Final = 1 << 20
 _READ_ON: Final = 64 * _CHUNK
-"""Bytes in which tables are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
+"""Bytes in which tags are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
 """The WSGI environment of the request that is being served, for a data provider, which checks who asks."""
 
@@ -29,7 +32,7 @@ class Runs(Protocol):
     """The runs that a page may ask for."""
 
     def names(self) -> list[dict[str, Any]]:
-        """Of each run `name`, `tables` (whether it has any) and `modified`, in seconds since 1970."""
+        """Of each run `name`, `shown` (whether there is something to show of it) and `modified`, in seconds since 1970."""
 
     def open(self, name: str) -> RunSource | None:
         """A run, with what was written until now; None where there is none of this name."""
@@ -49,7 +52,7 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
-        self._sniffed: dict[Path, int] = {}  # the byte from which on a table is looked for
+        self._sniffed: dict[Path, int] = {}  # the byte from which on tags are looked for
         self._left = 0
         self._listed = self._refreshed = -_REFRESH
 
@@ -87,12 +90,12 @@ class LocalRuns:
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         files = [path] if path.is_file() else [*path.glob(PATTERN)]
-        has_tables = [self._sniff(file) for file in files]
+        is_shown = [self._sniff(file) for file in files]
         times = [file.stat().st_mtime for file in files if file.exists()]
-        return {"name": name, "tables": any(has_tables), "modified": max(times, default=0.0)}
+        return {"name": name, "shown": any(is_shown), "modified": max(times, default=0.0)}
 
     def _sniff(self, file: Path) -> bool:
-        """Whether a file has a table, by its name: to index every file of a large folder would take long."""
+        """Whether a file has what the page shows, by its tags: to index every file of a large folder would take long."""
         at = self._sniffed.get(file, 0)
         if at == _FOUND:
             return True
@@ -107,7 +110,7 @@ class LocalRuns:
                     is_more = len(content) == _CHUNK
                     self._left -= len(content)
                     # The name may lie across the end of what was read.
-                    at = _FOUND if _MARK in content else max(at + len(content) - len(_MARK) + 1, 0)
+                    at = _FOUND if SHOWN.search(content) else max(at + len(content) - _LONGEST + 1, 0)
         except OSError:
             return False
         self._sniffed[file] = at
@@ -129,10 +132,11 @@ class ProviderRuns:
     def names(self) -> list[dict[str, Any]]:
         asked = _asked()
         runs = self._provider.list_runs(**asked)
-        with_tables = {*self._provider.list_tensors(**asked, plugin_name=PLUGIN)}
-        return [
-            {"name": run.run_name, "tables": run.run_name in with_tables, "modified": run.start_time or 0.0} for run in runs
-        ]
+        shown = {*self._provider.list_tensors(**asked, plugin_name=PLUGIN)}
+        for name, tags in self._provider.list_scalars(**asked, plugin_name="scalars").items():
+            if any(SHOWN.search(tag.encode()) for tag in tags):
+                shown.add(name)
+        return [{"name": run.run_name, "shown": run.run_name in shown, "modified": run.start_time or 0.0} for run in runs]
 
     def open(self, name: str) -> RunSource | None:
         asked = _asked()

@@ -28,6 +28,17 @@ def elements(step: int, row: int) -> np.ndarray:
     return np.random.default_rng([step, row]).standard_normal(4 + row) * (row + 1)
 
 
+def write_scalars(folder, steps: Sequence[int], **values: float):
+    """Write a run without tables: the same scalars at each step, with `__` for the slash of their tags."""
+    with SummaryWriter(folder) as writer:
+        for step in steps:
+            for name, value in values.items():
+                writer.add_scalar(name.replace("__", "/"), value, step)
+
+
+CLIPPED = {"transform_norm_before__0_Clip": 2.0, "transform_norm_after__0_Clip": 1.0, "transform_acted__0_Clip": 1.0}
+
+
 def write_run(
     folder,
     steps: Sequence[int],

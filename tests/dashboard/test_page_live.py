@@ -8,7 +8,7 @@ import pytest
 from lightning_hooks.dashboard.report import write_report
 
 from .browser import drawn, needs_browser, opened, place, serving
-from .runs import NAMES, write_run
+from .runs import CLIPPED, NAMES, write_run, write_scalars
 
 pytestmark = [needs_browser, pytest.mark.slow]
 MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
@@ -209,6 +209,32 @@ def test_no_run_a_run_that_begins_and_a_run_that_grows(browser, tmp_path):
     (tmp_path / "only" / "events.out.tfevents.1.host").write_bytes(b"")
     with serving(tmp_path / "only") as where, opened(browser, where) as page:
         page.wait_for_selector("text=No run here has a table of lightning_hooks.")
+
+
+def test_a_run_without_tables_shows_what_its_transforms_do(browser, tmp_path):
+    markup = "<img src=x onerror=alert(1)>"
+    write_scalars(tmp_path / "clipped", range(5), **CLIPPED)
+    write_scalars(tmp_path / "other", range(5), loss=1.0)
+    write_run(tmp_path / markup, range(5))
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=clipped") as page:
+        page.wait_for_selector("h2:has-text('What the transforms do')")
+        page.wait_for_selector("text=clipped: no table of lightning_hooks, so this is all that is known of it.")
+        assert page.get_by_label("Run", exact=True).locator("option").all_inner_texts() == [markup, "clipped"]
+        for view in ("Heat map", "Row", "Step"):
+            page.get_by_role("tab", name=view).click()
+            page.wait_for_selector("text=This run has no table of lightning_hooks, which this view shows. Add a StatsMonitor")
+        page.evaluate("() => { location.hash = 'run=other'; }")
+        page.wait_for_selector("text=other: no table of lightning_hooks")
+        choose(page, "Run", markup)
+        page.wait_for_selector(f"p:has-text('{markup}: steps 0 to 4')")
+        page.get_by_role("tab", name="Heat map").click()
+        drawn(page)
+        choose(page, "Compare with", "clipped")
+        page.wait_for_selector("text=clipped has no table of grad norm.")
+        assert page.locator(".panel-title").inner_text() == markup and page.locator("img").count() == 0
+    write_report(tmp_path / "clipped", tmp_path / "report.html")
+    with opened(browser, (tmp_path / "report.html").as_uri()) as page:
+        page.wait_for_selector("h2:has-text('What the transforms do')")
 
 
 def test_a_resumed_run_is_one(browser, tmp_path):

@@ -139,7 +139,7 @@ def test_a_log_directory_that_is_not_local_is_read_through_tensorboard(tmp_path)
         url = next(found[0] for line in process.stderr if (found := re.search(r"http://localhost:\d+/", line)))
         base = f"{url}{PLUGIN}/data/"
         wait_until(lambda: json.loads(get(base + "runs"))["runs"])
-        run = wait_until(lambda: [each["name"] for each in json.loads(get(base + "runs"))["runs"] if each["tables"]])[0]
+        run = wait_until(lambda: [each["name"] for each in json.loads(get(base + "runs"))["runs"] if each["shown"]])[0]
         rows = json.loads(get(f"{base}rows?run={run}&tensor=grad&stat=norm"))
         node = next(i for i, each in enumerate(rows["nodes"]) if each["row"] == 0)
         cells = get(f"{base}tile?run={run}&tensor=grad&stat=norm&key={rows['key']}&unit=1&level=0&first=0&last=20&nodes={node}")

@@ -12,7 +12,7 @@ from lightning_hooks.dashboard.report import MODULES, report, write_report
 from lightning_hooks.dashboard.site import FILES
 
 from .browser import chromium, drawn, needs_browser, opened
-from .runs import write_run
+from .runs import write_run, write_scalars
 
 MARKUP = "</script><script>window.pwned=1</script>x"
 
@@ -102,6 +102,9 @@ def test_messages(tmp_path):
     write_run(tmp_path / "a", range(2))
     with pytest.raises(RuleError, match="there is no event file in .*; there are runs in .*/a"):
         report(tmp_path)
+    write_scalars(tmp_path / "b", range(2), loss=1.0)
+    with pytest.raises(RuleError, match="/b' has no table of lightning_hooks and no scalar of a transform"):
+        report(tmp_path / "b")
     with pytest.raises(RuleError, match="limit: 1000 bytes is less than the .* of the page"):
         report(tmp_path / "a", 1000)
 

@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lightning_hooks.dashboard import runs
 from lightning_hooks.dashboard.api import Api
 
-from .runs import write_run
+from .runs import CLIPPED, write_run, write_scalars
 
 
 def ask(api, route, **args):
@@ -46,6 +46,8 @@ def as_somebody(who, function, *args, **kwargs):
 def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_path, monkeypatch, multiplexer_and_provider):
     multiplexer, provider = multiplexer_and_provider
     monkeypatch.setattr(runs, "_PROVIDER_REFRESH", 0.0)
+    write_scalars(tmp_path / "clipped", range(2), **CLIPPED)
+    write_scalars(tmp_path / "other", range(2), loss=1.0)
     write_run(tmp_path / "run", range(5))
     (file,) = (tmp_path / "run").glob("*tfevents*")
     file.rename(file.with_name("events.out.tfevents.1.host"))  # so that it comes first
@@ -55,6 +57,8 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
     assert first["steps"] == [0, 4] and as_somebody("me", ask, api, "run", run="run") == first
     with pytest.raises(errors.PermissionDeniedError, match="who asks"):
         as_somebody(None, ask, api, "run", run="run")
+    listed = as_somebody("me", ask, api, "runs")["runs"]
+    assert {each["name"]: each["shown"] for each in listed} == {"clipped": True, "other": False, "run": True}
     write_run(tmp_path / "run", range(5, 8))
     multiplexer.Reload()
     second = as_somebody("me", ask, api, "run", run="run")
@@ -62,8 +66,8 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
     assert as_somebody("me", ask, api, "run", run="nothing") == {"error": "there is no run 'nothing'"}
 
 
-def has_tables(local):
-    return [each["tables"] for each in local.names()]
+def are_shown(local):
+    return [each["shown"] for each in local.names()]
 
 
 def test_a_table_behind_megabytes_of_other_content_is_found(tmp_path):
@@ -72,17 +76,17 @@ def test_a_table_behind_megabytes_of_other_content_is_found(tmp_path):
     write_run(tmp_path / "run", range(2))
     (text,), (table,) = ([*(tmp_path / name).glob("*tfevents*")] for name in ("text", "run"))
     table.write_bytes(text.read_bytes() + table.read_bytes())
-    assert has_tables(runs.LocalRuns(tmp_path)) == [True, False]
+    assert are_shown(runs.LocalRuns(tmp_path)) == [True, False]
 
 
 def test_a_file_without_tables_is_read_on_from_where_it_ended(tmp_path):
     file = tmp_path / "events.out.tfevents.1.host"
     file.write_bytes(b"x" * 3000 + b"tab")
     local = runs.LocalRuns(tmp_path)
-    assert has_tables(local) == [False]
+    assert are_shown(local) == [False]
     with file.open("r+b") as opened:
         opened.write(b"table/")  # what was read is not read again
-    assert has_tables(local) == [False]
+    assert are_shown(local) == [False]
     with file.open("ab") as opened:
         opened.write(b"le/")
-    assert has_tables(local) == [True]
+    assert are_shown(local) == [True]

@@ -55,7 +55,7 @@ def table(client, run="b", tensor="grad", stat="norm"):
 
 def test_runs_and_what_they_have(client):
     runs = ask(client, "runs").json["runs"]
-    assert [(run["name"], run["tables"]) for run in runs] == [("a/version_0", True), ("b", True)]
+    assert [(run["name"], run["shown"]) for run in runs] == [("a/version_0", True), ("b", True)]
     run = ask(client, "run", run="b").json
     assert run["steps"] == [0, 9] and run["unit"] == 1 and run["files"] == 1
     assert run["tensors"] == [{"tensor": "grad", "stats": ["mean", "std", "norm", "zero_fraction", "nonfinite", "count"]}]
@@ -300,7 +300,7 @@ def test_the_tree_of_a_table_is_kept_once_and_no_longer_than_its_run(tmp_path):
 def test_an_empty_event_file_is_a_run_without_tables(tmp_path):
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"")
     client = Client(Site(Api(LocalRuns(tmp_path))))
-    assert ask(client, "runs").json["runs"][0]["tables"] is False
+    assert ask(client, "runs").json["runs"][0]["shown"] is False
     run = ask(client, "run", run=".").json
     assert run["steps"] is None and run["tensors"] == []
     assert ask(client, "overview", run=".").json["nonfinite"] == []

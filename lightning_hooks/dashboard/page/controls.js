@@ -36,7 +36,7 @@ const tabOf = (view) => `tab-${view}`;
 /** The choices that a view uses, made anew where what there is to choose has changed. */
 export function fillControls(app, element, view) {
   const { state, meta } = app;
-  const runs = app.loaded.runs.filter((run) => run.tables).map((run) => [run.name, nameOf(run.name)]);
+  const runs = app.loaded.runs.filter((run) => run.shown || run.name === state.run).map((run) => [run.name, nameOf(run.name)]);
   const tensors = meta.tensors.map((each) => each.tensor);
   const stats = meta.tensors.find((each) => each.tensor === state.tensor)?.stats ?? [];
   const key = JSON.stringify([runs, tensors, stats, state.view, state.run, state.other, state.tensor, state.stat]);
@@ -57,7 +57,7 @@ export function fillControls(app, element, view) {
   element.replaceChildren(
     choice("Run", runs, state.run, chooseRun),
     ...(view.usesOther ? otherChoices(state, runs) : []),
-    ...(view.usesTable ? [choice("Tensor", tensors, state.tensor, chooseTensor), explained()] : []),
+    ...(view.usesTable && tensors.length ? [choice("Tensor", tensors, state.tensor, chooseTensor), explained()] : []),
   );
   if (focused) element.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }

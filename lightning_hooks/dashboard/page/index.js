@@ -14,6 +14,8 @@ import { StepView } from "./stepview.js";
 const POLL = 3000; // milliseconds between two questions for new steps
 const FIRST = [["grad", "norm"], ["final_grad", "norm"], ["output_grad", "norm"], ["param", "norm"], ["output", "std"]];
 
+const ADVICE = "Add a StatsMonitor to the callbacks of the Trainer and train.";
+
 /** Build the page; TensorBoard calls this. */
 export function render(source = new ServerSource()) {
   document.documentElement.lang ||= "en";
@@ -105,23 +107,22 @@ class App {
 
   async chooseFor(isCurrent) {
     const { state, loaded } = this;
-    const withTables = loaded.runs.filter((run) => run.tables);
+    const shown = loaded.runs.filter((run) => run.shown);
     if (!loaded.runs.length) return this.empty("There is no event file in this log directory yet.");
-    if (!withTables.length) {
-      return this.empty("No run here has a table of lightning_hooks. Add a StatsMonitor to the callbacks of the Trainer and train.");
+    if (!shown.length) {
+      return this.empty(`No run here has a table of lightning_hooks. ${ADVICE}`);
     }
     const names = loaded.runs.map((run) => run.name);
     if (!names.includes(state.run)) {
       if (state.run) this.say(`There is no run ${state.run} any more; this is another one.`);
-      state.set({ run: withTables.reduce((a, b) => (b.modified > a.modified ? b : a)).name }, true);
+      state.set({ run: shown.reduce((a, b) => (b.modified > a.modified ? b : a)).name }, true);
     }
     const others = state.others.filter((name) => name !== state.run && names.includes(name));
     state.set({ other: others.slice(0, MOST_OTHERS).join("\n") }, true);
     await Promise.all([state.run, ...state.others].map((run) => loaded.load(run)));
     if (!isCurrent()) return false;
     const { tensors } = this.meta;
-    if (!tensors.length) return this.empty("This run has no table of lightning_hooks.");
-    if (!loaded.has(state.run, state.tensor, state.stat)) {
+    if (tensors.length && !loaded.has(state.run, state.tensor, state.stat)) {
       const first = FIRST.find(([tensor, stat]) => loaded.has(state.run, tensor, stat));
       const { tensor, stats } = tensors[0];
       const [chosen, stat] = first ?? [tensor, stats.find((each) => each !== "count") ?? stats[0]];
@@ -203,13 +204,14 @@ class App {
     const { state, loaded } = this;
     if (!loaded.runs) return;
     const isThere = (name) => loaded.runs.some((run) => run.name === name);
-    if (!this.meta || !loaded.has(state.run, state.tensor, state.stat) || !state.others.every(isThere)) return this.choose();
+    if (!this.meta || (this.meta.tensors.length && !loaded.has(state.run, state.tensor, state.stat)) || !state.others.every(isThere)) return this.choose();
     await this.guard(async (isCurrent) => {
       await Promise.all(state.others.map((other) => loaded.load(other)));
       if (!isCurrent()) return;
       const view = this.views[state.view];
       this.markTab();
       fillControls(this, this.controls, view);
+      if (view.usesTable && !this.meta.tensors.length) return this.empty(`This run has no table of lightning_hooks, which this view shows. ${ADVICE}`);
       if (this.panel.firstChild !== view.element) this.panel.replaceChildren(view.element);
       await view.update(isCurrent);
     });

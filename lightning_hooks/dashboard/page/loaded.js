@@ -13,7 +13,7 @@ export class Loaded {
 
   /** Ask for what does not depend on a run; whether the list of runs has changed. */
   async list() {
-    const listed = () => JSON.stringify(this.runs?.map(({ name, tables }) => [name, tables]));
+    const listed = () => JSON.stringify(this.runs?.map(({ name, shown }) => [name, shown]));
     const before = listed();
     const [statistics, { runs }] = await Promise.all([this.statistics ?? this.source.ask("statistics"), this.source.ask("runs")]);
     Object.assign(this, { statistics, runs });

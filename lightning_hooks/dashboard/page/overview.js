@@ -31,9 +31,7 @@ export class OverviewView {
     if (!isCurrent()) return;
     this.shown = asked;
     const curves = [
-      h("h2", {}, "Over all layers"),
-      keysOf([state.run, ...state.others]),
-      h("div", { class: "cards" }, ...charts.filter(Boolean)),
+      ...(charts.some(Boolean) ? [h("h2", {}, "Over all layers"), keysOf([state.run, ...state.others]), h("div", { class: "cards" }, ...charts.filter(Boolean))] : []),
       ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
     const warnings = [this.findings(), this.nonfinite(found.nonfinite)];
@@ -44,9 +42,11 @@ export class OverviewView {
 
   summary(found) {
     const { meta, state } = this.app;
-    const [first, last] = meta.steps ?? [0, 0];
+    const name = state.run === "." ? "This run" : state.run;
+    if (!meta.steps) return h("p", {}, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
+    const [first, last] = meta.steps;
     const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
-    const text = `${state.run === "." ? "This run" : state.run}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${meta.tensors.length} tensors, ${tables} tables.`;
+    const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${meta.tensors.length} tensors, ${tables} tables.`;
     const bad = found.nonfinite.length ? ` ${found.nonfinite.length} rows have NaN or infinite elements.` : " Every element of every row is finite.";
     return h("p", {}, text + (meta.tensors.some((each) => each.stats.includes("nonfinite")) ? bad : ""));
   }
