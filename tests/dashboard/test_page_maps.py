@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 
 from .browser import colors, drawn, needs_browser, opened, place, serving
-from .runs import NAMES, write_run
+from .runs import NAMES, STATS, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
 MAP = "view=map&tensor=grad&stat=norm&folded=%2B"
+# The colours of the pixels near a place of the page.
+AROUND = """([x, y]) => {
+  const { canvas } = lightningHooks.views.map.panels[0];
+  const box = canvas.getBoundingClientRect();
+  const { data } = canvas.getContext("2d").getImageData(x - box.left - 5, y - box.top - 5, 10, 10);
+  return [...new Set(Array.from({ length: 100 }, (_, i) => data.slice(4 * i, 4 * i + 3).join(",")))];
+}"""
 LONG = [f"encoder.blocks.layer{i}.weight" for i in range(120)]
 
 
@@ -44,12 +51,12 @@ def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
     def norms(otherwise):
         return lambda step, values: values["norm"].fill(otherwise if step % 4 else 100)
 
-    write_run(tmp_path / "a", range(4000), names=NAMES[:2], change=norms(1))
-    write_run(tmp_path / "b", range(4000), names=NAMES[:2], change=norms(50))
-    write_run(tmp_path / "equal", range(4000), names=NAMES[:2], change=norms(1))
+    write_run(tmp_path / "a", range(1400), names=NAMES[:2], change=norms(1))
+    write_run(tmp_path / "b", range(1400), names=NAMES[:2], change=norms(50))
+    write_run(tmp_path / "equal", range(1400), names=NAMES[:2], change=norms(1))
     with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
         drawn(page)
-        page.mouse.move(*place(page, NAMES[0], 2000))
+        page.mouse.move(*place(page, NAMES[0], 1200))
         assert "difference of grad norm: −49 to 0" in page.locator(".tip").inner_text()
         scale = "() => (({ low, high, kind, index }) => [low, high, kind, index(0)])(lightningHooks.views.map.scale)"
         assert page.evaluate(scale) == [-49, 49, "linear", 128]
@@ -61,13 +68,17 @@ def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
         assert page.evaluate(wide) == "symlog"
 
 
-def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
+def test_what_is_no_number_and_few_outliers_do_not_take_the_colours(browser, tmp_path):
     names = [f"layer{i}" for i in range(20)]
 
     def outlier(step, values):
         values["norm"][:] = 1 + np.arange(20) / 20
         if step == 30:
             values["norm"][7] = 1e9
+        if step >= 40:
+            values["norm"][2], values["norm"][5] = np.inf, np.nan
+            for stat in STATS:
+                values[stat][9] = 0 if stat == "count" else np.nan
 
     write_run(tmp_path, range(100), names=names, change=outlier)
     with serving(tmp_path) as where, opened(browser, f"{where}#view=map&tensor=grad&stat=norm&folded=%2B") as page:
@@ -77,6 +88,14 @@ def test_a_few_outliers_do_not_take_all_colours(browser, tmp_path):
         assert scale[0] == 1 and scale[1] == pytest.approx(1.95) and scale[2] == "linear"
         page.mouse.move(*place(page, names[7], 30))
         assert "grad norm: 1.00e9" in page.locator(".tip").inner_text().replace("1000000000", "1.00e9")
+        cells = {}
+        for row, said in ((2, "infinite"), (5, "NaN"), (9, "not measured")):
+            where = place(page, names[row], 60)
+            page.mouse.move(*where)
+            assert page.locator(".tip").inner_text().endswith(f"grad norm: {said}")
+            cells[said] = page.evaluate(AROUND, where)
+        assert cells["infinite"] == ["0,214,255"] and cells["NaN"] == ["255,0,220"]
+        assert {"255,255,255", "196,201,211"} <= {*cells["not measured"]}  # hatched
         page.evaluate(
             """() => {
             window.written = [];

@@ -75,7 +75,7 @@ def test_the_tab_in_tensorboard(tmp_path, loader):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(f"{url}{PLUGIN}/static/..%2fsite.py")
         if CHROMIUM is not None:
-            look_at_the_tab(url)
+            look_at_the_tab(url, tmp_path / "run" if loader == "--load_fast=true" else None)
     finally:
         stop(process)
 
@@ -87,8 +87,8 @@ def tab_of(page):
     return frame
 
 
-def look_at_the_tab(url):
-    """The Hooks tab in the browser: its heat map, the address of the outer page, and the way to the ordinary charts."""
+def look_at_the_tab(url, grows):
+    """The Hooks tab in the browser: its heat map, a run that grows, the address, the way to the ordinary charts."""
     with chromium() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         page = context.new_page()
@@ -101,6 +101,11 @@ def look_at_the_tab(url):
         frame.wait_for_function(DRAWN)
         assert "view%3Dmap" in page.url and page.url.startswith(f"{url}#lightning_hooks")
         shared = page.url
+        if grows is not None:
+            assert frame.evaluate("() => lightningHooks.range().last") == 20
+            write_run(grows, range(20, 30))
+            frame.wait_for_function("() => lightningHooks.range().last === 30")
+            frame.wait_for_function(DRAWN)
         frame.get_by_label("Statistic", exact=True).select_option("std")
         assert "stat%3Dstd" in page.url
         # The address is enough to come back to the view.

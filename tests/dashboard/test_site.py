@@ -11,6 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from werkzeug.test import Client
 
 from lightning_hooks import RuleError
+from lightning_hooks.cli import main
 from lightning_hooks.dashboard import view
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
@@ -256,6 +257,15 @@ def test_a_server_for_this_machine_only(logdir):
         thread.join()
     with pytest.raises(RuleError, match="there is no log directory at '.*nowhere'"):
         view.make(logdir / "nowhere")
+
+
+def test_the_browser_is_given_the_address(logdir, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", lambda server: None)
+    assert main(["view", str(logdir), "--port", "0", "--open"]) == 0
+    assert len(opened) == 1 and f"lightning-hooks: {opened[0]} shows the runs in" in capsys.readouterr().out
+    assert main(["view", str(logdir), "--port", "0"]) == 0 and len(opened) == 1
 
 
 def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
