@@ -135,6 +135,8 @@ class ParamReader:
         rows, every = part.rows.rows, _are_same(parameters, part.parameters)
         if not every:
             row_of = dict(zip(part.parameters, rows, strict=True))
+            kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]  # the step froze or removed the others
+            parameters, copies = [parameters[i] for i in kept], [copies[i] for i in kept]
             rows = [row_of[parameter] for parameter in parameters]
         left = self._table.measure_all(part.rows if every else rows, parameters, copies)
         if not left:

@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
@@ -91,3 +92,27 @@ def test_rows_follow_what_an_optimizer_holds_and_which_parameters_have_a_gradien
         values, (first, _) = step(model[0](torch.ones(1, 2)).sum())  # the second layer has no gradient in this step
         assert "grad_norm/1.weight" not in values and values["update_norm/1.weight"] == 0.0
         torch.testing.assert_close(values["grad_norm/0.weight"], first.double().norm().item())
+
+
+def test_only_parameters_that_an_optimizer_still_has_after_its_step_have_an_update():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    group = optimizer.param_groups[0]
+
+    def step(change):
+        def hook(*_):
+            change()
+
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        handle = optimizer.register_step_pre_hook(hook)  # called after the copies are made, as a closure is
+        optimizer.step()
+        handle.remove()
+        return {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
+
+    with instrument(model, watch=[Watch(params="*.weight", tensors="update", stats="norm")], optimizer=optimizer) as watched:
+        values = step(lambda: model[0].weight.requires_grad_(False))
+        assert values == {"update_norm/1.weight": pytest.approx(0.5 * model[1].weight.grad.norm().item())}
+        assert step(lambda: model[0].weight.requires_grad_(True)).keys() == {"update_norm/1.weight"}  # it has no copy
+        assert step(lambda: group.update(params=group["params"][:2])).keys() == {"update_norm/0.weight"}
+        assert step(lambda: group.update(params=[nn.Parameter(torch.ones(2))])) == {}
