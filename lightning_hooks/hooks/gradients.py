@@ -151,8 +151,9 @@ def takes_gradient(owner: Any, output: Tensor) -> bool:
 
 def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
     """Whether a plain hook is to see the gradient of a result that has a node. Compiled hooks call this too."""
-    if any(output is given for given in args):
-        return takes_gradient(hook, output)
+    for given in args:
+        if given is output or (not isinstance(given, Tensor) and any(output is inside for inside in tensors_in(given))):
+            return takes_gradient(hook, output)
     return torch.is_grad_enabled()  # else it was passed through in another way
 
 

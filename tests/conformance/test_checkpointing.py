@@ -113,16 +113,23 @@ def test_a_checkpoint_inside_a_checkpoint(tmp_path: Path, kind: str) -> None:
     compare(book, witness.steps)
 
 
+class First(nn.Module):
+    def forward(self, nest: Any) -> Tensor:
+        return nest[0]  # type: ignore[no-any-return]
+
+
 class HandsThrough(nn.Module):
-    """A block that returns its input as it is, given as an argument or by name."""
+    """A block that returns its input as it is, given as an argument, within one, or by name."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
         self.way = way
-        self.inner = nn.Identity() if way == "identity" else nn.Dropout(0.0)
+        self.inner = {"identity": nn.Identity, "in a nest": First}.get(way, nn.Dropout)()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(input=x) if self.way == "by name" else self.inner(x)
+        if self.way == "in a nest":
+            return self.inner([x, 1])  # type: ignore[no-any-return]
+        return self.inner(input=x) if self.way == "by name" else self.inner(x)  # type: ignore[no-any-return]
 
 
 class Through(Net):
@@ -144,7 +151,7 @@ class Through(Net):
 @pytest.mark.parametrize(("calls", "accumulate", "shared"), [(1, 1, False), (3, 2, False), (1, 1, True)])
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [*itertools.product(["reentrant", "non-reentrant"], ["identity", "dropout"]), ("reentrant", "by name")],
+    [*itertools.product(["reentrant", "non-reentrant"], ["identity", "dropout", "in a nest"]), ("reentrant", "by name")],
 )
 def test_what_a_module_hands_through_counts_once(
     tmp_path: Path, kind: str, way: str, calls: int, accumulate: int, shared: bool

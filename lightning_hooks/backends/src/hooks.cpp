@@ -18,7 +18,7 @@ PyObject* tensor_type = nullptr;
 PyObject* graph_task = nullptr;   // called without arguments: the number of the running backward, -1 for none
 PyObject* floating = nullptr;     // the types of floating numbers, a tuple
 PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
-PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that returns its argument
+PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that may return what it is given
 PyObject* minus_one = nullptr;
 PyObject* dictionary_type = nullptr;  // of a tensor's hooks; null where they are registered by `register_hook`
 PyObject* flag_type = nullptr;
@@ -108,14 +108,19 @@ int in_backward() {
   return inside;
 }
 
-// Whether the gradient of a result is to be hooked: not where the module returns its argument and the gradient is hooked elsewhere.
-// -1 with a Python error set.
+// Whether an argument is the result or may hold it. Python looks into those that are not tensors.
+bool may_hold(PyObject* given, PyObject* output) {
+  return given == output || (reinterpret_cast<PyObject*>(Py_TYPE(given)) != tensor_type && given != Py_None);
+}
+
+// Whether the gradient of a result is to be hooked: not where the module returns what it is given and the gradient is hooked
+// elsewhere. -1 with a Python error set.
 int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
   const Py_ssize_t given = PyTuple_Check(args) ? PyTuple_Size(args) : 0;
-  bool passed_through = false;
-  for (Py_ssize_t i = 0; i < given && !passed_through; ++i) passed_through = PyTuple_GetItem(args, i) == output;
-  PyObject* const answer = passed_through ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, nullptr)
-                                          : PyObject_CallNoArgs(grad_enabled);
+  bool asks = false;
+  for (Py_ssize_t i = 0; i < given && !asks; ++i) asks = may_hold(PyTuple_GetItem(args, i), output);
+  PyObject* const answer = asks ? PyObject_CallFunctionObjArgs(has_gradient, hook->grad, args, output, nullptr)
+                                : PyObject_CallNoArgs(grad_enabled);
   const int takes = answer ? PyObject_IsTrue(answer) : -1;
   Py_XDECREF(answer);
   return takes;
