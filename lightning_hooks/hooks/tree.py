@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from copy import copy
 from typing import Any
 
 import torch
@@ -41,21 +42,37 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same nest with every tensor replaced."""
+    """The same nest with every tensor replaced.
+
+    Objects that are not registered with pytree are copied and not made anew: they keep what is no argument of their class.
+    """
     if isinstance(tree, Tensor):
         return change(tree)
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return change(leaf)
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            values = {f.name: map_tensors(change, getattr(leaf, f.name)) for f in dataclasses.fields(leaf) if f.init}
-            return dataclasses.replace(leaf, **values)
-        if isinstance(leaf, Mapping):
+        if isinstance(leaf, Mapping) and not isinstance(leaf, MutableMapping):
             return type(leaf)({key: map_tensors(change, value) for key, value in leaf.items()})  # type: ignore[call-arg]
-        return leaf
+        is_dataclass = dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
+        if not is_dataclass and not isinstance(leaf, Mapping):
+            return leaf
+        new = _copied(leaf)
+        for field in dataclasses.fields(leaf) if is_dataclass else ():
+            if hasattr(leaf, field.name):
+                object.__setattr__(new, field.name, map_tensors(change, getattr(leaf, field.name)))  # of a frozen one too
+        for key, value in leaf.items() if isinstance(leaf, Mapping) else ():  # after the fields, which may be items
+            new[key] = map_tensors(change, value)
+        return new
 
     return tree_map(one, tree)
+
+
+def _copied(leaf: Any) -> Any:
+    try:
+        return copy(leaf)
+    except TypeError:  # as that of an ordered dictionary whose class has required arguments
+        return dataclasses.replace(leaf) if dataclasses.is_dataclass(leaf) else type(leaf)(leaf)  # type: ignore[type-var]
 
 
 def _leaves_of_builtins(tree: Any) -> Iterator[Any]:

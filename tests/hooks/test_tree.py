@@ -1,0 +1,89 @@
+"""Nests with their tensors replaced: everything else that an output has stays, and the output itself is not changed."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_hooks.hooks.tree import map_tensors
+
+
+@dataclasses.dataclass
+class Out:
+    logits: Tensor
+    scale: dataclasses.InitVar[int]
+    aux: Any = dataclasses.field(default=None, init=False)
+    unset: Any = dataclasses.field(init=False)
+
+    def __post_init__(self, scale: int) -> None:
+        self.aux = [self.logits * scale]
+        self.note = "kept"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    logits: Tensor
+    aux: Any = dataclasses.field(default=None, init=False)
+
+
+class Named(dict[str, Any]):
+    def __init__(self, name: str, logits: Tensor) -> None:
+        super().__init__(logits=logits)
+        self.name = name
+
+
+@dataclasses.dataclass
+class ModelOutput(collections.OrderedDict[str, Any]):
+    """Fields are items too, as those of transformers."""
+
+    logits: Any
+    states: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            self[field.name] = getattr(self, field.name)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        object.__setattr__(self, key, value)
+
+
+def frozen() -> Frozen:
+    out = Frozen(torch.ones(1))
+    object.__setattr__(out, "aux", (torch.ones(1), "kept"))
+    return out
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "fields set in the forward": (
+        lambda: Out(torch.ones(1), 3),
+        lambda out: (out.logits, out.aux, out.note, hasattr(out, "unset")),
+    ),
+    "a frozen one with slots": (frozen, lambda out: (out.logits, out.aux)),
+    "attributes of a dictionary": (lambda: Named("kept", torch.ones(1)), lambda out: (out["logits"], out.name)),
+    "fields that are items": (
+        lambda: ModelOutput(torch.ones(1), (torch.ones(1),)),
+        lambda out: (out["logits"] is out.logits, out["states"] is out.states, list(out), out.logits, out.states),
+    ),
+    "the default of a dictionary": (
+        lambda: collections.defaultdict(list, logits=torch.ones(1)),
+        lambda out: (out["logits"], out.default_factory),
+    ),
+    "a mapping that cannot be set": (lambda: types.MappingProxyType({"logits": torch.ones(1)}), dict),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_everything_but_the_tensors_stays(case: str) -> None:
+    make, parts = CASES[case]
+    given = make()
+    new = map_tensors(lambda tensor: tensor + 1, given)
+    assert type(new) is type(given) and repr(parts(given)) == repr(parts(make()))
+    assert repr(parts(new)) == repr(parts(make())).replace("3.", "4.").replace("1.", "2.")
