@@ -34,28 +34,31 @@ class PairWatch:
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
+        self._compared: set[int] = set()  # rows whose optimizer has stepped since their last micro-batch
 
     def begin(self) -> None:
         """A watched step begins: the gradients that were kept last are those of the step before."""
         self._before.update(self._now)
         self._now = {}
+        self._compared.clear()
 
     def add(self, row: Row, look: Measurement) -> None:
-        """Add the gradient of a micro-batch to a row; where the parameter has no gradient yet, a new sum begins.
+        """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet.
 
         Raises:
             UnmeasurableError: it cannot be read.
         """
         sums = self.table.pair_sums(row.index)
         new = look.moments.to(sums.device, non_blocking=True)
-        if row.target.value.grad is None:
+        if row.target.value.grad is None or row.index in self._compared:
+            self._compared.discard(row.index)
             sums[SMALL:] = 0.0
         sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
         sums[PARTS] += 1.0
 
     @torch.no_grad()
     def compare(self, parameter: nn.Parameter, row: int, scale: Tensor | None) -> None:
-        """Compare the gradient of a step with that of the step before, and keep a copy of it.
+        """A step has this gradient: compare it with that of the step before, and keep a copy.
 
         Sparse gradients and tensor subclasses are not compared. Of a sharded one all ranks must call this.
 
@@ -64,6 +67,7 @@ class PairWatch:
             row: its index.
             scale: the loss scale by which the gradient is still multiplied, if it is.
         """
+        self._compared.add(row)
         if row not in self._kept or parameter.grad is None or parameter.grad.layout is not torch.strided:
             return
         gradient = local_part(parameter.grad)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import RuleError, Watch, instrument, match
+from lightning_hooks import RuleError, StatsMonitor, Watch, instrument, match
 from lightning_hooks.stats.pairs import DECAY
+from tests.callbacks._tiny import Keeper, Line, loader, make
 
 STATS = ["cosine", "micro_cosine", "noise_scale"]
 
@@ -131,6 +134,33 @@ def test_a_sum_that_starts_again_forgets_the_parts_before() -> None:
             model(torch.tensor(x)).backward()
         optimizer.step()
     assert watched.compute()["grad_micro_cosine/w"] == pytest.approx(0.0, abs=1e-12)
+
+
+class Steps(Line):
+    """Two optimizer steps for each batch, each with two micro-batches."""
+
+    def __init__(self, set_to_none: bool) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.set_to_none = set_to_none
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        for rows in batch.split(2):
+            for x in rows:
+                self.manual_backward(self.layer(x).sum())
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=self.set_to_none)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_of_several_steps_in_a_batch_the_last_one_counts(tmp_path: Path, set_to_none: bool) -> None:
+    book, last = Keeper(), [[2.0, 1.0], [1.0, 1.0]]
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats=["micro_cosine", "noise_scale"])])
+    make(tmp_path, monitor, logger=book).fit(Steps(set_to_none), loader([[9.0, 9.0], [-9.0, 5.0], *last]))
+    (expected,) = run([last], ["micro_cosine", "noise_scale"])
+    for stat in ("micro_cosine", "noise_scale"):
+        assert book.lines[0][f"grad_{stat}/layer.weight"] == pytest.approx(expected[f"grad_{stat}/w"])
 
 
 @pytest.mark.parametrize("stat", STATS)
