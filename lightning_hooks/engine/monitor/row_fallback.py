@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -25,6 +26,7 @@ class RowFallback(FallbackWriter):
     def __init__(self, observer: Observer) -> None:
         self.direct = False
         self._observer = ref(observer)  # which owns this
+        self._merging = RLock()  # threads may call modules; a statistic of a user's may call one within
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row."""
@@ -34,13 +36,14 @@ class RowFallback(FallbackWriter):
         """Merge a measurement into a row."""
         observer = self._observer()
         assert observer is not None, "hooks are gone before their observer"
-        self.calls += 1
-        if observer.execution_order is not None:
-            observer.execution_order.append(row)
-            with suppress(RuntimeError):  # a nested tensor has none
-                observer.shapes.setdefault(row, tuple(look.tensor.shape))
-        with observer.account:
-            observer.take(row, look, last=False)
+        with self._merging:
+            self.calls += 1
+            if observer.execution_order is not None:
+                observer.execution_order.append(row)
+                with suppress(RuntimeError):  # a nested tensor has none
+                    observer.shapes.setdefault(row, tuple(look.tensor.shape))
+            with observer.account:
+                observer.take(row, look, last=False)
 
     def take_cost(self) -> tuple[float, int]:
         """Seconds in the compiled writer, and calls of all hooks, since the last time this was asked for."""

@@ -6,6 +6,7 @@ Everything is computed in float64 with two passes for the squared deviations, in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -92,7 +93,13 @@ def writer(table: Any, row: int, histogram_at: int | None, fallback: FallbackWri
         histogram_at: the offset of its histogram in the state, if it keeps one.
         fallback: as of `direct_writer`.
     """
-    return direct_writer(lambda x: _write(table.state, row * MOMENTS, histogram_at, x, merging=True), row, fallback)
+    merging = Lock()  # threads may call the module
+
+    def write(tensor: Tensor) -> bool:
+        with merging:
+            return _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True)
+
+    return direct_writer(write, row, fallback)
 
 
 def measure_many_into(
