@@ -195,9 +195,15 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch, also one that a callback cut short: close the gate."""
+        """Called after an epoch, also one that was cut short: close the gate, and forget a step that has not ended.
+
+        Lightning clears the gradients of such a step before the first backward of the next epoch; a strategy that accumulates
+        by itself keeps them.
+        """
         if self._hook_manager is not None:
             self._hook_manager.end_batch()
+            if not trainer.strategy.handles_gradient_accumulation:
+                self._hook_manager.end_step()
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`; a validation may be part of a fit, or stand alone."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_hooks import Apply, GradientTransforms, Scale
+from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
+from tests.callbacks import _tiny
 from tests.callbacks.models import Net, adamw, data, plain_sgd, trainer_of
 from tests.conformance._tools import three_runs
 
@@ -43,3 +44,24 @@ def test_a_factor_at_either_stage_scales_the_step_of_every_window(tmp_path: Path
     halved = run(0.1, GradientTransforms([Apply(Scale(0.5), params="*", when=stage)]))
     for name, value in run(0.05).state_dict().items():
         assert torch.equal(halved.state_dict()[name], value), name
+
+
+class CutShort(_tiny.Line):
+    """Its first epoch ends within a window."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == 2 and self.current_epoch == 0 else None
+
+
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_a_window_that_an_epoch_cuts_short_is_in_no_row(tmp_path: Path, accumulate: int) -> None:
+    """Lightning clears the gradients of the window at the next epoch's first batch."""
+    book, model = _tiny.Keeper(), CutShort()
+    rules = [Watch(modules="layer", tensors="input", stats="mean"), Watch(params="*", tensors="grad", stats="mean")]
+    batches = _tiny.loader([1.0, 1.0], [2.0, 2.0], [6.0, 6.0])
+    options = {"accumulate_grad_batches": accumulate, "max_epochs": 2, "logger": book}
+    _tiny.make(tmp_path, StatsMonitor(rules), **options).fit(model, batches)
+    windows = {2: [1.5, 1.5, 6.0], 3: [3.0]}[accumulate]
+    assert [line["input_mean/layer"] for line in book.lines.values()] == windows
+    gradients = [line["grad_mean/layer.weight"] for line in book.lines.values()]
+    assert model.w == pytest.approx([-sum(gradients)] * 2)
