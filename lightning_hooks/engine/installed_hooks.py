@@ -7,7 +7,7 @@ from operator import call
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakMethod, finalize
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
@@ -158,7 +158,7 @@ class _ParameterHooks(OurHook):
         """Join the parts of each parameter, in their order; what looks at the gradient comes last."""
         self._parts = {}
         for part in sorted(parts, key=lambda part: part.look is not None):
-            assert isinstance(part.on, nn.Parameter)
+            assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
             self._parts.setdefault(id(part.on), (part.on, []))[1].append(part)
 
     def register(self) -> None:

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from lightning_hooks.errors import NoMatchError, RuleError, nearest
+from lightning_hooks.errors import NoMatchError, RuleError, listed, nearest
 from lightning_hooks.rules.fields import TypeSpec
 from lightning_hooks.rules.importing import import_object
 
 R = TypeVar("R")
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
+_SCRIPTED = "torch refuses hooks on modules of TorchScript (torch.jit.script, torch.jit.load); rules on their parameters work"
 
 
 @dataclass(slots=True)
@@ -49,18 +51,27 @@ class Target(Generic[T]):
 
 
 class Modules(list[Target[nn.Module]]):
-    """The modules of a model that can be called, and the names of those that cannot, with the reason."""
+    """The modules of a model that can be hooked.
 
-    def __init__(self, targets: Iterable[Target[nn.Module]], uncalled: Mapping[str, str]) -> None:
+    Args:
+        targets: these.
+        unhooked: the names of the others, with the reason.
+        scripted: those of the others that are called.
+    """
+
+    def __init__(
+        self, targets: Iterable[Target[nn.Module]], unhooked: Mapping[str, str], scripted: Sequence[Target[nn.Module]]
+    ) -> None:
         super().__init__(targets)
-        self.uncalled = uncalled
+        self.unhooked = unhooked
+        self.scripted = scripted
 
 
-def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
-    """The modules of a model that can be called, by their clean names.
+def named_modules(model: nn.Module) -> Modules:
+    """The modules of a model that can be hooked, by their clean names.
 
-    Without the root and containers that are never called (`ModuleList`, `ModuleDict`). A shared module appears once, under
-    its first name. Of a wrapper and the module it wraps, only the wrapped module appears.
+    Without the root, containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made. A
+    shared module appears once, under its first name. Of a wrapper and the module it wraps, only the wrapped module appears.
 
     Args:
         model: the root.
@@ -71,17 +82,21 @@ def named_modules(model: nn.Module) -> list[Target[nn.Module]]:
     """
     by_id: dict[int, Target[nn.Module]] = {}
     by_name: dict[str, nn.Module] = {}
-    uncalled: dict[str, str] = {}
+    unhooked: dict[str, str] = {}
+    scripted: list[Target[nn.Module]] = []
     for raw, module in model.named_modules(remove_duplicate=False):
         name = _clean(raw, model)
         by_name[name] = module  # a wrapped module comes after its wrapper and takes the name
     for name, module in by_name.items():
-        if name and _is_called(module):
+        if name and isinstance(module, torch.jit.RecursiveScriptModule):  # type: ignore[attr-defined]
+            scripted.append(Target(name, module, module))
+            unhooked[name] = _SCRIPTED
+        elif name and _is_called(module):
             by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
         elif name:
             own = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
-            uncalled[name] = f"the {type(module).__name__} {own}, and torch calls hooks around forward() only"
-    return Modules(by_id.values(), uncalled)
+            unhooked[name] = f"the {type(module).__name__} {own}, and torch calls hooks around forward() only"
+    return Modules(by_id.values(), unhooked, scripted)
 
 
 def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
@@ -127,8 +142,8 @@ def select(
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     wanted = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
     unwanted = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
-    listed = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
-    kinds = None if listed is None else [_kind(kind, where) for kind in listed]
+    given = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
+    kinds = None if given is None else [_kind(kind, where) for kind in given]
 
     def matches(target: Target[T]) -> bool:
         named = any(p.fullmatch(alias) for p in wanted for alias in target.aliases)
@@ -138,11 +153,15 @@ def select(
         return kinds is None or any(_is_kind(target.owner, kind) for kind in kinds)
 
     found = [target for target in targets if matches(target)]
-    if not found:
-        message = _no_match(targets, patterns, listed, where)
+    scripted = [target.name for target in getattr(targets, "scripted", ()) if matches(target)]
+    refused = [name for name in scripted if name in patterns]
+    if refused or not found:
+        message = _no_match(targets, refused, None, where) if refused else _no_match(targets, patterns, given, where)
         if strict:
             raise NoMatchError(f"{message}{advice}")
         warnings.warn(message, stacklevel=2)
+    elif scripted:
+        warnings.warn(f"{where}: the rule has no effect on {listed(scripted)}: {_SCRIPTED}", stacklevel=2)
     return found
 
 
@@ -194,7 +213,10 @@ def _attributes(kind: type) -> set[str]:
 
 def _is_called(module: nn.Module) -> bool:
     # A module without a forward of its own (ModuleList, ModuleDict, ParameterList) cannot be called.
-    return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+    # The class of a traced module has none that can be read.
+    return isinstance(module, torch.jit.ScriptModule) or (
+        getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+    )
 
 
 def _compile(pattern: str, where: str) -> re.Pattern[str]:
@@ -233,7 +255,7 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence
         wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
         message += f" of types {wanted} (the model has {', '.join(there)})"
     for pattern in [pattern for pattern in patterns if not pattern.startswith("!")]:
-        for name, reason in getattr(targets, "uncalled", {}).items():
+        for name, reason in getattr(targets, "unhooked", {}).items():
             if _compile(pattern, where).fullmatch(name):
                 return f"{message}: {name!r} is there, but {reason}"
     names = [alias for target in targets for alias in target.aliases]

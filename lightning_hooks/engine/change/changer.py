@@ -217,7 +217,7 @@ class Changer(Participant):
         scale = self.scale()
         bound.refuse_transformed(grad, target.name)
         seen = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
-        param = target.value if isinstance(target.value, nn.Parameter) else None
+        param = target.value if isinstance(target.value, Tensor) else None
         (result,) = self.run(bound, [seen], [target.name], [param])
         if result is seen:
             return None

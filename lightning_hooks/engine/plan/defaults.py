@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from torch import nn
 from torchmetrics import Metric
 
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.patterns import Modules
 
 DEFAULT_WATCH: Final = (
     Watch(modules="*", leaves=True, tensors=("output", "output_grad"), strict=False),
@@ -17,7 +16,7 @@ DEFAULT_WATCH: Final = (
 )
 
 
-def layers(modules: Sequence[Target[nn.Module]]) -> list[Target[nn.Module]]:
+def layers(modules: Modules) -> Modules:
     """Those of the modules that are layers of a network.
 
     Metrics and losses have no activations of a network, nor has what is inside them: losses are those of torch, and classes
@@ -31,7 +30,8 @@ def layers(modules: Sequence[Target[nn.Module]]) -> list[Target[nn.Module]]:
         ['net', 'net.0']
     """
     others = {id(inner) for target in modules if _is_no_layer(target.value) for inner in target.value.modules()}
-    return [target for target in modules if id(target.value) not in others]
+    kept, scripted = ([each for each in targets if id(each.value) not in others] for targets in (modules, modules.scripted))
+    return Modules(kept, modules.unhooked, scripted)
 
 
 def _is_no_layer(module: nn.Module) -> bool:

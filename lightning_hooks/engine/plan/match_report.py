@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.plan.plan import Plan
@@ -185,7 +185,7 @@ def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) 
     shape = ""
     if isinstance(value, UninitializedParameter):
         shape = "not yet known"
-    elif isinstance(value, nn.Parameter):
+    elif isinstance(value, Tensor):
         shape = _shown(value.shape)
     return MatchLine(rule, target.name, type(value).__name__, shape, tensors, statistics, 0, 0, _note(target, ()))
 
@@ -195,7 +195,7 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
         return _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
     value = None if target is None else target.value
     elements = _USUAL_ELEMENTS
-    if isinstance(value, nn.Parameter) and not isinstance(value, UninitializedParameter):
+    if isinstance(value, Tensor) and not isinstance(value, UninitializedParameter):
         elements = max(1, value.numel())
     # The least of n ordinary magnitudes is about 1/n of the greatest: log2(n) buckets for each sign. A few elements
     # fill a bucket each, and have an empty one before it.
@@ -212,7 +212,7 @@ def _shown(shape: Sequence[int]) -> str:
 
 
 def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:
-    if isinstance(target.value, nn.Parameter):
+    if isinstance(target.value, Tensor):
         return "" if target.value.requires_grad else "frozen: rows stay empty until it is trained"
     if any(row.kind == "input_grad" for row in rows):
         if isinstance(target.value, (nn.Embedding, nn.EmbeddingBag)):

@@ -75,7 +75,7 @@ class Refresh:
         changed = False
         gone: dict[str, None] = {}
         for target in {id(target): target for target in targets}.values():
-            now = there.get((isinstance(target.value, nn.Parameter), target.name))
+            now = there.get((not isinstance(target.value, nn.Module), target.name))
             if now is None:
                 if id(target.value) not in objects:  # pruning only renames it: its rows keep the name of the rule
                     gone[target.name] = None
