@@ -29,6 +29,7 @@ from lightning_hooks.callbacks._trainer import (
     in_fit,
     is_log_step,
     loss_scale,
+    warn_if_replaced,
 )
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
@@ -155,6 +156,7 @@ class HooksCallback(OurCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._hook_manager is not None:
+            warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
             self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
 

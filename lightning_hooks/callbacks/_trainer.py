@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -16,12 +17,13 @@ from lightning_hooks.engine.scaling import ScalerWatch
 from lightning_hooks.private import are_off, attribute, private
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _SAVED_AS = "lightning_hooks.loss_scaler"
 _UNCALLED: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
+_REPLACED: WeakSet[Trainer] = WeakSet()  # of which `warn_if_replaced` has warned
 
 
 def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:
@@ -135,6 +137,22 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
 def uncalled_of(trainer: Trainer) -> set[str]:
     """The modules of which it was said in a run of this Trainer that they are not called."""
     return _UNCALLED.setdefault(trainer, set())
+
+
+def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
+    """Warn, once for a Trainer, that its module has another one, whose callbacks Lightning calls around the optimizer's step.
+
+    It is not put back here: Lightning also reads from it how to clip, so that would change the training.
+    """
+    if pl_module.trainer is not trainer and trainer not in _REPLACED:
+        _REPLACED.add(trainer)
+        warnings.warn(
+            "another Trainer has run the module within this fit, and is still the module's trainer. Lightning now takes from "
+            "that one how to clip, and which callbacks to call before a backward and before the optimizer steps: 'param' and "
+            "'grad' have no rows, and rules with when='step' change nothing. `pl_module.trainer = trainer` after the inner "
+            "run puts this Trainer back",
+            stacklevel=2,
+        )
 
 
 class SkippedSteps:

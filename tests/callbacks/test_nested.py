@@ -142,6 +142,25 @@ def test_transforms_of_the_outer_fit_rest_while_the_inner_run_has_its_own(tmp_pa
     assert fit(tmp_path, *copy.deepcopy(outer), monitor(), inside) == plain
 
 
+def test_one_warning_says_that_an_inner_trainer_has_stayed_the_trainer_of_the_module(tmp_path: Path) -> None:
+    """Lightning calls the callbacks of `pl_module.trainer` when an optimizer steps."""
+
+    class Stays(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+            make(tmp_path).validate(pl_module, loader([1.0, 1.0]), verbose=False)
+            pl_module.train()
+
+    halved = GradientTransforms([Apply(Scale(0.5), params="*")])
+    with pytest.warns(UserWarning, match="another Trainer") as seen:
+        watched = fit(tmp_path, halved, monitor(), Stays())
+    said = [str(each.message) for each in seen if "another Trainer" in str(each.message)]
+    assert len(said) == 1 and "`pl_module.trainer = trainer` after the inner run puts this Trainer back" in said[0]
+    assert [step for step, line in watched.items() if "grad_norm/layer.weight" in line] == [0]
+    updates = [line["update_norm/layer.weight"] for line in watched.values() if "update_norm/layer.weight" in line]
+    assert updates == [2.5, 5.0, 5.0]  # halved at the first step
+    assert [step for step, line in watched.items() if "output_norm/layer" in line] == [0, 1, 2]
+
+
 def test_an_inner_run_that_fails_leaves_the_outer_one_at_work(tmp_path: Path) -> None:
     def fails(model: LightningModule) -> None:
         missing = StatsMonitor([Watch(modules="nowhere")], stages=["validate"])
