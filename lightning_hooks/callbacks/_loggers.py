@@ -73,6 +73,7 @@ class LoggerWriter(StepConsumer):
 
     Attributes:
         limits: on what is written; None for none.
+        failure: the first error of a logger.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LoggerWriter(StepConsumer):
     ) -> None:
         self.loggers = list(loggers)
         self.limits: Limits | None = None
+        self.failure: Exception | None = None
         self._logs_at = logs_at
         self._prefix = prefix
         self._histogram_every = histogram_every_n_steps
@@ -112,7 +114,11 @@ class LoggerWriter(StepConsumer):
             else:
                 logger.log_metrics(entry.scalars, step=entry.step)
 
-        for_each(write, due)
+        try:
+            for_each(write, due)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
 
     def close(self, error: BaseException | None) -> None:
         """Say which loggers have got nothing because no watched step is one at which Lightning logs."""

@@ -61,6 +61,11 @@ class OurCallback(Callback):
         """What goes before the names of rules in messages: the file and the class; nothing for one made in Python."""
         return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
 
+    @property
+    def _log_failure(self) -> Exception | None:
+        """The error of a logger that this callback has stopped at."""
+        return None
+
 
 def for_each_stage(method: str) -> tuple[Any, ...]:
     """Lightning's hooks that call a method with each stage other than `train`."""

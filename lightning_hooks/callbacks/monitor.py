@@ -207,6 +207,11 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
+    @property
+    @override
+    def _log_failure(self) -> Exception | None:
+        return None if self._log is None else self._log.writer.failure
+
     def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
         if self._log is not None and producer is not None and self._hook_manager is not None:
             self._log.write_page(trainer, producer.observer, self._hook_manager.participants)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._loggers import logger_writer
+from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
@@ -113,20 +114,23 @@ class AppliesRules(HooksCallback):
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
         hook_manager = self._hook_manager
-        if hook_manager is None or self._publisher is None or not is_log_step(trainer, step):
+        if hook_manager is None or not is_log_step(trainer, step):
             return
         if any(participant.reports for participant in hook_manager.participants):
             return  # a monitor writes them into its own event
-        reports = hook_manager.take_reports()
-        if not reports:
+        reports = hook_manager.take_reports()  # on every rank, also where nothing is written: it may be a collective
+        if not reports or self._publisher is None:
             return
         try:
+            # On a full disk what the module itself logs gets the space that a monitor has left.
+            for failure in [each._log_failure for each in our_callbacks(trainer)]:
+                if failure is not None:
+                    raise failure
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
         except Exception as error:
             if not any(isinstance(participant, Observer) and participant.stopped for participant in hook_manager.participants):
                 raise
-            # What stopped the monitor, with on_error="warn", may be this logger. Taking reports stays: it may be a collective.
-            self._publisher = Publisher([])
+            self._publisher = None
             said = f"stopped reporting after {type(error).__name__}: {error}; training continues"
             warnings.warn(f"{type(self).__name__} {said}", stacklevel=2)
 

@@ -345,6 +345,28 @@ def test_where_a_logger_has_stopped_the_monitor_the_reports_do_not_end_the_fit(t
         fit(tmp_path, Line(), [rule(Scale(0.5))], [3.0, 4.0], logger=Full())
 
 
+@pytest.mark.parametrize("monitor_first", [True, False])
+def test_reports_do_not_go_on_into_the_space_that_a_monitor_has_left_on_a_full_disk(
+    tmp_path: Path, monitor_first: bool
+) -> None:
+    class AlmostFull(Keeper):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            if "hooks/grad_norm" in metrics and step == 1:  # an event of transforms alone is smaller
+                raise OSError("no space left")
+            super().log_metrics(metrics, step)
+
+    keeper = AlmostFull()
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")], on_error="warn")
+    callbacks = [monitor, rule(Scale(0.5))][:: 1 if monitor_first else -1]
+    with pytest.warns(UserWarning, match="no space left") as caught:
+        fit(tmp_path, Line(), callbacks, *[[3.0, 4.0]] * 4, logger=keeper)
+    assert [step for step, line in keeper.lines.items() if "transform_acted/0_Scale" in line] == [0]
+    assert [str(warning.message) for warning in caught if "no space left" in str(warning.message)] == [
+        "a StatsMonitor stopped watching after OSError: no space left; training continues",
+        "GradientTransforms stopped reporting after OSError: no space left; training continues",
+    ]
+
+
 def test_reports_of_an_accumulated_step_sum_over_its_micro_batches(tmp_path: Path) -> None:
     keeper = Keeper()
     change = rule(Scale(0.5), params="*", when="backward")
