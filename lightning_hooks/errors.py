@@ -68,14 +68,14 @@ def nearest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=n, cutoff=0.0)
 
 
-def did_you_mean(name: str, known: Iterable[str], n: int = 3) -> str:
-    """A suggestion of the nearest names for the end of a message; empty if there are none.
+def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
+    """A suggestion of the nearest names for the end of a message; empty if there are none, or if `name` is no string.
 
     Example:
         >>> did_you_mean("menu", ["mean"])
         " (did you mean 'mean'?)"
     """
-    close = nearest(name, known, n)
+    close = nearest(name, known, n) if isinstance(name, str) else []
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 

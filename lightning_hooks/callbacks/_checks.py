@@ -68,7 +68,7 @@ def check_options(scalars: list[Any], prefix: Any, on_error: Any, max_overhead: 
     if not isinstance(prefix, str):
         raise RuleError(f"prefix must be a string, got {prefix!r}")
     if on_error not in ("raise", "warn"):
-        hint = did_you_mean(str(on_error), ["raise", "warn"], 1)
+        hint = did_you_mean(on_error, ["raise", "warn"], 1)
         raise RuleError(f"on_error must be 'raise' or 'warn', got {on_error!r}{hint}")
     number = isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool)
     if max_overhead is not None and not (number and 0 < max_overhead < 1):

@@ -77,7 +77,7 @@ class Apply:
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
         if self.when not in (None, *WHEN):
-            raise RuleError(f"when must be 'step' or 'backward', got {self.when!r}{did_you_mean(str(self.when), WHEN, 1)}")
+            raise RuleError(f"when must be 'step' or 'backward', got {self.when!r}{did_you_mean(self.when, WHEN, 1)}")
         if self.stages is not None:
             raise RuleError("stages goes with activations; gradients there are in training only")
 
@@ -89,7 +89,7 @@ class Apply:
         base, path = parse_tensor(str(self.tensor))
         if base not in MODULE_TENSORS or (path and base not in FORWARD_TENSORS):
             known = ", ".join(repr(name) for name in reversed(MODULE_TENSORS))
-            raise RuleError(f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(base, MODULE_TENSORS, 2)}")
+            raise RuleError(f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(self.tensor, MODULE_TENSORS, 2)}")
         if self.stages is not None and base not in FORWARD_TENSORS:
             raise RuleError("stages goes with activations; gradients there are in training only")
         if self.when is not None and base in FORWARD_TENSORS:

@@ -140,7 +140,7 @@ def check_stages(stages: Sequence[str] | None) -> None:
         raise RuleError(f"stages is empty; give at least one of {', '.join(STAGES)}")
     for i, stage in enumerate(stages):
         if stage not in STAGES:
-            hint = did_you_mean(str(stage), STAGES, 1)
+            hint = did_you_mean(stage, STAGES, 1)
             raise RuleError(f"stages[{i}] must be one of {', '.join(STAGES)}, got {stage!r}{hint}")
 
 

@@ -75,9 +75,7 @@ class Hook:
         normalise(self)
         every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
         if self.kind not in every:
-            raise RuleError(
-                f"kind: unknown kind {self.kind!r}{did_you_mean(str(self.kind), every)}; there are {', '.join(every)}"
-            )
+            raise RuleError(f"kind: unknown kind {self.kind!r}{did_you_mean(self.kind, every)}; there are {', '.join(every)}")
         wanted = "modules" if self.kind in MODULE_KINDS else "params" if self.kind in PARAM_KINDS else ""
         for field in ("modules", "params"):
             if (getattr(self, field) is not None) != (field == wanted):

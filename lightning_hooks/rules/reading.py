@@ -145,9 +145,11 @@ def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     beside = [key for key in fields if key != "init_args"]
     if beside:
+        # jsonargparse has `dict_kwargs` for arguments too.
+        given = ", ".join(f"{key}: …" for key in beside if key != "dict_kwargs")
         raise RuleError(
             f"{where}: unknown key {', '.join(map(repr, beside))} beside class_path and init_args; arguments go under "
-            f"init_args: {{{', '.join(f'{key}: …' for key in beside)}}}"
+            f"init_args{given and f': {{{given}}}'}"
         )
     arguments = fields.get("init_args")
     if arguments is not None and not isinstance(arguments, Mapping):

@@ -56,5 +56,5 @@ def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
     if base in others:
         raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")
     raise RuleError(
-        f"{where}: unknown tensor {tensor!r}{did_you_mean(str(tensor), known, 2)}; a rule on {owner} has {', '.join(known)}"
+        f"{where}: unknown tensor {tensor!r}{did_you_mean(tensor, known, 2)}; a rule on {owner} has {', '.join(known)}"
     )

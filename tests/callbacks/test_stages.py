@@ -152,6 +152,9 @@ def test_a_monitor_of_parameters_has_nothing_to_see_there() -> None:
 def test_an_unknown_stage_is_named() -> None:
     with pytest.raises(RuleError, match=r"^stages.*'valdate'.*'validate'"):
         StatsMonitor(stages=["valdate"])
+    for wrong in (3, {"train": 1}):  # no misspelled name
+        with pytest.raises(RuleError, match=rf"^stages\[1\] must be one of .* got {wrong}$"):
+            StatsMonitor(stages=["train", wrong])  # type: ignore[list-item]
 
 
 def test_weights_are_bit_identical_with_and_without(tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ def test_an_unknown_key_is_named_with_the_nearest():
             r"{factor: …}$",
         ),
         (
+            {"params": "*", "transform": {"class_path": "Scale", "dict_kwargs": {"factor": 2.0}}},
+            r"^apply\[0\].transform: unknown key 'dict_kwargs' beside class_path and init_args; arguments go under init_args$",
+        ),
+        (
             {"params": "*", "transform": {"class_path": "Scale", "init_args": [2.0]}},
             r"^apply\[0\].transform.init_args must be a mapping of arguments to values, got \[2.0\]$",
         ),
