@@ -254,9 +254,11 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
-        super()._detach(error)
-        self._shown = {}
-        self._loggers = None
-        if self._files is not None:
-            self._files.close()
-            self._files = None
+        try:
+            super()._detach(error)
+        finally:
+            self._shown = {}
+            self._loggers = None
+            if self._files is not None:
+                self._files.close()
+                self._files = None

@@ -34,6 +34,7 @@ from lightning_hooks import (
     assert_no_hooks,
     load_capture,
 )
+from lightning_hooks.engine.hook_manager import HookManager
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.capture._tools import check_whole
@@ -374,7 +375,11 @@ def test_weights_are_bit_identical(tmp_path: Path) -> None:
     assert len(load_capture(tmp_path / "input_grad")["body.3"]) == 12
 
 
-def test_what_was_captured_before_an_exception_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["the training fails", "so does the removal of the hooks"])
+def test_what_was_captured_before_an_exception_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def leave(*args: Any) -> None:
+        raise ValueError("mine")
+
     class Fails(Encoder):
         def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
             if batch_idx == 2:
@@ -382,6 +387,8 @@ def test_what_was_captured_before_an_exception_is_there(tmp_path: Path) -> None:
             return super().training_step(batch, batch_idx)
 
     model = Fails()
+    if how != "the training fails":
+        monkeypatch.setattr(HookManager, "leave", leave)
     with pytest.raises(ValueError, match="mine"):
         make(tmp_path, ActivationCapture("encoder", every_n_steps=1)).fit(model, rows(8), rows(2))
     assert_no_hooks(model)
