@@ -1,4 +1,4 @@
-"""Runs the installed package: what serves, and with torch and Lightning a fit, whose event file is read back.
+"""Runs the installed package: what serves, and with torch and Lightning a fit, its event file, and the page.
 
 Argument: `compiled` or `pure`, the wheel that is installed. Prints what ran, and fails where the other one serves.
 """
@@ -10,6 +10,8 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
+import urllib.request
 from pathlib import Path
 
 import lightning_hooks
@@ -71,6 +73,21 @@ def check_fit(compiled: bool) -> None:
         norms = run.table("grad", "norm")
         print(f"a fit of 8 steps: weights bit-identical, {run!r}")
         assert norms.steps.tolist() == list(range(8)) and (norms["layer.weight"] > 0).all()
+        check_page(Path(folder))
+
+
+def check_page(logdir: Path) -> None:
+    """The page is installed: in a report, and from the server of `view`."""
+    from lightning_hooks.cli.main import main
+    from lightning_hooks.dashboard import view
+
+    assert main(["report", str(logdir / "run")]) == 0
+    server = view.make(logdir)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with urllib.request.urlopen(view.url(server)) as answer:
+        assert b"<html" in answer.read()
+    server.shutdown()
+    server.server_close()
 
 
 if __name__ == "__main__":

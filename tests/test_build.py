@@ -1,7 +1,9 @@
 """What setup.py builds for each value of LIGHTNING_HOOKS_BUILD."""
 
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,18 @@ def test_another_value_is_an_error():
     command = [sys.executable, "setup.py", "--name"]
     done = subprocess.run(command, cwd=ROOT, env={"LIGHTNING_HOOKS_BUILD": "fast"}, capture_output=True, text=True)
     assert done.stderr == "LIGHTNING_HOOKS_BUILD='fast': choose 'compiled' or 'pure', or leave it unset\n"
+
+
+def test_a_wheel_has_every_file_but_sources_of_the_extension(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    made = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    shutil.copytree(ROOT / "lightning_hooks", tmp_path / "lightning_hooks", ignore=made)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    expected = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("lightning_hooks/**/*") if path.is_file()}
+    expected -= {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("lightning_hooks/backends/src/*")}
+    assert "lightning_hooks/dashboard/page/vendor/uPlot.esm.js" in expected
+    command = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('dist')"]
+    subprocess.run(command, cwd=tmp_path, env={"LIGHTNING_HOOKS_BUILD": "pure"}, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("dist/*-py3-none-any.whl")
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("lightning_hooks/")} == expected
