@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,10 +79,19 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
     ]
 
 
-def build(log: Path) -> None:
-    """Build the compiled part beside its sources, where it is not there; without it NumPy serves on the host."""
-    if not any((ROOT / "lightning_hooks/backends").glob("_native*")) or not _imports():
-        _run(Part("build", ["setup.py", "build_ext", "--inplace"], 120), 120, log, os.environ)
+def build(log: Path) -> str:
+    """Build the compiled part beside its sources, where it is not there; returns what came of it, as `_run` does.
+
+    It runs in a folder without pyproject.toml, which older versions of setuptools reject; nothing in it is needed here.
+    """
+    if _imports():
+        return "done"
+    part = Part("build", ["setup.py", "build_ext", "--build-lib", str(ROOT)], 120)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("setup.py", "lightning_hooks"):
+            Path(folder, name).symlink_to(ROOT / name)
+        said = _run(part, part.limit, log, {**os.environ, "LIGHTNING_HOOKS_BUILD": "compiled"}, Path(folder))
+    return "failed" if said == "done" and not _imports() else said
 
 
 def _imports() -> bool:
@@ -91,11 +101,18 @@ def _imports() -> bool:
     return found.returncode == 0
 
 
-def _run(part: Part, limit: float, log: Path, environment: os._Environ[str] | dict[str, str]) -> str:
-    """Run a part, with its output in a log; returns `done`, `failed` or `stopped after … s`."""
+def _run(
+    part: Part, limit: float, log: Path, environment: os._Environ[str] | dict[str, str], folder: Path | None = None
+) -> str:
+    """Run a part in a folder, default this tree, with its output in a log; returns `done`, `failed` or `stopped after … s`."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, *part.command], cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
+            [sys.executable, *part.command],
+            cwd=folder or ROOT,
+            env=environment,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
         )
         try:
             return "done" if process.wait(limit) == 0 else "failed"
@@ -156,36 +173,36 @@ def main(arguments: list[str] | None = None) -> int:
     folder, report = RESULTS / name, RESULTS.parent / f"RESULTS-{name}.md"
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.json"):
+    for old in (*folder.glob("*.json"), *logs.glob("*")):
         old.unlink()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment |= {"LIGHTNING_HOOKS_TEST_DEVICE": options.device, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "4" if options.device == "cuda" else "1")
     environment.pop("LIGHTNING_HOOKS_KERNEL", None)
-    build(logs / "build.log")
-    print(f"== build {time.monotonic() - started:.0f} s", flush=True)
-    outcome: dict[str, object] = {}
-    failed = False
-    for part in parts(options.device, folder, logs):
-        if options.only is not None and part.name not in options.only:
-            continue
-        left = options.limit - _RESERVE - (time.monotonic() - started)
-        log = logs / f"{part.name}.log"
-        begun = time.monotonic()
-        said = _run(part, min(part.limit, left), log, environment) if left > 10 else "no time left"
-        seconds = time.monotonic() - begun
-        outcome[part.name] = {"outcome": said, "seconds": round(seconds, 1)}
-        failed |= said != "done"
-        if part.name == "tests":
-            outcome[part.name] |= counts_of_tests(logs / "tests.xml")  # type: ignore[operator]
-        print(f"== {part.name}: {said}, {seconds:.0f} s", flush=True)
+    outcome: dict[str, dict[str, object]] = {}
+
+    def record(name: str, said: str, begun: float) -> None:
+        seconds, log = time.monotonic() - begun, logs / f"{name}.log"
+        outcome[name] = {"outcome": said, "seconds": round(seconds, 1)}
+        if name == "tests":
+            outcome[name] |= counts_of_tests(logs / "tests.xml")
+        print(f"== {name}: {said}, {seconds:.0f} s", flush=True)
         if log.exists():
             print("\n".join(log.read_text(errors="replace").splitlines()[-6 if said == "done" else -25 :]), flush=True)
         (folder / "parts.json").write_text(json.dumps(outcome, indent=1, ensure_ascii=False) + "\n")
         report.write_text(render(folder))
         _copy_out(folder, report, logs)
+
+    record("build", build(logs / "build.log"), started)
+    for part in parts(options.device, folder, logs):
+        if options.only is not None and part.name not in options.only:
+            continue
+        begun = time.monotonic()
+        left = options.limit - _RESERVE - (begun - started)
+        log = logs / f"{part.name}.log"
+        record(part.name, _run(part, min(part.limit, left), log, environment) if left > 10 else "no time left", begun)
     print(f"written: {report.relative_to(ROOT)}, {time.monotonic() - started:.0f} s in all")
-    return 1 if failed else 0
+    return 0 if all(each["outcome"] == "done" for each in outcome.values()) else 1
 
 
 def _copy_out(folder: Path, report: Path, logs: Path) -> None:

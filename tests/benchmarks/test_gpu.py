@@ -53,7 +53,7 @@ def test_the_command_reports_each_part_and_copies_it_out(tmp_path: Path, monkeyp
     )
     parts = [command.Part("A", ["-c", made], 60), command.Part("G", ["-c", "1 / 0"], 60)]
     monkeypatch.setattr(command, "parts", lambda *args: parts)
-    monkeypatch.setattr(command, "build", lambda log: None)
+    monkeypatch.setattr(command, "build", lambda log: "done")
     monkeypatch.setattr(command, "RESULTS", tmp_path)
     monkeypatch.setattr(command, "ROOT", tmp_path.parent)
     monkeypatch.setenv("PYTHONPATH", str(output.RESULTS.parents[1]))
@@ -65,6 +65,34 @@ def test_the_command_reports_each_part_and_copies_it_out(tmp_path: Path, monkeyp
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["A"]["rows"] == [row] and found["parts"]["G"]["outcome"] == "failed"
     assert "ZeroDivisionError" in (tmp_path / "out" / "logs.txt").read_text()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_build_reads_no_metadata_and_its_failure_is_reported(
+    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "lightning_hooks/backends"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (tmp_path / "pyproject.toml").write_text("[project]\nlicense = 1\n")  # which setuptools rejects
+    (tmp_path / "setup.py").write_text(
+        "import os; from setuptools import Extension, setup\n"
+        "optional = os.environ.get('LIGHTNING_HOOKS_BUILD') != 'compiled'\n"
+        "native = Extension('lightning_hooks.backends._native', ['lightning_hooks/backends/native.c'], optional=optional)\n"
+        "setup(ext_modules=[native])\n"
+    )
+    source = "#include <Python.h>\nstatic PyModuleDef module = {PyModuleDef_HEAD_INIT};\n"
+    source += "PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }\n"
+    (package / "native.c").write_text(source if works else "#error no such machine\n")
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command, "parts", lambda *args: [command.Part("A", ["-c", "print('A was run')"], 60)])
+    assert command.main(["--device", "cpu"]) == (0 if works else 1)
+    printed = capsys.readouterr().out
+    assert ("== build: done" in printed) == works and ("no such machine" in printed) == (not works)
+    assert "== A: done" in printed and "A was run" in printed
+    assert f"| build | {'done' if works else 'failed'} |" in (tmp_path / "RESULTS-dry.md").read_text()
 
 
 def test_what_the_tests_came_to_is_read_from_their_file(tmp_path: Path) -> None:
