@@ -10,6 +10,7 @@ What does not fit into the whole limit is skipped, and said. With the variable O
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -62,7 +63,8 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         options = ["--workloads", letter, "--variants", variants, "--sizes", sizes, "--seconds", seconds, "--name", name]
         return Part(name, ["-m", "benchmarks.alternating", *options, *plain], limit)
 
-    tests = ["-m", "pytest", "-m", "cuda", "tests/cuda", "-n", workers, "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
+    tests = ["-m", "pytest", "-m", "cuda", "tests/cuda", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
+    tests += ["-n", workers] if importlib.util.find_spec("xdist") else []
     tests += ["-o", "filterwarnings=default", "--durations=15", f"--junitxml={logs / 'tests.xml'}"]
     return [
         Part("tests", tests, 230),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,23 @@ def test_all_parts_fit_into_the_time_and_come_with_their_device(tmp_path: Path) 
         assert parts[0].name == "tests" and len({part.name for part in parts}) == len(parts)
         assert all("--device" in part.command and device in part.command for part in parts[1:])
         assert sum(part.limit for part in parts[:5]) < 530  # the tests, and what has a target
+
+
+@pytest.mark.slow  # torch and Lightning are imported once more
+def test_the_tests_run_without_what_a_machine_with_a_gpu_may_lack(tmp_path: Path) -> None:
+    absent = ("xdist", "hypothesis", "hydra", "jsonargparse", "optax", "pandas", "playwright", "safetensors", "wandb")
+    blocked = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "from pathlib import Path; from benchmarks.gpu import __main__ as command\n"
+        "(tests, *_) = command.parts('cuda', Path(sys.argv[1]), Path(sys.argv[1]))\n"
+        "sys.argv = [*tests.command[1:], '--collect-only']; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    call = [sys.executable, "-c", blocked, str(tmp_path)]
+    run = subprocess.run(call, cwd=command.ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    for name in ("test_fits", "test_kernels", "test_transforms"):
+        assert f"tests/cuda/{name}.py::" in run.stdout
 
 
 def test_a_part_is_stopped_with_what_it_started_and_its_output_is_kept(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 import lightning_hooks.transforms as room
@@ -181,24 +180,3 @@ def same(a: Tensor, b: Tensor) -> bool:
         and torch.equal(a[numbers], b[numbers])
         and torch.equal(a[numbers].signbit(), b[numbers].signbit())
     )
-
-
-@st.composite
-def tensor(draw: st.DrawFn) -> Tensor:
-    """Dense, transposed, sparse or not coalesced, in four dtypes, empty ones and special values among them."""
-    shape = draw(st.lists(st.integers(0, 4), max_size=3))
-    seed = draw(st.integers(0, 2**31))
-    size = draw(st.sampled_from([1e-3, 1.0, 100.0]))
-    value = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * size
-    kind = draw(st.sampled_from(["dense", "transposed", "sparse", "uncoalesced", "special"]))
-    if kind == "special" and value.numel():
-        value.view(-1)[0] = draw(st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0]))
-    value = value.to(draw(st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])))
-    if kind == "transposed":
-        value = value.T if value.dim() == 2 else value
-    if kind == "sparse" and value.dim():
-        value = value.to_sparse(1)
-    if kind == "uncoalesced" and value.dim() and value.shape[0]:
-        rows = torch.tensor([[0, value.shape[0] - 1, 0]])
-        value = torch.sparse_coo_tensor(rows, value[rows[0]], value.shape, check_invariants=True)
-    return value

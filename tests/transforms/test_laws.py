@@ -17,7 +17,6 @@ from tests.transforms._catalogue import (
     every_transform,
     has,
     same,
-    tensor,
     usable,
 )
 
@@ -47,6 +46,27 @@ def check(transform: Transform, tensors: list[Tensor]) -> list[Tensor]:
         assert same(new, owned)
         assert owned is given_one or isinstance(transform, Function)
     return result
+
+
+@st.composite
+def tensor(draw: st.DrawFn) -> Tensor:
+    """Dense, transposed, sparse or not coalesced, in four dtypes, empty ones and special values among them."""
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    seed = draw(st.integers(0, 2**31))
+    size = draw(st.sampled_from([1e-3, 1.0, 100.0]))
+    value = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * size
+    kind = draw(st.sampled_from(["dense", "transposed", "sparse", "uncoalesced", "special"]))
+    if kind == "special" and value.numel():
+        value.view(-1)[0] = draw(st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0]))
+    value = value.to(draw(st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])))
+    if kind == "transposed":
+        value = value.T if value.dim() == 2 else value
+    if kind == "sparse" and value.dim():
+        value = value.to_sparse(1)
+    if kind == "uncoalesced" and value.dim() and value.shape[0]:
+        rows = torch.tensor([[0, value.shape[0] - 1, 0]])
+        value = torch.sparse_coo_tensor(rows, value[rows[0]], value.shape, check_invariants=True)
+    return value
 
 
 @each
