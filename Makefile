@@ -13,8 +13,8 @@
 PYTHON ?= python3
 WORKERS ?= 2
 DEVICE ?= cuda
-# To avoid gigabytes of CUDA packages, use PyTorch's CPU index:
-#   make test PIP_TORCH="--index-url <the index of CPU builds>"
+# To avoid gigabytes of CUDA packages, add PyTorch's CPU index. pip prefers 2.13.0+cpu there to 2.13.0 on PyPI, which has the rest:
+#   make test PIP_TORCH="--extra-index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
