@@ -196,6 +196,8 @@ def test_compiled_modules_have_the_numbers_of_eager_ones(device: str) -> None:
 
 
 def test_captures_hold_what_the_module_returned(device: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+
     class Keeps(Callback):
         seen: list[Tensor] = []
 
