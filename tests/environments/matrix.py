@@ -115,6 +115,12 @@ def files_of_tree() -> list[str]:
     return [name for name in listed if name and (ROOT / name).is_file()]
 
 
+def commit_of_tree() -> str:
+    """The commit that was run, with `+` where the tree differs from it."""
+    changed = run(["git", "status", "--porcelain"], cwd=ROOT).stdout
+    return run(["git", "rev-parse", "--short=9", "HEAD"], cwd=ROOT).stdout.strip() + ("+" if changed else "")
+
+
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     if done.returncode:
@@ -254,6 +260,7 @@ def main() -> None:
     if arguments.names:
         chosen = [known[name] for name in arguments.names]
     if not arguments.render:
+        commit = commit_of_tree()  # before results are written
         wheel = arguments.wheel or built_wheel(arguments.work / f"wheel-{os.getpid()}")
         for each in chosen:
             if interpreter(each.python) is None:
@@ -267,6 +274,7 @@ def main() -> None:
                 print(f"{each.name}: nothing failed before", flush=True)
                 continue
             result = try_out(each, wheel, arguments.work, arguments.workers, tests)
+            result["commit"] = commit if before is None else f"{before.get('commit', '–')}, {commit}"
             if before is not None and "error" not in result:
                 for count in ("passed", "skipped"):
                     result[count] += before[count]

@@ -9,7 +9,8 @@ _HEAD = """# Versions that were run
 
 Written by `make matrix` (`tests/environments/matrix.py`) from the results that it keeps. Each row is an environment of its
 own, in which the wheel of the package was installed beside these versions and the tests below ran; what failed was run again
-after a mend (`--again`). Another run is `make test`: all tests, with the versions in `constraints.txt`.
+after a mend (`--again`). The commit is that of the package and its tests, `+` where the tree differed from it, `–` where it was
+not kept. Another run is `make test`: all tests, with the versions in `constraints.txt`.
 """
 _NAMES = {"torch": "torch", "torchmetrics": "torchmetrics", "tensorboard": "TensorBoard", "numpy": "NumPy"}
 
@@ -22,7 +23,7 @@ def page(results: dict[str, Any], what_ran: str, not_run: list[str]) -> str:
         what_ran: the tests, in words.
         not_run: what nobody has run, in words.
     """
-    heads = ["environment", "Python", *_NAMES.values(), "Lightning", "passed", "failed", "skipped", "date"]
+    heads = ["environment", "Python", *_NAMES.values(), "Lightning", "passed", "failed", "skipped", "date", "commit"]
     lines = [_HEAD, f"The tests: {what_ran}.", "", _row(heads), _row(["---"] * len(heads))]
     for name, result in results.items():
         lines.append(_row(_cells(name, result)))
@@ -47,7 +48,7 @@ def _cells(name: str, result: dict[str, Any]) -> list[str]:
     if "passed" in result:
         counts = [str(result["passed"]), str(len(result["failed"])), str(result["skipped"])]
     found = [versions.get(package, "") for package in _NAMES]
-    return [name, result["python"], *found, lightning, *counts, result["date"]]
+    return [name, result["python"], *found, lightning, *counts, result["date"], result.get("commit", "–")]
 
 
 def _row(cells: list[str]) -> str:
