@@ -42,7 +42,7 @@ def logdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(logdir):
-    return Client(Site(Api(LocalRuns(logdir)), ["localhost"]))
+    return Client(Site(Api(LocalRuns(logdir)), ["localhost"]), use_cookies=False)
 
 
 def ask(client, route, **args):
@@ -221,7 +221,7 @@ def test_other_origins_and_other_names_are_refused(client, logdir):
     assert client.get("/data/runs", headers={"Origin": "http://[bad"}).status_code == 403
     assert client.get("/data/runs", headers={"Host": "[bad"}).status_code == 421
     assert Client(Site(Api(LocalRuns(logdir)), ["localhost:80"])).get("/data/runs").status_code == 200  # no browser names 80
-    anywhere = Client(Site(Api(LocalRuns(logdir))))
+    anywhere = Client(Site(Api(LocalRuns(logdir))), use_cookies=False)
     for host in ("[bad", "a b", ""):
         for origin in ("http://evil.example", "null", "http://"):
             assert anywhere.get("/data/runs", headers={"Host": host, "Origin": origin}).status_code == 403

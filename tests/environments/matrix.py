@@ -37,6 +37,8 @@ PAGE = ROOT / "docs" / "versions.md"
 
 FOLDERS = ["hooks", "engine", "callbacks", "stats", "tensorboard", "records", "backends", "cli", "conformance"]
 TESTS = [*(f"tests/{name}" for name in FOLDERS), "tests/transforms/test_laws.py", "tests/capture/test_round_trip.py"]
+# What needs no browser.
+DASHBOARD = [f"tests/dashboard/test_{name}.py" for name in ("about", "diff", "explanations", "runs", "site", "tiles", "tree")]
 SKIPPED = {
     "tests/conformance/test_zoo.py": "needs transformers, which has ranges of its own",
     **{f"tests/conformance/test_{name}.py": "several processes" for name in ("ddp", "products", "ranks", "sharded")},
@@ -59,6 +61,7 @@ class Combination:
         lightning: which of the two distributions; the tests are rewritten to the name of the second.
         lowest: every requirement of the package at its lower bound.
         environment: variables of the run.
+        tests: which are run, unless the command line says.
     """
 
     name: str
@@ -67,10 +70,12 @@ class Combination:
     lightning: str = "lightning"
     lowest: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = tuple(TESTS)
 
 
 COMBINATIONS = [
     Combination("floors", "3.11", (), lowest=True),
+    Combination("floors-dashboard", "3.11", (), lowest=True, tests=tuple(DASHBOARD)),
     Combination("torch-2.11", "3.11", ("torch==2.11.*", "lightning==2.5.*")),
     Combination("torch-2.12", "3.12", ("torch==2.12.*", "lightning==2.6.*")),
     Combination("torch-2.13", "3.11", ("torch==2.13.*", "lightning==2.5.*")),
@@ -253,7 +258,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="run only what failed before, and all tests after an error")
     parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
-    parser.add_argument("--tests", nargs="*", default=TESTS)
+    parser.add_argument("--tests", nargs="*", help="default those of each combination")
     arguments = parser.parse_args()
     known = {each.name: each for each in [*COMBINATIONS, *PRODUCT]}
     chosen = PRODUCT if arguments.product else COMBINATIONS
@@ -269,7 +274,7 @@ def main() -> None:
             before = read_results().get(each.name) if arguments.again else None
             if before is not None and "error" in before:
                 before = None  # its tests did not run
-            tests = arguments.tests if before is None else failed_tests(before)
+            tests = (arguments.tests or list(each.tests)) if before is None else failed_tests(before)
             if not tests:
                 print(f"{each.name}: nothing failed before", flush=True)
                 continue
@@ -300,7 +305,8 @@ def rendered(results: dict[str, Any]) -> str:
         others.append("the full product of Python, torch and Lightning (`python -m tests.environments.matrix --product`)")
     others.append("Lightning 2.7, which is not on PyPI yet, and torch above 2.15")
     skipped = ", ".join(f"`{name}` ({why})" for name, why in SKIPPED.items())
-    what = f"those in {ran} that are not marked as slow, without {skipped}"
+    dashboard = ", ".join(f"`{name}`" for name in DASHBOARD)
+    what = f"those in {ran} that are not marked as slow, without {skipped}; in `floors-dashboard` those in {dashboard}"
     return page({name: results[name] for name in [*(each.name for each in known), *rest]}, what, others)
 
 
