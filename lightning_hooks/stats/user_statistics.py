@@ -27,15 +27,36 @@ class UserStatistic:
     Args:
         name: the word for the tag.
         call: `Tensor -> scalar Tensor`, or a `torchmetrics.Metric` class.
+        where: the option that holds it, for messages.
+        row: the tensor and its module or parameter, for messages.
     """
 
     name: str
     call: Callable[[Tensor], Tensor] | type[Metric]
+    where: str = ""
+    row: str = ""
 
     @property
     def is_metric(self) -> bool:
         """Whether each row gets a `torchmetrics.Metric` of its own."""
         return inspect.isclass(self.call)
+
+    def __str__(self) -> str:
+        return f"{self.where}: statistic {self.name!r}{f' of {self.row}' if self.row else ''}"
+
+    def run(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call the user's code; whatever it raises gets a note that says where.
+
+        Raises:
+            RuntimeError: it raised StopIteration, which would end the epoch silently.
+        """
+        try:
+            return call(*args, **options)
+        except StopIteration as error:
+            raise RuntimeError(f"{self} raised StopIteration: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised in {self}")
+            raise
 
 
 def user_statistic(stat: Any, where: str) -> UserStatistic:
@@ -60,7 +81,7 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
             f"{where}: the statistic {name!r} has a slash in its name, which divides the parts of a tag; set its "
             f"__name__ to another, such as {name.replace('/', '_')!r}"
         )
-    return UserStatistic(name=name, call=call)
+    return UserStatistic(name=name, call=call, where=where)
 
 
 def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
@@ -69,10 +90,9 @@ def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
     Raises:
         RuleError: the function did not return a scalar.
     """
-    call: Callable[..., Any] = statistic.call
-    value = torch.as_tensor(call(tensor), device=tensor.device)
+    value = torch.as_tensor(statistic.run(statistic.call, tensor), device=tensor.device)
     if value.numel() != 1:
-        raise RuleError(f"statistic {statistic.name!r} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
+        raise RuleError(f"{statistic} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
     value = value.detach().reshape(()).double()
     weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
     return torch.stack([value * weight, weight])
@@ -96,8 +116,7 @@ class UserRows:
         functions = 0
         for row, user in users:
             if user.is_metric:
-                create: Any = user.call
-                metric = create(sync_on_compute=row not in self._replicated).to(device)
+                metric = user.run(user.call, sync_on_compute=row not in self._replicated).to(device)
                 self._metrics.setdefault(row, []).append((user, metric))
             else:
                 self._functions.setdefault(row, []).append((functions, user))
@@ -138,8 +157,8 @@ class UserRows:
         for index, user in self._functions.get(row, ()):
             pair = weighted(user, tensor).to(sums.device)
             sums[index] = sums[index] + pair if merging else pair
-        for _, metric in self._metrics.get(row, ()):
-            metric.update(tensor)
+        for user, metric in self._metrics.get(row, ()):
+            user.run(metric.update, tensor)
 
     def reset(self, row: int | None = None) -> None:
         """Reset the metrics of a row, or all of them."""
@@ -158,4 +177,4 @@ class UserRows:
         filled = [row for row in self._metrics if counts[row] > 0 and (row in self._filled or row not in self._replicated)]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
-            return {(row, user.name): float(metric.compute()) for row in filled for user, metric in self._metrics[row]}
+            return {(row, user.name): float(user.run(metric.compute)) for row in filled for user, metric in self._metrics[row]}

@@ -281,9 +281,8 @@ class Observer(Participant):
         if not self.failed:
             self.failed = True
             self.fallback.direct = False
-            warnings.warn(
-                f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training continues", stacklevel=2
-            )
+            said = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
+            warnings.warn(f"a StatsMonitor stopped watching after {said}; training continues", stacklevel=2)
 
     def take(self, row: int, look: Measurement, *, last: bool) -> None:
         """Put a measurement into a row.
@@ -305,8 +304,6 @@ class Observer(Participant):
                 self.table.add(row, look)
         except UnmeasurableError as error:
             self.warn_unmeasurable(row, error)
-        except StopIteration as error:  # would end the epoch silently
-            self.fail(RuntimeError(f"a statistic of {self.plan.rows[row].name} raised StopIteration: {error}"))
         except Exception as error:
             if inside_transform(look.tensor):  # of a user's statistic, say
                 self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))

@@ -100,7 +100,9 @@ class Plan:
 
     @property
     def users(self) -> list[tuple[int, UserStatistic]]:
-        """The user's own statistics with their rows."""
+        """The user's own statistics with their rows, which they name."""
         own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
         of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
-        return [(row, user) for (row, _), user in {**own, **of_groups}.items()]
+        rows = {index: self.rows[index] for index, _ in (*own, *of_groups)}
+        named = {index: f"{row.tensor} of {row.name}" for index, row in rows.items()}
+        return [(index, replace(user, row=named[index])) for (index, _), user in {**own, **of_groups}.items()]

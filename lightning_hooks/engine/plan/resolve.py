@@ -118,7 +118,7 @@ def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStat
         if name not in own:
             own[name] = replace(user, name=name)
         if _is_same(own[name].call, user.call):
-            return own[name]
+            return replace(user, name=name)
     raise AssertionError  # never reached
 
 

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MeanMetric
 
 from lightning_hooks import RuleError, Watch, instrument
 
@@ -101,3 +102,18 @@ def test_a_name_with_a_slash_would_be_that_of_another_tensor():
     statistic.__name__ = "per/step"
     with pytest.raises(RuleError, match=r"stats\[1\]: the statistic 'per/step' has a slash .* such as 'per_step'"):
         measured(watch("mean", statistic))
+
+
+class Refuses(MeanMetric):
+    """A metric without a value."""
+
+    def compute(self):
+        raise ZeroDivisionError("mine")
+
+
+def test_an_error_names_the_rule_the_statistic_and_the_row():
+    wanted = r"^watch\[1\].stats\[1\]: statistic 'relu' of output of 0 returned a tensor of shape \(1, 3\); a scalar is needed$"
+    with pytest.raises(RuleError, match=wanted):
+        measured(watch("norm"), watch("mean", torch.relu))
+    with pytest.raises(ZeroDivisionError, match=r"^mine\nraised in watch\[0\].stats\[0\]: statistic 'Refuses' of output of 0$"):
+        measured(watch(Refuses))
