@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 import warnings
@@ -69,6 +70,10 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     if name not in _KNOWN or (path != name and not path.startswith("lightning_hooks.")):
         raise RuleError(f"{where}: {path!r} is not a callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
     arguments = init_args({str(key): value for key, value in item.items() if key != "class_path"}, f"{where}: {name}")
+    options = inspect.signature(_KNOWN[name]).parameters
+    for option in arguments:
+        if option not in options:
+            raise RuleError(f"{where}: {name} has no option {option!r}{did_you_mean(option, options)}")
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
         if isinstance(callback, StatsMonitor):
