@@ -48,6 +48,8 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
     """
     file = Path(path)
     if not file.is_file():
+        if file.is_dir():
+            raise RuleError(f"{where}: {str(path)!r} is a folder; name a file in it")
         here = "" if file.is_absolute() else f" in {os.getcwd()} (give an absolute path)"
         raise RuleError(f"{where}: there is no file {str(path)!r}{here}")
     content = _read(file, f"{where}: {path}")

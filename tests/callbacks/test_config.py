@@ -168,6 +168,12 @@ def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.getcwd() in str(raised.value)
 
 
+def test_a_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(RuleError, match=f"^LIGHTNING_HOOKS_CONFIG: {str(tmp_path)!r} is a folder; name a file in it$"):
+        Trainer(logger=False)
+
+
 def test_a_relative_path_is_found_from_other_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = written(tmp_path, HOOKS)
     (tmp_path / "elsewhere").mkdir()
