@@ -12,7 +12,7 @@ from lightning_hooks.callbacks._own_board import own_board
 from lightning_hooks.callbacks._run import OurCallback, our_callbacks
 from lightning_hooks.callbacks._trainer import deferred, is_log_step
 from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.errors import HooksError, RuleError
+from lightning_hooks.errors import HooksError, RuleError, did_you_mean
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
@@ -50,12 +50,26 @@ def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookMan
         logdir = callback.logdir if callback.logdir is not None or not callback.loggers else shared
         if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, found)):  # type: ignore[attr-defined]
             found.append(own_board(trainer, hook_manager, logdir))
+        if found and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            _warn_of_unknown(callback.loggers, trainer.loggers)
     return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
 
 
+def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
+    known = {"all", "tensorboard"}.union(*map(_names, loggers))
+    there = [type(logger).__name__ for logger in loggers]
+    for name in chosen:
+        if name not in known:
+            has = f"it has {', '.join(there) or 'none'}"
+            warnings.warn(f"loggers: no logger of the Trainer is a {name!r}{did_you_mean(name, there, 1)}; {has}", stacklevel=2)
+
+
+def _names(logger: Any) -> set[str]:
+    return {kind.__name__ for kind in type(logger).__mro__}
+
+
 def _is_chosen(logger: Any, chosen: Sequence[str]) -> bool:
-    names = {kind.__name__ for kind in type(logger).__mro__}
-    return "all" in chosen or not names.isdisjoint(chosen) or ("tensorboard" in chosen and _is_board(logger))
+    return "all" in chosen or not _names(logger).isdisjoint(chosen) or ("tensorboard" in chosen and _is_board(logger))
 
 
 def _is_board(logger: Any) -> bool:

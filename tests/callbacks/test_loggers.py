@@ -278,6 +278,15 @@ def test_a_choice_that_none_of_the_loggers_is_says_what_there_is(tmp_path: Path)
         trainer_of(tmp_path, StatsMonitor(NORMS, loggers="tensorboard"), logger=Memory()).fit(Net(), data())
 
 
+def test_a_name_that_no_logger_has_is_said_once(tmp_path: Path) -> None:
+    monitor = StatsMonitor(NORMS, loggers=["CSVLoger", "tensorboard"], logdir=tmp_path / "ours")
+    with pytest.warns(UserWarning) as caught:
+        trainer_of(tmp_path, monitor, logger=CSVLogger(tmp_path)).fit(Net(), data())
+    assert ours_in(caught) == [
+        "loggers: no logger of the Trainer is a 'CSVLoger' (did you mean 'CSVLogger'?); it has CSVLogger"
+    ]
+
+
 # -- a TensorBoard of our own ----------------------------------------------------------------------------------------------
 
 
