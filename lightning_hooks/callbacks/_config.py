@@ -123,9 +123,14 @@ def check_config(arguments: list[str]) -> None:
         arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
 
     Raises:
-        RuleError: an invalid callback of this package, with the key of the invalid value.
+        RuleError: an invalid callback of this package, with the key of the invalid value; a file for the environment variable.
     """
     for path, content in config_files(arguments):
+        if "callbacks" in content:
+            raise RuleError(
+                f"{path} has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE python train.py; the command "
+                "line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'"
+            )
         trainer = content.get("trainer")
         for key in ("callbacks", "callbacks+"):
             listed = trainer.get(key) if isinstance(trainer, Mapping) else None

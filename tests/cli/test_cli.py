@@ -352,6 +352,15 @@ def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: py
     )
 
 
+@pytest.mark.parametrize("command", ["fit", "match"])
+def test_a_file_for_the_environment_variable_is_told_apart(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    said = refused(capsys, command, "--config", write("callbacks: [lightning_hooks.StatsMonitor]\n"))
+    assert said.startswith("error: hooks.yaml has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE ")
+    assert said.endswith("line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'")
+
+
 def test_what_is_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "match", *both(write("trainer: {callbacks: [\n")))
     assert said.startswith("error: hooks.yaml is not valid YAML (while parsing a flow node expected the node content")
