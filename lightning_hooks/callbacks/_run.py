@@ -62,9 +62,9 @@ class OurCallback(Callback):
         return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
 
     @property
-    def _log_failure(self) -> Exception | None:
-        """The error of a logger that this callback has stopped at."""
-        return None
+    def _failed_loggers(self) -> list[tuple[Any, Exception]]:
+        """The loggers that raised when this callback wrote to them, with their errors."""
+        return []
 
 
 def for_each_stage(method: str) -> tuple[Any, ...]:
@@ -168,23 +168,14 @@ class HooksGuard(Callback):
             same = len(left) == len(given) and all(one is other for one, other in zip(left, given, strict=True))
             trainer.callbacks = given if same else left
 
-    def _end_batch(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+    def _end_batch(self, *args: Any, **kwargs: Any) -> None:
         hook_manager = self._hook_manager()
         if hook_manager is not None:
             hook_manager.end_batch()
-            self._end_removed(hook_manager, trainer, pl_module)
-
-    def _end_removed(self, hook_manager: HookManager, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the part of callbacks that were removed from the list: Lightning no longer tells them that the run is over."""
-        here = set(map(id, all_callbacks(trainer)))
-        for callback in list(self._given):
-            if isinstance(callback, OurCallback) and id(callback) not in here and callback._hook_manager is hook_manager:
-                callback.teardown(trainer, pl_module, str(trainer.state.fn))
 
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
     on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
-    teardown = _end_batch
     # Lightning skips what it cannot call. It opens a profiler around every call of a callback, also of an empty method.
     on_train_batch_start: Any = None
     on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = on_train_batch_start
@@ -195,9 +186,18 @@ class HooksGuard(Callback):
         trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
 
     @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """End the part of callbacks that were removed from the list: Lightning does not tell them that the run is over."""
+        hook_manager, here = self._hook_manager(), set(map(id, all_callbacks(trainer)))
+        removed = [each for each in self._given if isinstance(each, OurCallback) and id(each) not in here]
+        for callback in removed:
+            if hook_manager is not None and callback._hook_manager is hook_manager:
+                callback.teardown(trainer, pl_module, stage)
+
+    @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove the hooks from the model, whatever other callbacks do now."""
-        self._end_batch(trainer, pl_module)
+        self._end_batch()
         for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), our_callbacks(trainer))
 
 
