@@ -151,10 +151,24 @@ def takes_gradient(owner: Any, output: Tensor) -> bool:
 
 def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
     """Whether a plain hook is to see the gradient of a result that has a node. Compiled hooks call this too."""
-    for given in args:
-        if given is output or (not isinstance(given, Tensor) and any(output is inside for inside in tensors_in(given))):
-            return takes_gradient(hook, output)
+    if _holds(args, output):
+        return takes_gradient(hook, output)
     return torch.is_grad_enabled()  # else it was passed through in another way
+
+
+def _holds(args: tuple[Any, ...], output: Tensor) -> bool:
+    """Whether a tensor is in a nest of tuples, lists and dictionaries, which may contain themselves."""
+    nests: list[Any] = [args]
+    seen = {id(args)}
+    while nests:
+        nest = nests.pop()
+        for item in nest.values() if isinstance(nest, dict) else nest:
+            if item is output:
+                return True
+            if isinstance(item, (tuple, list, dict)) and id(item) not in seen:
+                seen.add(id(item))
+                nests.append(item)
+    return False
 
 
 class OutputGradients:

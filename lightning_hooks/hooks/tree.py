@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """The same nest with every tensor replaced.
 
-    Objects that are not registered with pytree are copied and not made anew: they keep what is no argument of their class.
+    Dataclasses and dictionaries that are not registered with pytree are copied and not made anew: they keep what is no argument
+    of their class.
     """
     if isinstance(tree, Tensor):
         return change(tree)
@@ -52,27 +54,35 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return change(leaf)
-        if isinstance(leaf, Mapping) and not isinstance(leaf, MutableMapping):
+        fields = dataclasses.fields(leaf) if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) else ()
+        mapped = {field.name: map_tensors(change, getattr(leaf, field.name)) for field in fields if hasattr(leaf, field.name)}
+        if isinstance(leaf, dict):
+            mapped |= {key: map_tensors(change, value) for key, value in leaf.items() if key not in mapped}
+        elif isinstance(leaf, Mapping) and not fields:  # a copy of it may share its items
             return type(leaf)({key: map_tensors(change, value) for key, value in leaf.items()})  # type: ignore[call-arg]
-        is_dataclass = dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
-        if not is_dataclass and not isinstance(leaf, Mapping):
+        elif not fields:
             return leaf
         new = _copied(leaf)
-        for field in dataclasses.fields(leaf) if is_dataclass else ():
-            if hasattr(leaf, field.name):
-                object.__setattr__(new, field.name, map_tensors(change, getattr(leaf, field.name)))  # of a frozen one too
-        for key, value in leaf.items() if isinstance(leaf, Mapping) else ():  # after the fields, which may be items
-            new[key] = map_tensors(change, value)
+        for field in fields:
+            if field.name in mapped:
+                object.__setattr__(new, field.name, mapped[field.name])  # of a frozen one too
+        for key in leaf if isinstance(leaf, dict) else ():
+            new[key] = mapped[key]
         return new
 
     return tree_map(one, tree)
 
 
 def _copied(leaf: Any) -> Any:
+    """A copy without what was computed from the old tensors."""
     try:
-        return copy(leaf)
+        new = copy(leaf)
     except TypeError:  # as that of an ordered dictionary whose class has required arguments
         return dataclasses.replace(leaf) if dataclasses.is_dataclass(leaf) else type(leaf)(leaf)  # type: ignore[type-var]
+    for name in [*getattr(new, "__dict__", ())]:
+        if isinstance(getattr(type(new), name, None), cached_property):
+            del new.__dict__[name]
+    return new
 
 
 def _leaves_of_builtins(tree: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch, backends, instrument
-from lightning_hooks.hooks import Gate, plain
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction, plain
 
 python = SimpleNamespace(LookHook=plain.PythonLookHook, PlainHook=plain.PythonPlainHook)
 BUILT = plain.PlainHook is not plain.PythonPlainHook
@@ -302,3 +302,21 @@ def test_the_reference_takes_the_hooks_in_python():
     env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_arguments_may_contain_themselves():
+    nest, seen = [torch.ones(1)], []
+    nest.append({"again": nest})
+    layer, handles, gate = Takes(), Handles(), Gate()
+    ModuleHooks([HookSite(layer, output_grad=(TensorAction("", seen.append),))], gate, handles).put_on(handles)
+    gate.open = True
+    layer(torch.ones(1, requires_grad=True), nest).backward()
+    handles.close()
+    assert [grad.item() for grad in seen] == [1.0]
+
+
+class Takes(nn.Module):
+    """Takes an argument that it does not need."""
+
+    def forward(self, x, context):
+        return x * 2

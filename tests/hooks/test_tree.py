@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -55,6 +56,55 @@ class ModelOutput(collections.OrderedDict[str, Any]):
         object.__setattr__(self, key, value)
 
 
+class Bag(MutableMapping[str, Any]):
+    """A shallow copy of it has the same items."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.inner = dict(items)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.inner[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.inner[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.inner[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.inner)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+@dataclasses.dataclass
+class Fields(Mapping[str, Any]):
+    """A mapping of its fields."""
+
+    logits: Tensor
+    aux: Any = None
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("logits", "aux"))
+
+    def __len__(self) -> int:
+        return 2
+
+    @cached_property
+    def doubled(self) -> Tensor:
+        return self.logits * 2
+
+
+def fields_with_a_cache() -> Fields:
+    out = Fields(torch.ones(1) / 2)
+    assert out.doubled.item() == 1.0
+    return out
+
+
 def frozen() -> Frozen:
     out = Frozen(torch.ones(1))
     object.__setattr__(out, "aux", (torch.ones(1), "kept"))
@@ -76,6 +126,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: collections.defaultdict(list, logits=torch.ones(1)),
         lambda out: (out["logits"], out.default_factory),
     ),
+    "a mapping whose copy shares its items": (lambda: Bag({"logits": torch.ones(1)}), lambda out: out.inner),
     "a mapping that cannot be set": (lambda: types.MappingProxyType({"logits": torch.ones(1)}), dict),
 }
 
@@ -87,3 +138,11 @@ def test_everything_but_the_tensors_stays(case: str) -> None:
     new = map_tensors(lambda tensor: tensor + 1, given)
     assert type(new) is type(given) and repr(parts(given)) == repr(parts(make()))
     assert repr(parts(new)) == repr(parts(make())).replace("3.", "4.").replace("1.", "2.")
+
+
+def test_a_field_that_is_an_item_is_changed_once_and_what_was_computed_from_it_is_computed_again() -> None:
+    changed: list[Tensor] = []
+    map_tensors(lambda tensor: changed.append(tensor) or tensor, ModelOutput(torch.ones(1)))
+    assert len(changed) == 1
+    new = map_tensors(lambda tensor: tensor + 1, fields_with_a_cache())
+    assert (new.logits.item(), new.aux, new.doubled.item()) == (1.5, None, 3.0)

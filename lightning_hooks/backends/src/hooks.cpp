@@ -108,9 +108,9 @@ int in_backward() {
   return inside;
 }
 
-// Whether an argument is the result or may hold it. Python looks into those that are not tensors.
+// Whether an argument is the result or may hold it. Python looks into nests.
 bool may_hold(PyObject* given, PyObject* output) {
-  return given == output || (reinterpret_cast<PyObject*>(Py_TYPE(given)) != tensor_type && given != Py_None);
+  return given == output || PyTuple_Check(given) || PyList_Check(given) || PyDict_Check(given);
 }
 
 // Whether the gradient of a result is to be hooked: not where the module returns what it is given and the gradient is hooked
