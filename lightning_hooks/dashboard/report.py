@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard.api import Api, to_json
-from lightning_hooks.dashboard.runs import SHOWN, LocalRuns
+from lightning_hooks.dashboard.runs import LocalRuns, has_mark
 from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of_run
@@ -85,7 +85,7 @@ def report(run: Path, limit: int = LIMIT) -> str:
     if "." not in names:
         raise RuleError(f"there is no event file in {str(run)!r}{runs_below(run)}")
     source = runs.open(".")
-    if source is None or not (source.tables() or any(SHOWN.search(tag.encode()) for tag in source.scalar_tags())):
+    if source is None or not (source.tables() or any(has_mark(tag.encode()) for tag in source.scalar_tags())):
         raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform")
     api = Api(runs)
     page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from contextvars import ContextVar
@@ -17,15 +16,26 @@ _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
 _PROVIDER_REFRESH: Final = 30.0
 """The same for a data provider, which reads its tables anew."""
-SHOWN: Final = re.compile(rb"%s/|transform_(?:norm_before|acted)/|hooks/(?:nonfinite|skipped_steps)" % TABLE.encode())
+_MARKS: Final = (
+    f"{TABLE}/".encode(),
+    b"transform_norm_before/",
+    b"transform_acted/",
+    b"hooks/nonfinite",
+    b"hooks/skipped_steps",
+)
 """In the tags of a run that the page can show: tables, or what is always there of transforms and of global numbers."""
-_LONGEST: Final = 32  # of what this finds
+_LONGEST: Final = max(map(len, _MARKS))
 _FOUND: Final = -1
 _CHUNK: Final = 1 << 20
 _READ_ON: Final = 64 * _CHUNK
 """Bytes in which tags are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
 """The WSGI environment of the request that is being served, for a data provider, which checks who asks."""
+
+
+def has_mark(content: bytes) -> bool:
+    """Whether a tag, or a piece of an event file, has what the page can show."""
+    return any(mark in content for mark in _MARKS)
 
 
 class Runs(Protocol):
@@ -110,7 +120,7 @@ class LocalRuns:
                     is_more = len(content) == _CHUNK
                     self._left -= len(content)
                     # The name may lie across the end of what was read.
-                    at = _FOUND if SHOWN.search(content) else max(at + len(content) - _LONGEST + 1, 0)
+                    at = _FOUND if has_mark(content) else max(at + len(content) - _LONGEST + 1, 0)
         except OSError:
             return False
         self._sniffed[file] = at
@@ -134,7 +144,7 @@ class ProviderRuns:
         runs = self._provider.list_runs(**asked)
         shown = {*self._provider.list_tensors(**asked, plugin_name=PLUGIN)}
         for name, tags in self._provider.list_scalars(**asked, plugin_name="scalars").items():
-            if any(SHOWN.search(tag.encode()) for tag in tags):
+            if any(has_mark(tag.encode()) for tag in tags):
                 shown.add(name)
         return [{"name": run.run_name, "shown": run.run_name in shown, "modified": run.start_time or 0.0} for run in runs]
 
