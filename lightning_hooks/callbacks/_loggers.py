@@ -87,7 +87,7 @@ class LoggerWriter(StepConsumer):
 
     Attributes:
         limits: on what is written; None for none.
-        failure: the first error of a logger.
+        failed: loggers that raised, with their errors.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LoggerWriter(StepConsumer):
     ) -> None:
         self.loggers = list(loggers)
         self.limits: Limits | None = None
-        self.failure: Exception | None = None
+        self.failed: list[tuple[Any, Exception]] = []
         self._logs_at = logs_at
         self._prefix = prefix
         self._histogram_every = histogram_every_n_steps
@@ -123,16 +123,16 @@ class LoggerWriter(StepConsumer):
 
         def write(each: tuple[Any, RunWriter | None]) -> None:
             logger, writer = each
-            if writer is not None:
-                writer.write(entry)
-            else:
-                logger.log_metrics(entry.scalars, step=entry.step)
+            try:
+                if writer is not None:
+                    writer.write(entry)
+                else:
+                    logger.log_metrics(entry.scalars, step=entry.step)
+            except Exception as error:
+                self.failed.append((logger, error))
+                raise
 
-        try:
-            for_each(write, due)
-        except Exception as error:
-            self.failure = self.failure or error
-            raise
+        for_each(write, due)
 
     def close(self, error: BaseException | None) -> None:
         """Say which loggers have got nothing because no watched step is one at which Lightning logs."""

@@ -209,8 +209,8 @@ class StatsMonitor(HooksCallback):
 
     @property
     @override
-    def _log_failure(self) -> Exception | None:
-        return None if self._log is None else self._log.writer.failure
+    def _failed_loggers(self) -> list[tuple[Any, Exception]]:
+        return [] if self._log is None else self._log.writer.failed
 
     def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
         if self._log is not None and producer is not None and self._hook_manager is not None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
-from lightning_hooks.callbacks._loggers import logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
@@ -47,6 +47,7 @@ class AppliesRules(HooksCallback):
 
     def __init__(self, apply: Sequence[Mapping[str, Any] | Apply]) -> None:
         super().__init__()
+        self._writer: LoggerWriter | None = None  # of the reports, during a run
         self.apply = as_rules(Apply, apply, "apply")
         if not self.apply:
             raise RuleError("apply is an empty list; give at least one rule")
@@ -103,7 +104,8 @@ class AppliesRules(HooksCallback):
         if self._saved:
             changer.load_state_dict(self._saved)
             self._saved = {}
-        self._publisher = Publisher([logger_writer(self, trainer, hook_manager)])
+        self._writer = logger_writer(self, trainer, hook_manager)
+        self._publisher = Publisher([self._writer])
         return [changer]
 
     @property
@@ -122,10 +124,7 @@ class AppliesRules(HooksCallback):
         if not reports or self._publisher is None:
             return
         try:
-            # On a full disk what the module itself logs gets the space that a monitor has left.
-            for failure in [each._log_failure for each in our_callbacks(trainer)]:
-                if failure is not None:
-                    raise failure
+            self._leave_out_failed(trainer)
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
         except Exception as error:
             if not any(isinstance(participant, Observer) and participant.stopped for participant in hook_manager.participants):
@@ -133,6 +132,21 @@ class AppliesRules(HooksCallback):
             self._publisher = None
             said = f"stopped reporting after {type(error).__name__}: {error}; training continues"
             warnings.warn(f"{type(self).__name__} {said}", stacklevel=2)
+
+    @override
+    def _detach(self, error: BaseException | None = None) -> None:
+        self._writer = None
+        super()._detach(error)
+
+    def _leave_out_failed(self, trainer: Trainer) -> None:
+        """Write no more to a logger that a monitor has stopped at: on a full disk what is left is for the module's own log."""
+        failed = {id(logger): error for each in our_callbacks(trainer) for logger, error in each._failed_loggers}
+        if self._writer is None or not failed:
+            return
+        lost = [failed[id(logger)] for logger in self._writer.loggers if id(logger) in failed]
+        self._writer.loggers = [logger for logger in self._writer.loggers if id(logger) not in failed]
+        if lost and not self._writer.loggers:
+            raise lost[0]
 
     @override
     def _state(self) -> dict[str, Any]:

@@ -367,6 +367,21 @@ def test_reports_do_not_go_on_into_the_space_that_a_monitor_has_left_on_a_full_d
     ]
 
 
+def test_reports_go_on_to_the_loggers_at_which_no_monitor_has_stopped(tmp_path: Path) -> None:
+    class Refuses(Keeper):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            if "hooks/grad_norm" in metrics:
+                raise OSError("refused")
+            super().log_metrics(metrics, step)
+
+    refuses, keeper = Refuses(), Keeper()
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="norm")], on_error="warn", loggers="Refuses")
+    with pytest.warns(UserWarning, match="a StatsMonitor stopped watching after OSError: refused"):
+        fit(tmp_path, Line(), [monitor, rule(Scale(0.5))], *[[3.0, 4.0]] * 4, logger=[refuses, keeper])
+    assert [step for step, line in keeper.lines.items() if "transform_acted/0_Scale" in line] == [1, 2, 3]
+    assert not any("transform_acted/0_Scale" in line for line in refuses.lines.values())
+
+
 def test_reports_of_an_accumulated_step_sum_over_its_micro_batches(tmp_path: Path) -> None:
     keeper = Keeper()
     change = rule(Scale(0.5), params="*", when="backward")
