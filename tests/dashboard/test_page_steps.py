@@ -33,6 +33,8 @@ def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
         page.evaluate("() => lightningHooks.state.set({ view: 'map', other: 'other', step: '', step2: '' })")
         page.wait_for_selector("text=other has no table of grad norm.")
         assert page.evaluate("() => (({ first, last, unit }) => [first, last, unit])(lightningHooks.range())") == [0, 310, 10]
+        page.evaluate("() => lightningHooks.state.set({ other: 'hundreds', mode: 'difference' })")
+        page.wait_for_selector("text=tens and hundreds have no step in common")
         page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row, other: '' })", list(NAMES))
         page.locator(".u-over").first.hover(position={"x": 1, "y": 20})
         assert page.locator(".chart-value").first.inner_text().startswith("step 9: ")

@@ -101,6 +101,7 @@ export class MapView {
         });
         const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);
+        if (!rows.steps.meets(its.steps)) this.tell(`${state.run} and ${other} have no step in common, so there is no difference.`);
       }
     });
     if (state.mode !== "difference" || !models.length) models.unshift(main);

@@ -27,6 +27,16 @@ export class Steps {
     return this.counts[found] + Math.ceil((Math.min(number, last + 1) - first) / distance);
   }
 
+  /** Whether any step is also one of others. */
+  meets(others) {
+    if (this.count > others.count) return others.meets(this);
+    for (let i = 0; i < this.count; i++) {
+      const [step, at] = [this.at(i), others.below(this.at(i))];
+      if (at < others.count && others.at(at) === step) return true;
+    }
+    return false;
+  }
+
   /** The first and the last from one number on and before another; where there is none, the numbers themselves. */
   within(from, to) {
     const [a, b] = [this.below(from), this.below(to)];
