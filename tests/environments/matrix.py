@@ -121,8 +121,9 @@ def files_of_tree() -> list[str]:
 
 
 def commit_of_tree() -> str:
-    """The commit that was run, with `+` where the tree differs from it."""
-    changed = run(["git", "status", "--porcelain"], cwd=ROOT).stdout
+    """The commit that was run, with `+` where the tree differs from it in more than what this writes."""
+    written = [f":!{path.relative_to(ROOT).as_posix()}" for path in (RESULTS, PAGE)]
+    changed = run(["git", "status", "--porcelain", "--", ".", *written], cwd=ROOT).stdout
     return run(["git", "rev-parse", "--short=9", "HEAD"], cwd=ROOT).stdout.strip() + ("+" if changed else "")
 
 
