@@ -87,17 +87,6 @@ def refuse_idle_stages(stages: Iterable[str], watch: Sequence[Watch]) -> None:
         raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {others[0]!r} has no gradients")
 
 
-def check_counts(least: int, **counts: Any) -> None:
-    """Refuse options that are not integers of at least `least`; each is given by its name.
-
-    Raises:
-        RuleError: with the name and the value.
-    """
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise RuleError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
 def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None:
     """Refuse to compare a step's gradient with those of its micro-batches if a transform has changed it in between.
 

@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import (
-    check_counts,
     check_options,
     options_repr,
     refuse_common_tags,
@@ -35,7 +34,7 @@ from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_stages, check_local
+from lightning_hooks.rules.fields import as_count, as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
@@ -107,11 +106,9 @@ class StatsMonitor(HooksCallback):
         refuse_idle_stages(self.stages, self.watch or DEFAULT_WATCH)
         self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
         check_options(self.scalars, prefix, on_error, max_overhead)
-        check_counts(0, max_scalars=max_scalars, max_histograms=max_histograms)
-        check_counts(1, histogram_every_n_steps=histogram_every_n_steps)
-        self.max_scalars = max_scalars
-        self.max_histograms = max_histograms
-        self.histogram_every_n_steps = histogram_every_n_steps
+        self.max_scalars = as_count("max_scalars", max_scalars)
+        self.max_histograms = as_count("max_histograms", max_histograms)
+        self.histogram_every_n_steps = as_count("histogram_every_n_steps", histogram_every_n_steps, 1)
         self.prefix = prefix
         self.loggers = as_loggers(loggers)
         check_local("logdir", logdir, "give the Trainer a TensorBoardLogger for another")

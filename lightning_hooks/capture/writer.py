@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, number_of
 from lightning_hooks.errors import RuleError
-from lightning_hooks.rules.fields import check_local
+from lightning_hooks.rules.fields import as_count, check_local
 
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # fmt: off
@@ -110,7 +110,7 @@ class CaptureWriter:
         max_bytes: int | None = None,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
-        _check_whole("CaptureWriter.rank", rank, 0)
+        as_count("CaptureWriter.rank", rank)
         self.check("CaptureWriter.", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         check_local("CaptureWriter.folder", folder, "give a local one")
         self.folder = Path(folder)
@@ -297,15 +297,10 @@ class CaptureWriter:
         Raises:
             RuleError: an option is not possible.
         """
-        _check_whole(f"{where}batches_per_file", batches_per_file, 1)
+        as_count(f"{where}batches_per_file", batches_per_file, 1)
         _floating(f"{where}dtype", dtype)
         if max_bytes is not None:
-            _check_whole(f"{where}max_bytes", max_bytes, 1)
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise RuleError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            as_count(f"{where}max_bytes", max_bytes, 1)
 
 
 def _floating(name: str, dtype: torch.dtype | str | None) -> torch.dtype | None:

@@ -101,6 +101,17 @@ def check_flag(name: str, value: Any) -> None:
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
 
 
+def as_count(name: str, value: Any, at_least: int = 0) -> int:
+    """A value that is an integer of at least `at_least`; True and False are none.
+
+    Raises:
+        RuleError: naming the option and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise RuleError(f"{name} must be an integer of at least {at_least}, got {value!r}")
+    return value
+
+
 def check_local(name: str, folder: Any, instead: str) -> None:
     """Refuse a folder elsewhere (`s3://…`), of which `Path` would make a local one of that name.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.fields import as_count
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def every_n(value: Any, where: str) -> EveryN:
             raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; give {wanted}")
         numbers = dict(value)
         schedule = EveryN(
-            every=_whole(numbers.get("every", 1), 1, f"{where}.every"),
-            first=_whole(numbers.get("first", 0), 0, f"{where}.first"),
-            last=None if numbers.get("last") is None else _whole(numbers["last"], 0, f"{where}.last"),
+            every=as_count(f"{where}.every", numbers.get("every", 1), 1),
+            first=as_count(f"{where}.first", numbers.get("first", 0)),
+            last=None if numbers.get("last") is None else as_count(f"{where}.last", numbers["last"]),
         )
         if schedule.last is not None and schedule.last < schedule.first:
             raise RuleError(f"{where}: last={schedule.last} is before first={schedule.first}")
@@ -104,13 +105,7 @@ def every_n(value: Any, where: str) -> EveryN:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise RuleError(f"{where} is an empty list; give {wanted}")
-        return EveryN(steps=tuple(_whole(step, 0, f"{where}[{i}]") for i, step in enumerate(value)))
+        return EveryN(steps=tuple(as_count(f"{where}[{i}]", step) for i, step in enumerate(value)))
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RuleError(f"{where} must be {wanted}, got {value!r}")
     return EveryN(every=value)
-
-
-def _whole(value: Any, least: int, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RuleError(f"{where} must be an integer of at least {least}, got {value!r}")
-    return value

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.rules.fields import as_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +44,7 @@ def feature_map_grid(maps: Tensor, *, max_samples: int = 8, max_channels: int = 
         array([[  0, 128, 255]], dtype=uint8)
     """
     for field, value, least in (("max_samples", max_samples, 1), ("max_channels", max_channels, 1), ("padding", padding, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise RuleError(f"feature_map_grid: {field} must be a whole number of at least {least}, got {value!r}")
+        as_count(f"feature_map_grid: {field}", value, least)
     if maps.dim() not in (3, 4) or maps.numel() == 0 or maps.is_complex():
         found = f"{list(maps.shape)} of {maps.dtype}"
         raise RuleError(f"feature_map_grid: maps must be real numbers [N, C, H, W] or [N, C, L] with elements, got {found}")

@@ -16,7 +16,7 @@ from tensorboard.plugins.projector.metadata import PROJECTOR_FILENAME
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.rules.fields import check_local
+from lightning_hooks.rules.fields import as_count, check_local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,8 +64,7 @@ def write_projector(
         '7\n3\n'
     """
     check_local("write_projector: logdir", logdir, "the projector of a run elsewhere is not written")
-    if not isinstance(max_points, int) or isinstance(max_points, bool) or max_points < 1:
-        raise RuleError(f"write_projector: max_points must be a whole number of at least 1, got {max_points!r}")
+    as_count("write_projector: max_points", max_points, 1)
     if vectors.dim() != 2 or vectors.numel() == 0 or vectors.is_complex():
         found = f"{list(vectors.shape)} of {vectors.dtype}"
         raise RuleError(f"write_projector: vectors must be real numbers [N, D] with elements, got {found}")

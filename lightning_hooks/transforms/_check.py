@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.fields import as_count
 
 
 def is_number(value: object) -> bool:
@@ -71,9 +72,7 @@ def check_count(owner: object, field: str, at_least: int = 0) -> None:
     Raises:
         RuleError: with the class, the field, what is allowed and the value.
     """
-    value = getattr(owner, field)
-    if not is_whole(value) or value < at_least:
-        raise RuleError(f"{type(owner).__name__}.{field} must be an integer of at least {at_least}, got {value!r}")
+    as_count(f"{type(owner).__name__}.{field}", getattr(owner, field), at_least)
 
 
 def whole_numbers(owner: object, field: str) -> tuple[int, ...]:

@@ -195,10 +195,10 @@ def test_without_a_callable_a_problem_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": -1}, "CaptureWriter.rank must be a whole number of at least 0, got -1"),
-        ({"batches_per_file": 0}, "CaptureWriter.batches_per_file must be a whole number of at least 1, got 0"),
-        ({"batches_per_file": True}, "CaptureWriter.batches_per_file must be a whole number of at least 1, got True"),
-        ({"max_bytes": 1.5}, "CaptureWriter.max_bytes must be a whole number of at least 1, got 1.5"),
+        ({"rank": -1}, "CaptureWriter.rank must be an integer of at least 0, got -1"),
+        ({"batches_per_file": 0}, "CaptureWriter.batches_per_file must be an integer of at least 1, got 0"),
+        ({"batches_per_file": True}, "CaptureWriter.batches_per_file must be an integer of at least 1, got True"),
+        ({"max_bytes": 1.5}, "CaptureWriter.max_bytes must be an integer of at least 1, got 1.5"),
         ({"dtype": "int8"}, "CaptureWriter.dtype must be None, float16, bfloat16, float32, float64, got 'int8'"),
         ({"dtype": torch.int8}, "CaptureWriter.dtype must be None, float16, bfloat16, float32, float64, got torch.int8"),
     ],

@@ -70,7 +70,7 @@ def test_what_is_no_feature_map() -> None:
         message = f"maps must be real numbers [N, C, H, W] or [N, C, L] with elements, got {list(maps.shape)} of {maps.dtype}"
         with pytest.raises(RuleError, match=re.escape(message)):
             feature_map_grid(maps)
-    with pytest.raises(RuleError, match="feature_map_grid: max_samples must be a whole number of at least 1, got 0"):
+    with pytest.raises(RuleError, match="feature_map_grid: max_samples must be an integer of at least 1, got 0"):
         feature_map_grid(MAPS, max_samples=0)
     with pytest.raises(RuleError, match=re.escape("image_summary: image must be uint8 [H, W, 3] or [H, W, 1], got [2, 2]")):
         image_summary("x", np.zeros((2, 2), dtype=np.uint8))

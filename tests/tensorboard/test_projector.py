@@ -135,7 +135,7 @@ def test_what_cannot_be_shown(tmp_path: Path) -> None:
         write_projector(tmp_path, "encoder", torch.eye(2), labels={"digit": [1]})
     with pytest.raises(RuleError, match="none of the vectors of 'encoder' is finite"):
         write_projector(tmp_path, "encoder", torch.full((2, 2), float("nan")))
-    with pytest.raises(RuleError, match="max_points must be a whole number of at least 1, got 0"):
+    with pytest.raises(RuleError, match="max_points must be an integer of at least 1, got 0"):
         write_projector(tmp_path, "encoder", torch.eye(2), max_points=0)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "projector_config.pbtxt").write_text("not: a config {")
