@@ -150,9 +150,9 @@ CHANGES: dict[str, tuple[list[Apply], str | None]] = {
         [FIRST, Apply(Scale(0.5), params="body.3.weight")],
         "Scale(factor=0.5) on params 'body.3.*' is gone; Scale(factor=0.5) on params 'body.3.weight' is new",
     ),
-    "a stage": (
+    "when": (
         [FIRST, Apply(Scale(0.5), params="body.3.*", when="backward")],
-        "Scale(factor=0.5) on params 'body.3.*' is gone; Scale(factor=0.5) on params 'body.3.*' at stage backward is new",
+        "Scale(factor=0.5) on params 'body.3.*' is gone; Scale(factor=0.5) on params 'body.3.*' in backward is new",
     ),
     "a rule more": ([FIRST, SECOND, Apply(Scale(0.1), params="*")], "Scale(factor=0.1) on params '*' is new"),
     "a rule less": ([FIRST], "Scale(factor=0.5) on params 'body.3.*' is gone"),

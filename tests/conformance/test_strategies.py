@@ -46,8 +46,8 @@ def fit(root: Path, strategy: str, *callbacks: Callback, **options: Any) -> Net:
 ON_PARAMETERS: dict[str, tuple[str, Any]] = {
     "StatsMonitor by default": (r"the default watch\[1\]", lambda: StatsMonitor()),
     "Watch(params=)": (r"watch\[1\]", lambda: StatsMonitor([Watch(modules="*"), Watch(params="*", tensors="param")])),
-    "stage step": (r"apply\[0\]", lambda: GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])),
-    "stage backward": (r"apply\[0\]", lambda: GradientTransforms([Apply(Scale(0.5), params="*", when="backward")])),
+    "when step": (r"apply\[0\]", lambda: GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])),
+    "when backward": (r"apply\[0\]", lambda: GradientTransforms([Apply(Scale(0.5), params="*", when="backward")])),
     "Hook(params=)": (r"hooks\[0\]", lambda: CustomHooks([Hook(see, kind="param_grad", params="*")])),
 }
 

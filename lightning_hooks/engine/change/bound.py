@@ -67,7 +67,7 @@ class BoundTransform:
         shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
         if of == "modules":
             return f"{self.tensor} of modules {shown}"
-        return f"params {shown} at stage backward" if self.when == "backward" else f"params {shown}"
+        return f"params {shown} in backward" if self.when == "backward" else f"params {shown}"
 
     @property
     def may_skip(self) -> bool:
