@@ -1,4 +1,4 @@
-"""The index of a run: its event files joined, and any rectangle of a table read from them."""
+"""The index of a run: its event files joined, and any steps of a table read from them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,6 @@ class Points(NamedTuple):
     starts: Offsets
     sizes: Offsets
     lists: Offsets
-
-    def between(self, first: int, last: int) -> Points:
-        """Those of the steps from `first` on and before `last`."""
-        a, b = np.searchsorted(self.steps, [first, last])
-        return self.at(slice(a, b))
 
     def at(self, which: slice | NDArray[np.intp]) -> Points:
         """Some of them."""
@@ -155,38 +150,32 @@ class RunIndex:
         """Where the vectors of a table are."""
         return self.points(*self.tables()[tensor, stat])
 
-    def read_table(self, tensor: str, stat: str, where: Points, rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+    def read_table(self, tensor: str, stat: str, where: Points) -> NDArray[np.float32]:
         """The values of a table at some of its points.
 
         Args:
             tensor: with the monitor's prefix.
             stat: of the table.
             where: from `table_points`, or a part of it.
-            rows: indices into `rows(tensor, stat)`; all by default.
 
         Returns:
             float32 [points, rows]; NaN where a list of rows does not have the row.
         """
-        tags = self.tables()[tensor, stat]
         names = self.rows(tensor, stat)
-        taken = np.arange(len(names)) if rows is None else np.asarray(rows, dtype=np.intp)
-        out = np.full((len(where.steps), len(taken)), np.nan, dtype=np.float32)
+        out = np.full((len(where.steps), len(names)), np.nan, dtype=np.float32)
         position = {name: i for i, name in enumerate(names)}
-        for which, tag in enumerate(tags):
+        for which, tag in enumerate(self.tables()[tensor, stat]):
             listed = self._row_list(tag)
-            column = np.full(len(names), -1, dtype=np.intp)
-            column[[position[name] for name in listed]] = np.arange(len(listed))
-            columns = column[taken]
+            columns = np.array([position[name] for name in listed], dtype=np.intp)
             for number, file in enumerate(self.files):
                 mine = np.flatnonzero((where.lists == which) & (where.files == number))
                 if not len(mine) or not len(listed):
                     continue
                 # A file holds one size for each list of rows.
                 values = file.floats(where.starts[mine], 4 * len(listed))
-                is_there = columns >= 0
-                if is_there.all() and len(mine) == len(out) and np.array_equal(columns, np.arange(len(listed))):
+                if len(mine) == len(out) and listed == names:
                     return values
-                out[np.ix_(mine, is_there)] = values[:, columns[is_there]]
+                out[np.ix_(mine, columns)] = values
         return out
 
     def payload(self, where: Points, i: int) -> bytes:
