@@ -79,7 +79,7 @@ class HooksCallback(OurCallback):
         """Whether a step that has ended is still to be finished when the next one ends, even if no participant acts in that."""
         return False
 
-    def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def _after_batch(self) -> None:
         """Called after a batch of any stage, without hooks."""
 
     def _after_run(self, trainer: Trainer, stage: str) -> None:
@@ -185,7 +185,7 @@ class HooksCallback(OurCallback):
         if hook_manager is None:
             return
         hook_manager.end_batch()
-        self._after_batch(trainer, "train", batch_idx)
+        self._after_batch()
         if hook_manager.idle and not self._pending:
             return
         step = hook_manager.step
@@ -223,12 +223,10 @@ class HooksCallback(OurCallback):
         if self._hook_manager is not None and self._acts_in(stage, trainer):
             self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
-    def _end_batch(
-        self, stage: str, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if self._hook_manager is not None and self._acts_in(stage, trainer):
             self._hook_manager.end_batch()
-            self._after_batch(trainer, stage, batch_idx, dataloader_idx)
+            self._after_batch()
 
     def _end_run(self, stage: str, trainer: Trainer, pl_module: Any) -> None:
         if self._hook_manager is None or stage not in self._stages:

@@ -233,7 +233,7 @@ class ActivationCapture(HooksCallback):
         super()._start_batch(stage, trainer, pl_module, batch, batch_idx, dataloader_idx)
 
     @override
-    def _after_batch(self, trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def _after_batch(self) -> None:
         if self._files is not None:
             self._files.end_batch()
 
