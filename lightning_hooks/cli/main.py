@@ -26,7 +26,7 @@ commands:
   match --config FILE   print what each rule of the config matches in the model, without training
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
-  diff A B              say where two runs part; the exit code is 1 where they do
+  diff A B              say where two runs differ; the exit code is 1 if they do
   info                  print the versions of the dependencies and the kernels in use
 
 `lightning-hooks COMMAND --help` lists the options.

@@ -35,7 +35,7 @@ def _report(arguments: list[str]) -> None:
 def _diff(arguments: list[str]) -> int:
     from lightning_hooks.dashboard.diff import diff
 
-    parser = argparse.ArgumentParser("lightning-hooks diff", description="Say at which step and in which rows two runs part.")
+    parser = argparse.ArgumentParser("lightning-hooks diff", description="Say at which step and in which rows two runs differ.")
     parser.add_argument("a", type=Path, help="the log directory of a run, or one event file")
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""Where two runs part: the first step, the rows, by how much."""
+"""Where two runs differ: the first step, the rows, by how much."""
 
 from __future__ import annotations
 
