@@ -41,11 +41,13 @@ class Instrument:
 
     Args:
         model: the root module.
-        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule.
-        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings.
-        hooks: custom hooks: `Hook` rules, or mappings.
-        optimizer: one, several, or none.
-        consumers: of your own, which are given a view of each step when it ends.
+        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule; default: none.
+        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings;
+            default: none.
+        hooks: custom hooks: `Hook` rules, or mappings; default: none.
+        optimizer: one, several, or None (default).
+        consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
+            step when the step ends. Default: none.
 
     Attributes:
         model: the root module.

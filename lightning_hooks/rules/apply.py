@@ -99,12 +99,16 @@ class Apply:
         """The tensor that the rule changes: `grad` of a parameter, or `tensor` of a module.
 
         Args:
-            default: the tensor of a rule on modules without `tensor`.
+            default: the tensor of a rule on modules without `tensor`; default `output_grad`.
         """
         return "grad" if self.params is not None else self.tensor or default
 
     def acts_at(self, default: str = "output_grad") -> str:
-        """When the rule acts: `step`, `backward`, or `forward` for activations."""
+        """When the rule acts: `step`, `backward`, or `forward` for activations.
+
+        Args:
+            default: the tensor of a rule on modules without `tensor`; default `output_grad`.
+        """
         if self.params is not None:
             return self.when or "step"
         return "forward" if parse_tensor(self.acts_on(default))[0] in FORWARD_TENSORS else "backward"
