@@ -36,7 +36,7 @@ def launcher(kernel: Any, device: int, **constants: Any) -> Launch:
         with suppress(Exception):
             return tried(
                 "CompiledKernel.run, function, packed_metadata",
-                lambda: _compiled(compiled(kernel, constants), tuple(constants.values())),
+                lambda: launch_of(compiled(kernel, constants), tuple(constants.values())),
                 "a launch on a CUDA device takes about 20 µs more",
             )
 
@@ -57,7 +57,7 @@ def compiled(kernel: Any, constants: dict[str, Any], target: Any = None) -> Any:
     return triton.compile(source, target=target, options={"num_warps": WARPS})
 
 
-def _compiled(found: Any, constants: tuple[Any, ...]) -> Launch:
+def launch_of(found: Any, constants: tuple[Any, ...]) -> Launch:
     """What `found[grid](…)` does, without looking everything up again at each launch; hooks for profilers are not called."""
     found[(1,)]  # loads it, and builds what launches it
     run, function, metadata = found.run, found.function, found.packed_metadata

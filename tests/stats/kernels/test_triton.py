@@ -38,7 +38,7 @@ constants = {"CODE": 0, **cuda._BLOCKS}
 found = launching.compiled(triton_code.measure_one, constants, GPUTarget("cuda", 80, 32))
 calls = []
 found.module, found._run = "loaded", lambda *args: calls.append(args)  # as if on a device
-launching._compiled(found, tuple(constants.values()))(5, 7, 11, 12, 13, 14)
+launching.launch_of(found, tuple(constants.values()))(5, 7, 11, 12, 13, 14)
 found[(5, 1, 1)](11, 12, 13, 14, *constants.values(), stream=7)
 without_hooks = [(*call[:6], *call[9:]) for call in calls]  # positions 6 to 8 are hooks of profilers
 assert without_hooks[0] == without_hooks[1] and calls[0][6:9] == (None, None, None), calls
