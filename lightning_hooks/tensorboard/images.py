@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.rules.fields import as_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,15 +35,13 @@ def feature_map_grid(maps: Tensor, *, max_samples: int = 8, max_channels: int = 
         uint8 [rows · (H + padding) + padding, columns · (W + padding) + padding, 3].
 
     Raises:
-        RuleError: the tensor has another number of dimensions, no elements, or complex numbers, or an option is not possible.
+        RuleError: the tensor has another number of dimensions, no elements, or complex numbers.
 
     Example:
         >>> import torch
         >>> feature_map_grid(torch.tensor([[[[0.0, 1.0, 2.0]]]]), padding=0)[..., 0]
         array([[  0, 128, 255]], dtype=uint8)
     """
-    for field, value, least in (("max_samples", max_samples, 1), ("max_channels", max_channels, 1), ("padding", padding, 0)):
-        as_count(f"feature_map_grid: {field}", value, least)
     if maps.dim() not in (3, 4) or maps.numel() == 0 or maps.is_complex():
         found = f"{list(maps.shape)} of {maps.dtype}"
         raise RuleError(f"feature_map_grid: maps must be real numbers [N, C, H, W] or [N, C, L] with elements, got {found}")
@@ -79,13 +76,12 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
 
     Args:
         tag: under which it appears.
-        image: uint8 [H, W, 3] (colours) or [H, W, 1] (grey).
+        image: uint8 [H, W, 3].
 
     Returns:
         A `Summary` with one value.
 
     Raises:
-        RuleError: the array is not such an image.
         UnsupportedError: Pillow is not installed.
 
     Example:
@@ -100,12 +96,9 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
             "an image in TensorBoard needs Pillow: pip install pillow, or 'lightning-hooks[capture]'"
         ) from error
 
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (1, 3) or image.size == 0:
-        found = f"{list(image.shape)} of {image.dtype}"
-        raise RuleError(f"image_summary: image must be uint8 [H, W, 3] or [H, W, 1], got {found}")
     height, width, colours = image.shape
     encoded = io.BytesIO()
-    Image.fromarray(image if colours == 3 else image[:, :, 0]).save(encoded, format="PNG")
+    Image.fromarray(image).save(encoded, format="PNG")
     summary = Summary()
     # The form torch's own add_image writes: read by TensorBoard and by its EventAccumulator without a plugin.
     picture = Summary.Image(height=height, width=width, colorspace=colours, encoded_image_string=encoded.getvalue())

@@ -16,7 +16,7 @@ from tensorboard.plugins.projector.metadata import PROJECTOR_FILENAME
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.rules.fields import as_count, check_local
+from lightning_hooks.rules.fields import check_local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,6 @@ def write_projector(
     vectors: Tensor,
     *,
     labels: Mapping[str, Sequence[object]] | None = None,
-    max_points: int = 10_000,
 ) -> Path:
     r"""Put vectors into TensorBoard's embedding projector; those of the same name are replaced, others stay.
 
@@ -45,14 +44,13 @@ def write_projector(
         name: what the tab calls the vectors, such as `encoder.0`.
         vectors: [N, D], any real dtype, any device.
         labels: columns, name to N values, by which points are labelled and coloured; none by default.
-        max_points: the most vectors that are written, the first ones; 10 000 by default.
 
     Returns:
         The path of the configuration.
 
     Raises:
-        RuleError: the vectors are not [N, D], none of them is finite, the columns have other lengths, or the limit is not
-            possible, or the log directory is elsewhere.
+        RuleError: the vectors are not [N, D], none of them is finite, the columns have other lengths, or the log directory
+            is elsewhere.
         OSError: it could not be written.
 
     Example:
@@ -64,7 +62,6 @@ def write_projector(
         '7\n3\n'
     """
     check_local("write_projector: logdir", logdir, "the projector of a run elsewhere is not written")
-    as_count("write_projector: max_points", max_points, 1)
     if vectors.dim() != 2 or vectors.numel() == 0 or vectors.is_complex():
         found = f"{list(vectors.shape)} of {vectors.dtype}"
         raise RuleError(f"write_projector: vectors must be real numbers [N, D] with elements, got {found}")
@@ -72,7 +69,7 @@ def write_projector(
     for column, values in columns.items():
         if len(values) != len(vectors):
             raise RuleError(f"write_projector: labels {column!r} has {len(values)} values for {len(vectors)} vectors")
-    points: NDArray[np.float32] = vectors.detach()[:max_points].cpu().float().numpy()
+    points: NDArray[np.float32] = vectors.detach().cpu().float().numpy()
     kept = np.flatnonzero(np.isfinite(points).all(axis=1))
     if len(kept) == 0:
         raise RuleError(f"write_projector: none of the vectors of {name!r} is finite")

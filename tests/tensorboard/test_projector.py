@@ -112,12 +112,6 @@ def test_vectors_that_are_not_finite_are_left_out_with_their_labels(tmp_path: Pa
     assert tab.embeddings()[0]["tensorShape"] == [2, 2]
 
 
-def test_only_the_first_points(tmp_path: Path) -> None:
-    write_projector(tmp_path, "encoder", torch.arange(8.0).reshape(4, 2), labels={"digit": [0, 1, 2, 3]}, max_points=2)
-    tab = Tab(tmp_path)
-    assert (tab.tensor("encoder").tolist(), tab.metadata("encoder")) == ([0.0, 1.0, 2.0, 3.0], "0\n1\n")
-
-
 @pytest.mark.parametrize("name", ["with/slash", "..", "../up", "a b", "ä", "x" * 300])
 def test_any_name_stays_inside_the_log_directory(tmp_path: Path, name: str) -> None:
     write_projector(tmp_path / "logs", name, torch.eye(2))
@@ -135,8 +129,6 @@ def test_what_cannot_be_shown(tmp_path: Path) -> None:
         write_projector(tmp_path, "encoder", torch.eye(2), labels={"digit": [1]})
     with pytest.raises(RuleError, match="none of the vectors of 'encoder' is finite"):
         write_projector(tmp_path, "encoder", torch.full((2, 2), float("nan")))
-    with pytest.raises(RuleError, match="max_points must be an integer of at least 1, got 0"):
-        write_projector(tmp_path, "encoder", torch.eye(2), max_points=0)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "projector_config.pbtxt").write_text("not: a config {")
     with pytest.raises(RuleError, match="projector_config.pbtxt is not a configuration of the projector"):
