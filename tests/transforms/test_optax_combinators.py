@@ -1,4 +1,4 @@
-"""The same numbers as optax where transforms are joined, chosen or left out; and of what it does outside its transforms."""
+"""The same numbers as optax where transforms are joined, chosen or skipped; and of what it does outside its transforms."""
 
 from types import ModuleType
 from typing import Any
@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from lightning_hooks.transforms import (
-    AdaptiveClip,
     AddDecayedWeights,
     Centralize,
     Chain,
@@ -111,13 +110,3 @@ def test_reverse_gradient_is_scale_gradient(optax: ModuleType) -> None:
         )
         found = ours(ReverseGradient(0.3), [grads] * 3, PARAMS)
         agree(found, [{name: np.asarray(value) for name, value in expected.items()}] * 3)
-
-
-def test_unitwise_norms(optax: ModuleType) -> None:
-    """The whole of AdaptiveClip on one tree; its shapes one by one are beside the other clips."""
-    moved = {name: value.T if value.ndim == 2 else value for name, value in PARAMS.items() if value.ndim < 3}
-    steps = [{name: grads[name].T if grads[name].ndim == 2 else grads[name] for name in moved} for grads in GRADS]
-    expected = theirs(optax.adaptive_grad_clip(0.05), steps, moved)
-    params = {name: PARAMS[name] for name in moved}
-    found = ours(AdaptiveClip(0.05), [{name: grads[name] for name in moved} for grads in GRADS], params)
-    agree(found, [{name: value.T if value.ndim == 2 else value for name, value in out.items()} for out in expected])
