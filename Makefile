@@ -1,8 +1,8 @@
-# Each target but `gpu` sets up a virtual environment first; it needs only Python 3.11 with venv. With another Python the versions are not
-# pinned: what satisfies pyproject.toml and is newest is installed.
+# Each target but `gpu` sets up a virtual environment first; that needs Python 3.11 or newer with venv. With Python 3.11 the versions in
+# constraints.txt are installed, with a newer Python the newest that satisfy pyproject.toml.
 #
 #   make demo    train the digits example from its YAML, print a summary, write runs/digits/report.html
-#   make test    lint, types, import contracts, tests, doctests
+#   make test    lint, types, import contracts, tests, doctests; as root it installs Chromium, for the tests of the page, with apt-get
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
