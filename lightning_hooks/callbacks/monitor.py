@@ -56,8 +56,8 @@ class StatsMonitor(HooksCallback):
             are watched in every batch and merged exactly into one row per run, with tags `val_…`, `test_…`, `predict_…`;
             the sanity check before training is skipped.
         scalars: patterns of names that keep their own scalars when others are merged; default: none.
-        max_scalars: the maximum number of scalars of all stages; above it, rows are merged along the module tree and
-            statistics are skipped; default 500.
+        max_scalars: the maximum number of scalars of rows, over all stages; above it, rows are merged along the module tree and
+            statistics are skipped; default 500. The global numbers (`hooks/…`) are not counted.
         max_histograms: the same for histograms, which are added up; default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard; default 50.
         prefix: the prefix of every tag; default: none.
