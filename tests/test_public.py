@@ -75,7 +75,7 @@ def test_no_file_holds_two_ideas():
     assert {f.name: n for f in files if (n := len(f.read_text(encoding="utf-8").splitlines())) > 400} == {}
 
 
-def test_no_full_backward_hook_and_no_waiting_for_the_device_in_a_tap():
+def test_no_full_backward_hook_and_no_waiting_for_the_device_in_a_hook():
     for file in (ROOT / "lightning_hooks").rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         if file.name != "user_kinds.py":  # where a user asks for that very hook
