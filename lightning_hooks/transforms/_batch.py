@@ -54,19 +54,21 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     return tensors
 
 
-def in_groups(values: list[Tensor], run: Callable[[list[Tensor]], Sequence[Tensor]]) -> list[Tensor]:
+def in_groups(values: list[Tensor], run: Callable[..., Sequence[Tensor]], *beside: list[Tensor]) -> list[Tensor]:
     """Run a batched operation once per device and dtype: one kernel takes only tensors that agree in both.
 
     Args:
         values: any mix.
-        run: from a group to as many results.
+        run: from a group, and those of the other lists, to as many results.
+        beside: other lists, of which a group has the tensors at the same indices.
 
     Returns:
         The results in the order of `values`.
     """
     results = list(values)
-    for members in by_kind(values):
-        for index, result in zip(members, run([values[i] for i in members]), strict=True):
+    for members in by_kind(values, *beside):
+        groups = ([tensors[i] for i in members] for tensors in (values, *beside))
+        for index, result in zip(members, run(*groups), strict=True):
             results[index] = result
     return results
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, in_groups, over_values, scaled
+from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
 from lightning_hooks.transforms.base import Context
 
 
@@ -110,13 +111,11 @@ def times(values: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> 
     if isinstance(factors, Tensor):
         # One for all goes to torch as one: with a list of scalars its kernel would run once for each tensor.
         return in_groups(values, lambda group: scaled(group, _for_group(factors, group), owned))
-    results = list(values)
-    for members in by_kind(values):
-        group = [values[i] for i in members]
-        products = scaled(group, [_for_group(factors[i], group) for i in members], owned)
-        for index, product in zip(members, products, strict=True):
-            results[index] = product
-    return results
+
+    def run(group: list[Tensor], own: list[Tensor]) -> Sequence[Tensor]:
+        return scaled(group, [_for_group(factor, group) for factor in own], owned)
+
+    return in_groups(values, run, factors)
 
 
 def _for_group(factor: Tensor, group: list[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
+from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_share
 from lightning_hooks.transforms.base import Context, Transform
@@ -63,16 +64,11 @@ class EMA(Transform):
         names = [context.name_of(index) for index in range(len(tensors))]
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            averages = self._advance(values, names, context)
-            results = list(values)
-            for members in by_kind(values):
-                group, means = [values[i] for i in members], [averages[i] for i in members]
-                if owned:
-                    foreach("add", group, means, alpha=self.weight, owned=True)
-                    continue
-                for i, result in zip(members, foreach("add", group, means, alpha=self.weight), strict=True):
-                    results[i] = result.to(values[i].dtype)
-            return results
+            def add(group: list[Tensor], means: list[Tensor]) -> Sequence[Tensor]:
+                sums = foreach("add", group, means, alpha=self.weight, owned=owned)
+                return [total.to(value.dtype) for total, value in zip(sums, group, strict=True)]
+
+            return in_groups(values, add, self._advance(values, names, context))
 
         return over_values(tensors, context, change)
 
@@ -80,14 +76,18 @@ class EMA(Transform):
         """The averages with these gradients in them, which also become the state."""
         grads = [value.detach().to(WIDER.get(value.dtype, value.dtype)) for value in values]
         old = [_average(context.state.get(name), grad, name) for name, grad in zip(names, grads, strict=True)]
-        averages = list(old)
-        for members in by_kind(grads):
+
+        def mix(group: list[Tensor], before: list[Tensor]) -> list[Tensor]:
             # New tensors and not the old ones overwritten: a checkpoint that is still being written may hold those.
-            mixed = list(foreach("mul", [old[i] for i in members], self.decay))
-            foreach("add", mixed, [grads[i] for i in members], alpha=1 - self.decay, owned=True)
-            for i, new in zip(members, mixed, strict=True):
-                # Where the sum is not finite, either the gradient is not, or the average began with one that was not.
-                averages[i] = torch.where(new.isfinite(), new, torch.where(grads[i].isfinite(), grads[i], old[i]))
+            mixed = list(foreach("mul", before, self.decay))
+            foreach("add", mixed, group, alpha=1 - self.decay, owned=True)
+            # Where the sum is not finite, either the gradient is not, or the average began with one that was not.
+            return [
+                torch.where(new.isfinite(), new, torch.where(grad.isfinite(), grad, kept))
+                for new, grad, kept in zip(mixed, group, before, strict=True)
+            ]
+
+        averages = in_groups(grads, mix, old)
         context.state.update(zip(names, averages, strict=True))
         return averages
 

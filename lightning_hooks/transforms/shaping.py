@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, over_values
+from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
@@ -148,12 +148,7 @@ class AddDecayedWeights(Transform):
         params = params_behind(self, tensors, context)
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            results = list(values)
-            for members in by_kind(values, params):
-                sums = self._sums([values[i] for i in members], [params[i] for i in members], owned)
-                for i, result in zip(members, sums, strict=True):
-                    results[i] = result
-            return results
+            return in_groups(values, lambda group, behind: self._sums(group, behind, owned), params)
 
         return over_values(tensors, context, change)
 
