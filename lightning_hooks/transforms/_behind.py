@@ -1,4 +1,4 @@
-"""What several transforms share: the parameters behind the gradients, refusals, unchanged results, and what a result may be."""
+"""What several transforms share: parameters behind gradients, refusals, unchanged and zeroed tensors, what a result may be."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def refuse_sparse(owner: Transform, tensors: list[Tensor], context: Context, why
 def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
     """The values unchanged; copies if others own them, since the receiver of a result may overwrite it."""
     return values if owned else [value.clone() for value in values]
+
+
+def zeroed(value: Tensor, where: Tensor, owned: bool) -> Tensor:
+    """A tensor with zeros where a mask is set, even for NaN and infinity; overwritten if it is owned."""
+    return value.masked_fill_(where, 0) if owned else value.masked_fill(where, 0)
 
 
 def wrong_results(results: Any, tensors: Sequence[Tensor], named: Callable[[int], str]) -> str | None:

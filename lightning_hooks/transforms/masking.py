@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError, TransformError, did_you_mean
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms.base import Context, Transform
 
 MaskFunction = Callable[[str, Tensor], Tensor]
@@ -157,7 +158,7 @@ def _fitted(mask: Tensor, tensor: Tensor, name: str) -> Tensor:
 def _masked(value: Tensor, mask: Tensor, owned: bool) -> Tensor:
     hidden = ~mask if mask.dtype is torch.bool else mask == 0
     # A product would keep the NaN of a hidden element.
-    result = value.masked_fill_(hidden, 0) if owned else value.masked_fill(hidden, 0)
+    result = zeroed(value, hidden, owned)
     if mask.dtype is torch.bool:
         return result
     # Calculated in the wider dtype, rounded once. A scalar takes part in the promotion only beside another.

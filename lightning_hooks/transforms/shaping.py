@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
-from lightning_hooks.transforms._behind import params_behind, refuse_sparse
+from lightning_hooks.transforms._behind import params_behind, refuse_sparse, zeroed
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -202,10 +202,7 @@ class KeepNonnegative(Transform):
         ]
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            down = [(param <= 0) & (value > 0) for value, param in zip(values, params, strict=True)]
-            if owned:
-                return [value.masked_fill_(mask, 0) for value, mask in zip(values, down, strict=True)]
-            return [value.masked_fill(mask, 0) for value, mask in zip(values, down, strict=True)]
+            return [zeroed(value, (param <= 0) & (value > 0), owned) for value, param in zip(values, params, strict=True)]
 
         return over_values(tensors, context, change)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms._batch import foreach, in_groups, over_values
+from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.scaling import Scale
@@ -199,7 +200,7 @@ def _some_zero(value: Tensor, dim: int, runs: list[tuple[int, int]], stored: Ten
         for start, length in runs:
             hit |= (rows >= start) & (rows < start + length)
         hit = hit.reshape(-1, *[1] * (value.dim() - 1))
-        return value.masked_fill_(hit, 0) if owned else value.masked_fill(hit, 0)
+        return zeroed(value, hit, owned)
     # Of the values of a sparse tensor the first dimension counts the entries, and the dense ones follow.
     along = dim if stored is None else dim - stored.shape[0] + 1
     result = value if owned else value.clone()
@@ -220,7 +221,7 @@ def _runs(entries: list[int]) -> Iterator[tuple[int, int]]:
 
 def _drop(value: Tensor, p: float, generator: torch.Generator, owned: bool) -> Tensor:
     dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False).bernoulli_(p, generator=generator)
-    return value.masked_fill_(dropped, 0) if owned else value.masked_fill(dropped, 0)
+    return zeroed(value, dropped, owned)
 
 
 def _largest(value: Tensor, number: int, owned: bool) -> Tensor:
@@ -229,4 +230,4 @@ def _largest(value: Tensor, number: int, owned: bool) -> Tensor:
     magnitudes = value.detach().abs().reshape(-1)
     positions = magnitudes.topk(number, sorted=False).indices
     smaller = torch.ones_like(magnitudes, dtype=torch.bool).scatter_(0, positions, False).reshape(value.shape)
-    return value.masked_fill_(smaller, 0) if owned else value.masked_fill(smaller, 0)
+    return zeroed(value, smaller, owned)
