@@ -185,6 +185,7 @@ def test_consumers_from_a_config(folder: Path, plain: bool, monkeypatch: pytest.
     arguments = both(write(CONSUMERS))
     monkeypatch.syspath_prepend(folder)
     if plain:
+        monkeypatch.setattr(sys, "argv", ["train.py"])  # LightningCLI warns where there are arguments in both places
         cli = LightningCLI(run=False, args=arguments, save_config_callback=None)
         cli.trainer.fit(cli.model, cli.datamodule)
     else:
