@@ -303,6 +303,23 @@ def test_another_callback_fits_after_a_crash(tmp_path: Any, handlers: Any) -> No
     assert trainer.callbacks and monitor is not None
 
 
+class TakesOver(Raises):
+    """Throws all other callbacks out of the list in the middle of a fit, which then fails: nobody tells them."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 1:
+            trainer.callbacks = [self]
+
+
+def test_hooks_of_a_fit_that_told_its_callbacks_nothing_go_with_the_next_fit(tmp_path: Any, handlers: Any) -> None:
+    model, lost = Net(), StatsMonitor(watch=everything(), max_scalars=5000)
+    with pytest.raises(Boom):
+        trainer_of(tmp_path, lost, TakesOver("on_before_optimizer_step")).fit(model, data())
+    memory, _ = watch_fit(tmp_path, model, StatsMonitor(watch=everything(), max_scalars=5000))
+    assert len(memory.ours) == 6 and lost is not None
+    assert_clean(model)
+
+
 def test_attaching_is_all_or_nothing(tmp_path: Any) -> None:
     model = Net()
     second = StatsMonitor(watch=[Watch(params="bodi.0.weight")], prefix="b/")
