@@ -17,6 +17,7 @@ from lightning_hooks import (
     Apply,
     ClipByGlobalNorm,
     Function,
+    Hook,
     HooksLeftError,
     InPlaceError,
     RuleError,
@@ -311,6 +312,26 @@ def test_a_gradient_changed_in_place_in_backward_raises():
     assert_no_hooks(model)
 
 
+def test_an_optimizer_that_steps_again_before_the_others_ends_the_step():
+    seen = {}
+
+    class Seen(StepConsumer):
+        def consume(self, view):
+            updates = view.stat("update", "norm")
+            seen[view.step] = [name for name, there in zip(updates.names, updates.measured, strict=True) if there]
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    often, seldom = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
+    watch = [Watch(params="*.weight", tensors="update", stats="norm")]
+    with instrument(model, watch=watch, optimizer=[often, seldom], consumers=[Seen()]):
+        for number in range(4):
+            model(torch.ones(1, 2)).sum().backward()
+            often.step()
+            if number % 2:
+                seldom.step()
+    assert seen == {0: ["0.weight"], 1: ["0.weight", "1.weight"], 2: ["0.weight"], 3: ["0.weight", "1.weight"]}
+
+
 def test_refusals():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -318,6 +339,10 @@ def test_refusals():
         instrument(model, watch=[Watch(params="*", tensors="update")])
     with pytest.raises(RuleError, match=r"^apply\[0\].when: 'step' needs an optimizer"):
         instrument(model, apply=[Apply(Scale(2.0), params="*")])
+    with pytest.raises(RuleError, match=r"^hooks\[0\].kind: 'optimizer_step_post' needs an optimizer"):
+        instrument(model, hooks=[Hook(print, kind="optimizer_step_post")])
+    with pytest.raises(RuleError, match=r"^apply\[0\].stages: instrument knows one stage, 'train'; got \['validate'\]"):
+        instrument(nn.Sequential(model), apply=[Apply(Scale(2.0), modules="0", tensor="output", stages=["validate"])])
     with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once"):
         instrument(model, apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*", when="backward")])
     with instrument(model, watch=[Watch(params="*")], optimizer=optimizer) as watched:

@@ -261,3 +261,48 @@ def test_a_field_that_is_missing_is_named():
         as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", "calls": []}], "hooks")
     with pytest.raises(RuleError, match=r"^hooks\[0\]\.stages must be one or more of train, validate, test, predict, got None"):
         as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", "stages": None}], "hooks")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Hook, {"kind": "forward", "params": "*"}, "hooks[0].modules: a hook of kind 'forward' needs modules"),
+        (Hook, {"kind": "param_grad", "modules": "*"}, "hooks[0].modules: a hook of kind 'param_grad' needs params"),
+        (
+            Hook,
+            {"kind": "optimizer_step_pre", "params": "*"},
+            "hooks[0].params: a hook of kind 'optimizer_step_pre' takes neither modules nor params",
+        ),
+        (Hook, {"kind": "param_grad", "params": "*", "leaves": True}, "hooks[0].leaves=True goes with modules"),
+        (
+            Hook,
+            {"kind": "node", "modules": "*", "with_kwargs": True},
+            "hooks[0].with_kwargs goes with forward_pre and forward, not with 'node'",
+        ),
+        (
+            Hook,
+            {"kind": "saved_tensors", "modules": "*"},
+            "hooks[0].call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got 'math.sqrt'",
+        ),
+        (Apply, {"params": "*", "transform": []}, "apply[0].transform is an empty list; give a transform or a list of them"),
+        *(
+            (
+                Apply,
+                {**fields, "transform": "Sign", "stages": "train"},
+                "apply[0].stages goes with activations; gradients there are in training only",
+            )
+            for fields in ({"params": "*"}, {"modules": "*", "tensor": "output_grad"})
+        ),
+        (
+            Watch,
+            {"params": "*", "tensors": "state"},
+            "watch[0].tensors: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got 'state'",
+        ),
+        (Watch, {"params": "*", "group_by": [3]}, "watch[0].group_by must hold patterns as strings, got 3"),
+    ],
+)
+def test_fields_that_do_not_go_together(kind, fields, message):
+    given = {"call": "math.sqrt", **fields} if kind is Hook else fields
+    with pytest.raises(RuleError) as caught:
+        as_rules(kind, [given], {Hook: "hooks", Apply: "apply", Watch: "watch"}[kind])
+    assert str(caught.value) == message
