@@ -175,3 +175,12 @@ def test_measuring_the_cost_of_hooks_draws_no_random_numbers():
     expected = torch.random.get_rng_state()
     hook_cost(Clock())
     assert torch.equal(torch.random.get_rng_state(), expected)
+
+
+def test_of_a_list_of_steps_every_second_is_left(tmp_path, clock):
+    rule = Watch(params="body.0.weight", tensors="param", stats=["mean", costly(clock, 0.15)])
+    with pytest.warns(UserWarning, match="of the 40 steps of every_n_steps 20 are left"):
+        memory, _ = watch_fit(
+            tmp_path, timed(Net, clock), StatsMonitor([rule], every_n_steps=list(range(40)), max_overhead=0.1), data(40)
+        )
+    assert memory.steps == [*range(10), *range(11, 40, 2)]

@@ -453,3 +453,9 @@ def test_info_says_why_nothing_compiled_serves() -> None:
         assert f"{device + ' kernel':<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
     for part, name in (("hooks", "python"), ("event files", "numpy")):
         assert f"{part:<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
+
+
+def test_without_jsonargparse_the_extra_is_named(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["match", *both(write(DESIGN))]) == 2
+    assert "the command line needs jsonargparse: pip install 'lightning-hooks[cli]'" in capsys.readouterr().err

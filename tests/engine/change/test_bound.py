@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import AddNoise, Apply
+from lightning_hooks import AdaptiveClip, AddNoise, Apply, Freeze, RuleError, SkipStep, Transform, TransformError
 from lightning_hooks.engine.change.resolve import resolve_applies
 
 
@@ -25,3 +25,44 @@ def test_a_resumed_run_draws_the_numbers_of_the_run_that_never_stopped(drawn):
     draw(resumed)
     resumed.load_state_dict(first.state_dict())
     assert torch.equal(draw(resumed), draw(first))
+
+
+class Skips(Transform):
+    """Asks to skip a step, for which it has not set `needs_step`."""
+
+    def __call__(self, tensors, context):
+        context.skip_step("because")
+        return tensors
+
+
+def test_a_transform_that_does_not_say_so_may_not_skip_a_step():
+    (bound,) = resolve_applies(nn.Linear(2, 2), [Apply(Skips(), params="weight")])
+    for _ in range(2):  # the refusal leaves no request behind
+        with pytest.raises(TransformError) as caught:
+            bound.run([torch.zeros(1)], ["weight"], [None], 0, owned=True)
+        assert str(caught.value) == (
+            "apply[0].transform (Skips) called skip_step; only a transform with needs_step = True may, with when='step'"
+        )
+        assert bound.context.skip_reason is None
+
+
+@pytest.mark.parametrize(
+    ("transform", "fields", "message"),
+    [
+        (AdaptiveClip(), {"modules": "0"}, "AdaptiveClip needs the parameter behind each gradient; use it on params"),
+        (
+            Freeze(until_step=1),
+            {"modules": "0", "tensor": "output"},
+            "Freeze has no meaning on activations; use it on gradients, in GradientTransforms",
+        ),
+        (
+            SkipStep(),
+            {"params": "*", "when": "backward"},
+            "SkipStep acts on the optimizer's step as a whole; use it at when='step' on params",
+        ),
+    ],
+)
+def test_a_transform_is_refused_where_it_has_no_meaning(transform, fields, message):
+    with pytest.raises(RuleError) as caught:
+        resolve_applies(nn.Sequential(nn.Linear(2, 2)), [Apply(transform, **fields)])
+    assert str(caught.value) == f"apply[0]: {message}"

@@ -85,3 +85,23 @@ def test_a_rule_that_is_not_strict_watches_it_where_there_is_one() -> None:
 def test_without_an_optimizer_it_is_refused() -> None:
     with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.step' is only seen with an optimizer"):
         instrument(nn.Sequential(nn.Linear(1, 1)), watch=[Watch(params="*", tensors="state.step")])
+
+
+class Notes(torch.optim.SGD):
+    """Keeps a word and a count for each parameter."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {"word": "a", "count": torch.tensor([2, 4])}
+        return super().step(closure)
+
+
+def test_a_state_that_is_no_real_tensor_is_named() -> None:
+    with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.word' of Notes is not a real tensor but str. Set strict"):
+        step(lambda p: Notes(p, lr=0.1), ["state.word"])
+
+
+def test_integers_in_the_state_are_read() -> None:
+    _, _, values = step(lambda p: Notes(p, lr=0.1), ["state.count"])
+    assert values["state.count_mean/0.weight"] == 3.0
