@@ -16,7 +16,7 @@ from lightning_hooks.engine.compiled import CompiledHooks
 from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
-from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each
+from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Removable
 
 Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
@@ -162,13 +162,14 @@ class _ParameterHooks(OurHook):
             self._parts.setdefault(id(part.on), (part.on, []))[1].append(part)
 
     def register(self) -> None:
-        """Hook the parameters that have none yet. A frozen one refuses a hook, so it gets its own when it is unfrozen."""
+        """Hook the parameters that have no hook yet, frozen ones too: a training step may unfreeze them."""
         lazy = False
         for key, (parameter, parts) in self._parts.items():
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
-            elif parameter.requires_grad and ("param", key) not in self._handles:
-                self._handles.keep(parameter.register_hook(GradHook([visitor_of(parts)], self.gate)), key=("param", key))
+            elif ("param", key) not in self._handles and may_have_gradient(parameter):
+                with unfrozen(parameter):
+                    self._handles.keep(parameter.register_hook(GradHook([visitor_of(parts)], self.gate)), key=("param", key))
         if lazy:  # it gets its shape in the forward pass, when its module is called
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():

@@ -1,7 +1,7 @@
 """Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
 from lightning_hooks.hooks.eager import is_recomputation
-from lightning_hooks.hooks.gradients import GradHook, Visitor
+from lightning_hooks.hooks.gradients import GradHook, Visitor, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
@@ -18,4 +18,6 @@ __all__ = [
     "Visitor",
     "for_each",
     "is_recomputation",
+    "may_have_gradient",
+    "unfrozen",
 ]

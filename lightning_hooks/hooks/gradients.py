@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from lightning_hooks.backends.subclasses import without_subclass
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.tree import tensors_in
@@ -33,6 +35,32 @@ class GradHook(OurHook):
             if result is not None:
                 grad, changed = result, True
         return grad if changed else None
+
+
+def may_have_gradient(parameter: Tensor) -> bool:
+    """Whether a parameter has a gradient, or would have one if it were unfrozen: one of integers never has."""
+    if parameter.requires_grad:
+        return True
+    with without_subclass():
+        return (parameter.is_floating_point() or parameter.is_complex()) and not parameter.is_inference()
+
+
+@contextmanager
+def unfrozen(parameter: Tensor) -> Iterator[None]:
+    """While its gradient is hooked: torch refuses that for a frozen parameter, and a training step may unfreeze it at any time.
+
+    Args:
+        parameter: for which `may_have_gradient` is True.
+    """
+    frozen = not parameter.requires_grad
+    with without_subclass():
+        if frozen:
+            parameter.requires_grad_(True)
+        try:
+            yield
+        finally:
+            if frozen:
+                parameter.requires_grad_(False)
 
 
 class Contribution:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.hooks.gradients import unfrozen
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 
 
@@ -60,7 +61,8 @@ def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handl
 
 def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
     """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
-    handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
+    with unfrozen(parameter):
+        handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
 
 
 def register_optimizer(

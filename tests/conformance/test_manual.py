@@ -11,7 +11,18 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, Scale, SkipStep, StatsMonitor, UnsupportedError
+from lightning_hooks import (
+    Apply,
+    CustomHooks,
+    GradientTransforms,
+    Hook,
+    Scale,
+    SkipStep,
+    StatsMonitor,
+    UnsupportedError,
+    Watch,
+)
+from lightning_hooks.rules import PARAM_KINDS
 from tests.callbacks.models import Memory, Net, data, trainer_of
 from tests.conformance._tools import Book, Spy, Witness, compare, everything, same_weights, three_runs
 
@@ -57,6 +68,32 @@ def test_every_number_of_two_optimizers(tmp_path: Path, every: int, toggle: bool
     runs = three_runs(tmp_path, lambda: Gan(every, toggle), lambda: data(7))
     assert runs.book.steps_of("grad_norm/gen.0.weight") == list(range(7))
     assert runs.book.steps_of("update_norm/disc.0.weight") == list(range(0, 7, every))
+
+
+class ByHand(Gan):
+    """Freezes the discriminator for the generator's step and not before the next batch unfreezes it, as pix2pix does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x = batch[0]
+        first, second = self.optimizers()
+        fake = self.gen(x[:, :2])
+        self.disc.requires_grad_(True)
+        self.step(second, lambda: self.disc(fake.detach()).mean() - self.disc(x).tanh().mean())
+        self.disc.requires_grad_(False)
+        self.step(first, lambda: -self.disc(fake).mean())
+
+
+def test_parameters_that_are_frozen_between_two_batches(tmp_path: Path) -> None:
+    def make() -> ByHand:
+        return ByHand(toggle=False)
+
+    runs = three_runs(tmp_path, make, lambda: data(4))
+    assert not any(parameter.requires_grad for parameter in runs.changed.disc.parameters())
+    seen: list[str] = []
+    monitor = StatsMonitor([Watch(params="disc.*", tensors="grad", stats=["norm", "micro_cosine"])])
+    hooks = [Hook(lambda name, _: seen.append(name), kind=kind, params="disc.0.weight", named=True) for kind in PARAM_KINDS]
+    trainer_of(tmp_path, monitor, CustomHooks(hooks)).fit(make(), data(4))
+    assert seen == ["disc.0.weight"] * 8
 
 
 def test_every_number_of_two_optimizers_under_a_scaler_whose_scale_grows_between_their_steps(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -16,7 +15,7 @@ from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
-from lightning_hooks.hooks import CallAction, Gate, Handles
+from lightning_hooks.hooks import CallAction, Gate, Handles, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -95,7 +94,6 @@ class UserHooksParticipant(Participant):
         self._optimizers = optimizers
         self._now: tuple[int, ...] = ()
         self._gate: Gate | None = None
-        self._frozen: list[tuple[nn.Parameter, Callable[[], None]]] = []
 
     def joined(self, gate: Gate, handles: Handles) -> None:
         """Register the hooks of optimizers that stay."""
@@ -118,12 +116,6 @@ class UserHooksParticipant(Participant):
             self._now = due  # here, since `begin_step` is only called if something is due
         return due or None
 
-    def begin_batch(self) -> None:
-        """Register the hooks of parameters that were unfrozen meanwhile."""
-        for parameter, register in [pair for pair in self._frozen if pair[0].requires_grad]:
-            register()
-            self._frozen = [pair for pair in self._frozen if pair[0] is not parameter]
-
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
@@ -139,7 +131,6 @@ class UserHooksParticipant(Participant):
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
-        self._frozen = []
         for hook in (self.hooks[i] for i in key):
             for runner in hook.runners:
                 self._register(runner, gate, handles)
@@ -152,11 +143,8 @@ class UserHooksParticipant(Participant):
         elif kind in ("full_backward", "full_backward_pre"):
             register_backward(value, runner, gate, handles, before=kind == "full_backward_pre", prepend=prepend)
         elif kind == "post_accumulate_grad":
-            register = partial(register_post_accumulate, value, runner, gate, handles)
-            if value.requires_grad:
-                register()
-            else:
-                self._frozen.append((value, register))
+            if may_have_gradient(value):
+                register_post_accumulate(value, runner, gate, handles)
         elif kind == "saved_tensors":
             register_saved(value, (runner.of(0), runner.of(1)), gate, handles, wanted=runner.starts)
         elif _before_others(runner.rule):

@@ -483,17 +483,16 @@ def test_saved_tensors_and_named() -> None:
 
 
 @pytest.mark.parametrize("kind", PARAM_KINDS)
-def test_a_frozen_parameter_gets_its_hook_when_it_is_unfrozen(kind: str) -> None:
+def test_a_frozen_parameter_is_hooked_when_it_is_unfrozen(kind: str) -> None:
     model, seen = Chain(), []
     model.first.weight.requires_grad_(False)
-    with instrument(
-        model, hooks=[Hook(lambda tensor: seen.append(tensor.item()), kind=kind, params="first.weight")]
-    ) as watched:
+    model.codes = nn.Parameter(torch.ones(2, dtype=torch.int8), requires_grad=False)  # never has a gradient
+    rules = [Hook(lambda tensor: seen.append(tensor.item()), kind=kind, params=["first.weight", "codes"])]
+    with instrument(model, hooks=rules) as watched:
         pass_through(model)
         watched.step()
-        assert seen == []
+        assert seen == [] and not model.first.weight.requires_grad
         model.first.weight.requires_grad_(True)
-        watched.step()
         pass_through(model)
         watched.step()
         pass_through(model)
