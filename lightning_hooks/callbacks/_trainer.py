@@ -148,9 +148,9 @@ def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
         _REPLACED.add(trainer)
         warnings.warn(
             "another Trainer has run the module within this fit, and is still the module's trainer. Lightning now takes from "
-            "that one how to clip, and which callbacks to call before a backward and before the optimizer steps: 'param' and "
-            "'grad' have no rows, and rules with when='step' change nothing. `pl_module.trainer = trainer` after the inner "
-            "run puts this Trainer back",
+            "that one how to clip, and which callbacks to call before a backward and before the optimizer steps: 'param', "
+            "'grad' and 'update' have no rows, and rules with when='step' change nothing. `pl_module.trainer = trainer` after "
+            "the inner run puts this Trainer back",
             stacklevel=2,
         )
 

@@ -212,12 +212,26 @@ class HookManager:
             memo.acted.append(participant)
             with participant.account:
                 participant.before_step(optimizer, memo)
+                if participant in memo.waiting:
+                    memo.waiting.remove(participant)
+                    participant.before_update(optimizer, memo)
 
-    def phase(self, name: str, optimizer: Optimizer) -> None:
-        """Run `final`, `before_update` or `after_update` of every participant that acts in this step."""
+    def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
+        """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
+
+        Args:
+            name: of the phase.
+            optimizer: whose step.
+            has_closure: whether that step was given a closure: then `before_update` waits for what the closure does to the
+                parameters, since Lightning runs the training step in it.
+        """
         if self.gate.open:
             memo = self._memos.setdefault(optimizer, PhaseMemo())
-            for participant, _ in self.active:
+            participants = [participant for participant, _ in self.active]
+            if name == "before_update" and has_closure:
+                memo.waiting = participants
+                return
+            for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
 

@@ -112,7 +112,7 @@ class Participant:
         """Called with the gradients that the optimizer will consume."""
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        """Called before the optimizer changes the parameters."""
+        """Called before the optimizer changes the parameters; what the training step did to them is done."""
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
@@ -136,12 +136,14 @@ class PhaseMemo:
 
     Args:
         acted: the participants that were called with `before_step`.
+        waiting: those whose `before_update` follows their `before_step`, in the closure of the step.
         skipped: the step does not happen, although the optimizer is called.
         found_inf: of a loss scaler, on the device; above 0 the step does not happen either.
         scale: by which the gradients are still multiplied; None where they are not.
     """
 
     acted: list[Participant] = field(default_factory=list)
+    waiting: list[Participant] = field(default_factory=list)
     skipped: bool = False
     found_inf: Tensor | None = None
     scale: Tensor | None = None

@@ -1,7 +1,8 @@
 """The phases of an optimizer's step, and the table of which tensor of a parameter exists in which.
 
 In order: `before_step` (gradients are accumulated, unscaled and averaged), `final` (clipped and changed), `before_update`
-(the parameters are still the old ones), `after_update` (the parameters are the new ones).
+(the parameters are still the old ones), `after_update` (the parameters are the new ones). Where the step has a closure, in
+which Lightning runs the training step, `before_update` follows `before_step`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from lightning_hooks import rules
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.hooks import Gate, Handles
-from lightning_hooks.hooks.user_kinds import register_optimizer
+from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 
 
 class ParamTensor(NamedTuple):
@@ -86,8 +87,8 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
 assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
 
-RunPhase: TypeAlias = Callable[[str, Optimizer], None]
-"""Runs a phase, given its name and the optimizer."""
+RunPhase: TypeAlias = Callable[[str, Optimizer, bool], None]
+"""Runs a phase, given its name, the optimizer, and whether a closure is still to run in the optimizer's step."""
 
 
 def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, handles: Handles) -> None:
@@ -103,7 +104,7 @@ def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, ha
     def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         alive = run()
         if alive is not None:
-            alive(name, optimizer)
+            alive(name, optimizer, closure_of(args, kwargs) is not None)
 
     for name, before in (("before_update", True), ("after_update", False)):
         register_optimizer(optimizer, partial(run_phase, name), gate, handles, before=before)

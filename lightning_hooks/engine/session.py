@@ -22,7 +22,7 @@ from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.hooks.user_kinds import register_optimizer
+from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
@@ -190,8 +190,7 @@ class Instrument:
             self._producer.publish_pending()
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
-        if closure is not None:
+        if closure_of(args, kwargs) is not None:
             raise UnsupportedError(
                 "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
                 "optimizer.step() without one, or omit optimizer= and call step()"

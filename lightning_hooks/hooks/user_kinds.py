@@ -6,7 +6,7 @@ forbids in-place operations on what passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,6 +74,11 @@ def register_optimizer(
     """
     hook = _Gated(run, gate)
     handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
+
+
+def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The closure with which an optimizer's step was called, from what a hook around it is given; None without one."""
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
 
 
 def register_saved(

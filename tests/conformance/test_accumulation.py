@@ -30,6 +30,22 @@ def test_every_number_of_a_window_of_micro_batches(tmp_path: Path, accumulate: i
     assert windows == 2 * ([accumulate] * (7 // accumulate) + [7 % accumulate] * (7 % accumulate > 0))
 
 
+class Normalized(Net):
+    """Its training step normalizes a weight first, as methods with prototypes do."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            weight = self.body[0].weight
+            weight.copy_(torch.nn.functional.normalize(weight, dim=1))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_the_training_step_does_to_a_parameter_is_no_part_of_its_update(tmp_path: Path, accumulate: int) -> None:
+    """Lightning runs it inside the optimizer's step."""
+    three_runs(tmp_path, Normalized, lambda: data(4), accumulate_grad_batches=accumulate)
+
+
 @pytest.mark.parametrize("stage", ["step", "backward"])
 def test_a_factor_at_either_stage_scales_the_step_of_every_window(tmp_path: Path, stage: str) -> None:
     """With plain SGD half of every gradient is half of the learning rate."""
