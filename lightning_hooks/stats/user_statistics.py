@@ -146,14 +146,15 @@ class UserRows:
         Args:
             row: which.
             sums: weighted sums with their weights, of all functions [functions, 2].
-            tensor: what the statistics are computed from.
+            tensor: what the statistics are computed from; they are given a copy.
             merging: whether functions add to their sums or replace them; metrics always accumulate.
 
         Raises:
             RuleError: a function did not return a scalar.
         """
         self._filled.add(row)
-        tensor = whole(tensor)
+        # A copy: training overwrites what a metric may keep, and a statistic may work in place on what it is given.
+        tensor = whole(tensor).clone()
         for index, user in self._functions.get(row, ()):
             pair = weighted(user, tensor).to(sums.device)
             sums[index] = sums[index] + pair if merging else pair

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 
 from lightning_hooks import RuleError, Watch, instrument
 
@@ -63,6 +63,46 @@ def test_both_are_written_in_the_order_of_the_rules(first, second, name):
     assert measured(watch(first, second)) == wanted
     assert measured(watch(first), watch(second)) == wanted
     assert measured(watch(first, second), watch(second, first)) == wanted  # each is still one statistic
+
+
+class Kept(Metric):
+    """The sum of what it has kept, as exact quantiles keep it."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.add_state("seen", [], dist_reduce_fx="cat")
+
+    def update(self, tensor):
+        self.seen.append(tensor.flatten())
+
+    def compute(self):
+        return torch.cat(self.seen).sum()
+
+
+def test_a_metric_keeps_what_it_was_given_although_training_goes_on():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rules = [watch(Kept, torch.sum), Watch(params="*", tensors=["param", "grad"], stats=[Kept, torch.sum])]
+    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        model(torch.randn(8, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    values = written(watched)
+    kept = {tag: value for tag, value in values.items() if "_Kept/" in tag}
+    assert len(kept) == 5
+    assert kept == pytest.approx({tag: values[tag.replace("_Kept/", "_sum/")] for tag in kept})
+
+
+def test_a_statistic_that_works_in_place_changes_nothing():
+    def largest(tensor):
+        return tensor.abs_().max()
+
+    assert measured(watch(largest, "min")) == {"output_largest/0": 3.0, "output_min/0": 1.0}
+    model, x = nn.Sequential(nn.Identity()), torch.tensor([-3.0, 1.0])
+    with instrument(model, watch=[watch(largest)]) as watched:
+        model(x)
+        watched.step()
+    assert written(watched) == {"output_largest/0": 3.0} and x.tolist() == [-3.0, 1.0]
 
 
 def test_what_is_written_does_not_depend_on_the_row():
