@@ -94,7 +94,7 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
         RuleError: with the statistic.
     """
     asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
-    if asked and any(isinstance(p, Changer) and p.acts_at_step for p in participants):
+    if asked and any(isinstance(p, Changer) and p.acts_before for p in participants):
         raise RuleError(
             f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
             "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"

@@ -7,6 +7,7 @@ closes the gate and removes the hooks, so that none gets into a copy of the mode
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class HookManager:
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._pauses = 0
         self._reopens = False  # a batch was under way when the hooks were paused, and still is
+        self._said_unseen = False
 
     @property
     def step(self) -> int | None:
@@ -231,6 +233,8 @@ class HookManager:
             if name == "before_update" and has_closure:
                 memo.waiting = participants
                 return
+            if name == "after_update" and not memo.acted:
+                self._warn_unseen(optimizer, participants)
             for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
@@ -250,6 +254,20 @@ class HookManager:
             for tag, value in participant.take_reports().items():
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
+
+    def _warn_unseen(self, optimizer: Optimizer, participants: Sequence[Participant]) -> None:
+        """Warn once that an optimizer has stepped although nobody was called before: what they do there has no effect."""
+        acting = [participant for participant in participants if participant.acts_before]
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if self._said_unseen or not any(id(target.value) in held for each in acting for target in each.all_targets()):
+            return
+        self._said_unseen = True
+        warnings.warn(
+            f"{type(optimizer).__name__} has stepped without Lightning's on_before_optimizer_step: 'param' and 'grad' of its "
+            "parameters have no rows, and rules with when='step' do not change their gradients. The usual reason is a direct "
+            "step, as after self.optimizers(use_pl_optimizer=False): call step() of what self.optimizers() returns",
+            stacklevel=2,
+        )
 
     @property
     def _common_account(self) -> Account:

@@ -93,7 +93,7 @@ class InstalledHooks:
         self._made.hooks.put_on(self._batch_handles)
         for participant, key in active:
             participant.register(key, self._gate, self._batch_handles)
-        if any(participant.reads_updates for participant, _ in active):
+        if any(participant.reads_updates or participant.acts_before for participant, _ in active):
             for optimizer in self._optimizers():
                 hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
         if install_final is not None:

@@ -47,6 +47,7 @@ class Participant:
 
     Attributes:
         reports: whether it writes what transforms report.
+        acts_before: whether it reads or changes anything in `before_step`.
         reads_final: whether it acts in the phase `final`.
         reads_updates: whether it acts in `before_update` and `after_update`.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
@@ -54,6 +55,7 @@ class Participant:
     """
 
     reports: bool = False
+    acts_before: bool = False
     reads_final: bool = False
     reads_updates: bool = False
     ever: Hashable | None = None

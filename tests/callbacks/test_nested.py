@@ -142,6 +142,7 @@ def test_transforms_of_the_outer_fit_rest_while_the_inner_run_has_its_own(tmp_pa
     assert fit(tmp_path, *copy.deepcopy(outer), monitor(), inside) == plain
 
 
+@pytest.mark.filterwarnings("ignore:SGD has stepped without Lightning's on_before_optimizer_step")
 def test_one_warning_says_that_an_inner_trainer_has_stayed_the_trainer_of_the_module(tmp_path: Path) -> None:
     """Lightning calls the callbacks of `pl_module.trainer` when an optimizer steps."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +194,21 @@ class Frequencies(Net):
 def test_a_raw_step_that_lightning_does_not_see_has_its_update_and_no_gradient(tmp_path: Path) -> None:
     monitor = StatsMonitor(everything(), max_scalars=10**6)
     book = Book(monitor)
-    trainer_of(tmp_path, monitor, book).fit(Frequencies(), data(3))
+    with pytest.warns(UserWarning, match="^SGD has stepped without Lightning's on_before_optimizer_step") as said:
+        trainer_of(tmp_path, monitor, book).fit(Frequencies(), data(3))
+    assert sum("has stepped" in str(each.message) for each in said) == 1
     assert book.steps_of("grad_norm/body.0.weight") == book.steps_of("update_norm/body.0.weight") == [0, 1, 2]
     assert book.steps_of("grad_norm/body.3.weight") == []
     assert book.steps_of("update_norm/body.3.weight") == [0, 1, 2]
+
+
+@pytest.mark.parametrize("watched", ["body.3.weight", "body.0.weight"])
+def test_a_rule_at_the_step_says_that_a_raw_step_passes_it_by(tmp_path: Path, watched: str) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        trainer_of(tmp_path, GradientTransforms([Apply(Scale(0.0), params=watched)])).fit(Frequencies(), data(3))
+    passed_by = [each for each in said if "rules with when='step' do not change" in str(each.message)]
+    assert len(passed_by) == (watched == "body.3.weight")
 
 
 # -- LBFGS -----------------------------------------------------------------------------------------------------------------

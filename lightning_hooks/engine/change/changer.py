@@ -59,12 +59,8 @@ class Changer(Participant):
         self._reporting = False
         self._aside: list[tuple[int, dict[str, torch.Generator]]] = []  # seeds and generators of training, in another stage
         self._at_step = [bound for bound in self.transforms if bound.when == "step"]
+        self.acts_before = bool(self._at_step)
         self._may_skip = any(bound.may_skip for bound in self._at_step)
-
-    @property
-    def acts_at_step(self) -> bool:
-        """Whether it changes the gradient of the optimizer's step."""
-        return bool(self._at_step)
 
     def due(self, step: int, stage: str) -> Hashable | None:
         return tuple(i for i, bound in enumerate(self.transforms) if stage in bound.stages) or None

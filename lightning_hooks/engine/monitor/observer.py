@@ -91,6 +91,7 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
+        self.acts_before = "before_step" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.ever = self.schedules = frozenset(plan.schedules)
