@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import call
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +17,7 @@ from lightning_hooks.engine.compiled import CompiledHooks
 from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Removable
 
@@ -67,6 +69,7 @@ class InstalledHooks:
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = _ParameterHooks(model, gate, self._batch_handles, self._step_handles)
         self._made: _Made | None = None
+        self._said: set[str] = set()
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
         finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
@@ -95,9 +98,17 @@ class InstalledHooks:
             participant.register(key, self._gate, self._batch_handles)
         if any(participant.reads_updates or participant.acts_before for participant, _ in active):
             for optimizer in self._optimizers():
-                hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
+                self._hook_updates(optimizer)
         if install_final is not None:
             self._batch_handles.keep(install_final())
+
+    def _hook_updates(self, optimizer: Optimizer) -> None:
+        try:
+            hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
+        except UnsupportedError as error:
+            if str(error) not in self._said:
+                self._said.add(str(error))
+                warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 
     def _make(self, active: Active, called: set[int]) -> ModuleHooks:
         parts = [part for participant, key in active for part in participant.parts(key)]

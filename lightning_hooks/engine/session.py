@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time
 from types import TracebackType
@@ -22,6 +22,7 @@ from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.hooks import Handles
 from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
@@ -56,6 +57,7 @@ class Instrument:
 
     Raises:
         RuleError: an invalid rule, before any hook is registered.
+        UnsupportedError: the optimizer has no hooks around its step.
 
     Example:
         >>> from lightning_hooks import Watch
@@ -121,11 +123,11 @@ class Instrument:
         try:
             self._publisher.start(self._plan)
             for optimizer in self.optimizers:
-                register_optimizer(optimizer, self._before, None, run_handles, before=True)
+                _register(optimizer, self._before, run_handles, before=True)
             for participant in self._participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
-                register_optimizer(optimizer, self._after, None, run_handles, before=False)
+                _register(optimizer, self._after, run_handles, before=False)
             self._begin()
         except BaseException as error:
             self._hook_manager.close()
@@ -210,6 +212,13 @@ class Instrument:
 
 
 instrument = Instrument
+
+
+def _register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *, before: bool) -> None:
+    try:
+        register_optimizer(optimizer, run, None, handles, before=before)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:

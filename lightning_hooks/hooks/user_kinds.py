@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks.gradients import unfrozen
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 
@@ -71,9 +72,18 @@ def register_optimizer(
     """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`.
 
     Without a gate it runs at every step.
+
+    Raises:
+        UnsupportedError: the optimizer has no such hooks; Lightning accepts any object with a step.
     """
     hook = _Gated(run, gate)
-    handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
+    try:
+        handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
+    except AttributeError as error:
+        raise UnsupportedError(
+            f"{type(optimizer).__name__} has no hooks around its step: it does not inherit from torch.optim.Optimizer, or its "
+            "__init__ does not call super().__init__"
+        ) from error
 
 
 def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

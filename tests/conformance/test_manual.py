@@ -22,6 +22,7 @@ from lightning_hooks import (
     StatsMonitor,
     UnsupportedError,
     Watch,
+    instrument,
 )
 from lightning_hooks.rules import PARAM_KINDS
 from tests.callbacks.models import Memory, Net, data, trainer_of
@@ -209,6 +210,46 @@ def test_a_rule_at_the_step_says_that_a_raw_step_passes_it_by(tmp_path: Path, wa
         trainer_of(tmp_path, GradientTransforms([Apply(Scale(0.0), params=watched)])).fit(Frequencies(), data(3))
     passed_by = [each for each in said if "rules with when='step' do not change" in str(each.message)]
     assert len(passed_by) == (watched == "body.3.weight")
+
+
+class Wrapper:
+    """All that Lightning asks of an optimizer, around another one."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.param_groups, self.defaults, self.state = inner.param_groups, inner.defaults, inner.state
+        self.state_dict, self.load_state_dict, self.zero_grad = inner.state_dict, inner.load_state_dict, inner.zero_grad
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+class Half(Wrapper, torch.optim.Optimizer):
+    """An optimizer that does not call the `__init__` of its base."""
+
+
+@pytest.mark.parametrize("kind", [Wrapper, Half])
+def test_an_optimizer_without_hooks_has_no_update_and_the_reason(tmp_path: Path, kind: Any) -> None:
+    def run(*callbacks: Any) -> Net:
+        torch.manual_seed(0)
+        model = Net(lambda parameters: kind(torch.optim.SGD(parameters, lr=0.1)), dropout=0.0)
+        trainer_of(tmp_path, *callbacks).fit(model, data(3))
+        return model
+
+    monitor = StatsMonitor(everything(), max_scalars=10**6, loggers=[])
+    book = Book(monitor)
+    with pytest.warns(UserWarning) as said:
+        watched = run(monitor, GradientTransforms([Apply(Scale(1.0), params="*")]), book)
+    same_weights(run(), watched)
+    assert [str(each.message).partition(": it does")[0] for each in said if "hooks around" in str(each.message)] == [
+        f"'update' and 'state' have no rows: {kind.__name__} has no hooks around its step"
+    ]
+    assert book.steps_of("grad_norm/body.0.weight") == [0, 1, 2] and not book.steps_of("update_norm/body.0.weight")
+    rule = Hook(print, kind="optimizer_step_post")
+    with pytest.raises(UnsupportedError, match=rf"^hooks\[0\].kind: 'optimizer_step_post': {kind.__name__} has no hooks"):
+        run(CustomHooks([rule]))
+    with pytest.raises(UnsupportedError, match=f"^instrument: {kind.__name__} has no hooks .*; omit optimizer= and call step"):
+        instrument(watched, optimizer=[kind(torch.optim.SGD(watched.parameters(), lr=0.1))]).__enter__()
 
 
 # -- LBFGS -----------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from lightning_hooks.engine.compiled import refuse_compiled
 from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import CallAction, Gate, Handles, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
@@ -139,7 +140,10 @@ class UserHooksParticipant(Participant):
         kind, prepend, value = runner.rule.kind, runner.rule.prepend, runner.value
         if kind in OPTIMIZER_KINDS:
             for optimizer in () if self._stays else self._optimizers():
-                register_optimizer(optimizer, runner, gate, handles, before=kind == "optimizer_step_pre")
+                try:
+                    register_optimizer(optimizer, runner, gate, handles, before=kind == "optimizer_step_pre")
+                except UnsupportedError as error:
+                    raise UnsupportedError(f"{runner.where}.kind: {kind!r}: {error}") from error
         elif kind in ("full_backward", "full_backward_pre"):
             register_backward(value, runner, gate, handles, before=kind == "full_backward_pre", prepend=prepend)
         elif kind == "post_accumulate_grad":
