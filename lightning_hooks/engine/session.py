@@ -38,7 +38,8 @@ class Instrument:
 
     A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
     gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
-    are allowed, and `final_grad`, `update` and `state` are refused.
+    are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is none of training, such as a
+    validation, belongs inside `paused(model)`: otherwise it is a part of the next step.
 
     Args:
         model: the root module.
@@ -196,6 +197,11 @@ class Instrument:
             raise UnsupportedError(
                 "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
                 "optimizer.step() without one, or omit optimizer= and call step()"
+            )
+        if getattr(optimizer, "grad_scale", None) is not None:  # set by torch's scaler for a step that unscales by itself
+            raise UnsupportedError(
+                "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "
+                "its own step; call scaler.unscale_(optimizer) before scaler.step(optimizer), or use fused=False"
             )
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()

@@ -209,6 +209,41 @@ def test_a_gradient_of_none_is_passed_over():
     assert "output_grad_norm/0" not in found
 
 
+def test_a_validation_inside_paused_is_no_part_of_the_next_step():
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    rules = [Watch(modules="0", tensors="output", stats="norm")]
+    with instrument(
+        model, watch=rules, apply=[Apply(Scale(2.0), modules="0", tensor="output")], optimizer=optimizer
+    ) as watched:
+        for x in torch.randn(2, 3, 2):
+            model(x).sum().backward()
+            optimizer.step()
+            assert watched.compute()["output_norm/0"] == pytest.approx(
+                nn.functional.linear(x, *model.parameters()).norm().item()
+            )
+            with paused(model), torch.no_grad():
+                assert torch.equal(model(100 * x), nn.functional.linear(100 * x, *model.parameters()))
+
+
+@pytest.mark.parametrize("unscaled", [True, False])
+def test_gradients_that_a_fused_optimizer_gets_scaled_are_refused(unscaled):
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    rules = [Watch(params="*", tensors=["grad", "update"], stats="norm")]
+    with instrument(model, watch=rules, apply=[Apply(ClipByGlobalNorm(1.0), params="*")], optimizer=optimizer) as watched:
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        if not unscaled:
+            with pytest.raises(UnsupportedError, match="^instrument: the gradients are still multiplied .* scaler.unscale_"):
+                scaler.step(optimizer)
+            return
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+    assert watched.compute()["grad_norm/0.weight"] == pytest.approx(2.0)
+    assert watched.compute()["update_norm/0.weight"] == pytest.approx(2.0 / 6.0**0.5)
+
+
 def train(model, steps, watched_by=None, accumulate=1):
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
