@@ -95,13 +95,16 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
 def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
     """What the loss scaler found in the gradients of an optimizer since its last step, as a tensor: 0 for nothing infinite.
 
-    None where it has not looked: it looks when it divides by the scale, which for a fused optimizer is inside its step.
+    None where it has not looked: it looks when it divides by the scale. For a fused optimizer that is inside its step, and
+    after a training step without a loss it does not happen.
     """
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
         return None
     lost = "steps that the loss scaler skips are not recognised"
-    seen: Mapping[int, Any] = attribute(scaler, "GradScaler._per_optimizer_states", dict, lost) or {}
+    seen: Mapping[int, Any] | None = attribute(scaler, "GradScaler._per_optimizer_states", dict, lost)
+    if seen is None:
+        return torch.zeros((), device=trainer.strategy.root_device)
     by_device = seen[id(optimizer)].get("found_inf_per_device", {}) if id(optimizer) in seen else {}
     found = [each.to(trainer.strategy.root_device) for each in by_device.values()]
     return torch.stack(found).sum() if found else None

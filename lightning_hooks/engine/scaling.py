@@ -70,7 +70,7 @@ class ScalerWatch(Participant):
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         memo.found_inf = self._found_inf(optimizer)
-        memo.scale = self._scale() if unscales_itself(optimizer) else None
+        memo.scale = self._scale() if unscales_itself(optimizer) or memo.found_inf is None else None
         self._open[id(memo)] = memo  # as LBFGS runs its closure, the same one several times
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:

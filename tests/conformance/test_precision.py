@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
@@ -234,3 +234,32 @@ def test_statistics_of_a_users_own_are_given_unscaled_gradients(tmp_path: Path, 
     assert len(rows) == 2 + 2 * 4
     for tag in rows:
         assert monitor.latest[tag] == pytest.approx(monitor.latest[tag.replace("_greatest/", "_abs_max/")], rel=1e-6), tag
+
+
+# -- a training step without a loss ----------------------------------------------------------------------------------------
+
+
+class WithoutLoss(Net):
+    """Has no loss in the last batch of the second window: Lightning then steps without dividing what was accumulated."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        return None if batch_idx == 3 else super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:.training_step. returned .None.")
+def test_what_was_accumulated_before_a_training_step_without_a_loss_has_no_loss_scale(tmp_path: Path) -> None:
+    norms: dict[int, float] = {}
+
+    class Keep(Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            norms[len(norms)] = float(pl_module.body[0].weight.grad.norm()) / (1024.0 if len(norms) == 1 else 1.0)
+
+    monitor, spy = StatsMonitor(everything(), max_scalars=10**6), Spy()
+    book, rules = Book(monitor), GradientTransforms([Apply(spy, params="body.0.weight")])
+    options: Any = {"accumulate_grad_batches": 2, "plugins": scaler()}
+    trainer_of(tmp_path, monitor, rules, book, Keep(), **options).fit(WithoutLoss(), data(6))
+    assert dict(enumerate(book.values("grad_norm/body.0.weight"))) == pytest.approx(norms, rel=1e-6)
+    assert book.steps_of("update_norm/body.0.weight") == list(spy.seen) == [0, 2]

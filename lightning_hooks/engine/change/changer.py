@@ -100,7 +100,7 @@ class Changer(Participant):
                     yield Part(target.value, at, partial(self._change_gradient, bound, target), path, changes=True)
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        if not self._at_step:
+        if not self._at_step or memo.scale is not None:  # gradients that are still scaled are of a step that does not happen
             return
         parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
         with torch.no_grad():
