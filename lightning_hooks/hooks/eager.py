@@ -6,7 +6,9 @@ times as much as a hook on the output tensor.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -44,12 +46,13 @@ class EagerHooks:
         self.gate = gate
         self.step_handles = step_handles
         self.gradients = gradients
-        self.begun: list[tuple[int, list[Contribution]]] = []  # sequence number at the start, inputs whose gradient is awaited
+        # By thread: sequence number at the start, inputs whose gradient is awaited.
+        self.begun: defaultdict[int, list[tuple[int, list[Contribution]]]] = defaultdict(list)
 
     def begin(self, pending: list[Contribution]) -> None:
         if self not in self.step_handles:
             self.step_handles.keep(self, key=self)
-        self.begun.append((names.numbers[0](), pending))
+        self.begun[get_ident()].append((names.numbers[0](), pending))
 
     def remove(self) -> None:
         """Forget calls that never returned, as recomputations that stop early: they keep a graph and its tensors alive."""
@@ -113,8 +116,8 @@ class ForwardHook(OurHook):
             else:
                 output = _act(item, output)
         with without_subclass():  # a subclass has no say in its hooks
-            if hooks.begun:
-                start, pending = hooks.begun.pop()
+            if hooks.begun and (begun := hooks.begun[get_ident()]):
+                start, pending = begun.pop()
                 _connect_each(pending, list(tensors_in(output)), start)
             if site.output_grad and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
                 self._hook_gradients((args, kwargs), output)

@@ -5,6 +5,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import threading
 import weakref
 
 import pytest
@@ -76,6 +77,37 @@ def test_input_grad_is_the_modules_own_contribution(inner):
     assert own.grad.norm() != (own.grad + other.grad).norm()
 
 
+def test_input_grad_where_threads_call_one_module():
+    """The second call begins in the first one, and ends after it."""
+    begun = {name: threading.Event() for name in ("first", "second")}
+    first_is_over = threading.Event()
+
+    class Meet(nn.Module):
+        def forward(self, x, name):
+            begun[name].set()
+            assert begun["second"].wait(20)
+            assert name == "first" or first_is_over.wait(20)
+            return 3.0 * x
+
+    def call(name):
+        result = model[0](inputs[name], name)
+        first_is_over.set()
+        (result * inputs[name].detach()).sum().backward()
+
+    model = nn.Sequential(Meet())
+    inputs = {"first": torch.ones(2, requires_grad=True), "second": torch.full((2,), 10.0, requires_grad=True)}
+    with instrument(model, watch=[Watch(modules="0", tensors="input_grad", stats=["norm"])]) as watched:
+        threads = [threading.Thread(target=call, args=(name,)) for name in inputs]
+        threads[0].start()
+        assert begun["first"].wait(20)
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+        watched.step()
+    expected = torch.cat([x.grad for x in inputs.values()]).norm().item()
+    assert watched.compute()["input_grad_norm/0"] == pytest.approx(expected)
+
+
 def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
     begun = lambda: [hook.hooks.begun for module in model for hook in module._forward_pre_hooks.values()]  # noqa: E731
@@ -83,9 +115,9 @@ def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
         held = []
         for _ in range(3):
             checkpoint(model, torch.randn(3, 4, requires_grad=True), use_reentrant=False).sum().backward()
-            held.append(sum(map(len, begun())))
+            held.append(sum(len(calls) for each in begun() for calls in each.values()))
             watched.step()
-            assert begun() == [[]] * 4
+            assert begun() == [{}] * 4
     assert all(held)  # the recomputation stops inside the last module that it needs
 
 
