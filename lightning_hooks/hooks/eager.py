@@ -7,7 +7,7 @@ times as much as a hook on the output tensor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from threading import get_ident
 from typing import Any
 
@@ -82,7 +82,7 @@ class PreHook(OurHook):
         elif site.input_grad:
             pending: list[Contribution] = []
             for action in site.input_grad:
-                tensors = list(measured_in(_part(action, arguments)))
+                tensors = measured_in(_part(action, arguments))
                 with without_subclass():
                     pending += contributions(tensors, action.visit, hooks.gate)
             hooks.begin(pending)
@@ -130,9 +130,9 @@ class ForwardHook(OurHook):
     def _hook_gradients(self, given: Any, output: Any) -> None:
         visitors: dict[int, tuple[Tensor, list[Visitor]]] = {}
         for action in self.hooks.site.output_grad:
-            distinct = {id(tensor): tensor for tensor in measured_in(_part(action, output)) if tensor.requires_grad}
-            for key, tensor in distinct.items():
-                visitors.setdefault(key, (tensor, []))[1].append(action.visit)
+            for tensor in measured_in(_part(action, output)):
+                if tensor.requires_grad:
+                    visitors.setdefault(id(tensor), (tensor, []))[1].append(action.visit)
         for tensor, visits in visitors.values():
             self.hooks.gradients.hook(tensor, GradHook(visits, self.hooks.gate), self.hooks, given)
 
@@ -142,8 +142,9 @@ def is_recomputation() -> bool:
     return names.graph_task_id() != -1
 
 
-def measured_in(tree: Any) -> Iterator[Tensor]:
-    return (tensor for tensor in tensors_in(tree) if is_measured(tensor))
+def measured_in(tree: Any) -> list[Tensor]:
+    """The tensors of arguments or a result that are seen, each once: self-attention is given one tensor three times."""
+    return list({id(tensor): tensor for tensor in tensors_in(tree) if is_measured(tensor)}.values())
 
 
 def _part(action: TensorAction, tree: Any) -> Any:
@@ -169,10 +170,9 @@ def _act(action: TensorAction, tree: Any) -> Any:
         return tree
     new: dict[int, Tensor] = {}
     for tensor in measured_in(_part(action, tree)):
-        if id(tensor) not in new:  # one tensor given twice stays one
-            result = action.visit(tensor)
-            if result is not None and result is not tensor:
-                new[id(tensor)] = result
+        result = action.visit(tensor)
+        if result is not None and result is not tensor:
+            new[id(tensor)] = result
     return _mapped(tree, lambda tensor: new.get(id(tensor), tensor)) if new else tree
 
 
@@ -203,8 +203,9 @@ def _with_own_nodes(arguments: Arguments, actions: tuple[TensorAction, ...], gat
     """
     wanted: dict[int, list[Visitor]] = {}
     for action in actions:
-        for key in {id(tensor) for tensor in measured_in(_part_at(arguments, action.path)) if tensor.requires_grad}:
-            wanted.setdefault(key, []).append(action.visit)
+        for tensor in measured_in(_part_at(arguments, action.path)):
+            if tensor.requires_grad:
+                wanted.setdefault(id(tensor), []).append(action.visit)
     clones: dict[int, Tensor] = {}
 
     def change(tensor: Tensor) -> Tensor:

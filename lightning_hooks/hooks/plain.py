@@ -93,14 +93,15 @@ class Fallback:
         if torch.compiler.is_compiling():
             return
         hook.called.add(id(module))
-        tensors = list(measured_in(output))
+        tensors = measured_in(output)
         if hook.see is not None and not is_recomputation():
             for tensor in tensors:
                 hook.see(tensor)
         if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
             with without_subclass():  # a subclass has no say in its hooks
-                for tensor in {id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values():
-                    self._gradients.hook(tensor, hook.grad, hook.grad, args)
+                for tensor in tensors:
+                    if tensor.requires_grad:
+                        self._gradients.hook(tensor, hook.grad, hook.grad, args)
 
 
 _compiled = backends.hooks().module

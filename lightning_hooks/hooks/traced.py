@@ -216,8 +216,10 @@ private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a com
 
 
 def _look(part: Any, mark: Tensor) -> None:
+    done: list[Tensor] = []
     for tensor in tensors_in(part):
-        if is_measured(tensor):
+        if is_measured(tensor) and not any(tensor is one for one in done):  # one tensor given twice is seen once
+            done.append(tensor)
             torch.ops.lightning_hooks.look(tensor.detach(), mark)
 
 

@@ -147,8 +147,8 @@ class Witness(Callback):
 
 
 def floating(tree: Any) -> Iterator[Tensor]:
-    """Every floating or complex tensor of a nest."""
-    for leaf in pytree.tree_leaves(tree):
+    """Every floating or complex tensor of a nest, each once."""
+    for leaf in {id(leaf): leaf for leaf in pytree.tree_leaves(tree)}.values():
         if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             yield leaf
 

@@ -202,6 +202,32 @@ def test_nested_results_parts_keywords_and_integers():
     assert found["output_norm/heads"] == pytest.approx(torch.cat([2 * hidden, hidden + 1]).norm().item())
 
 
+def test_a_tensor_that_is_given_or_returned_several_times_counts_once():
+    class Attend(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = nn.MultiheadAttention(4, 2, batch_first=True)
+            self.last = Pair()
+
+        def forward(self, x):
+            mixed, _ = self.heads(x, x, x, need_weights=False)
+            return self.last(mixed)[0]
+
+    class Pair(nn.Module):
+        def forward(self, x):
+            y = 2 * x
+            return y, {"again": y, "more": y + 1}
+
+    model, x = Attend(), torch.randn(2, 3, 4, requires_grad=True)
+    for tensors in (EVERY_TENSOR, ["output"]):  # at a module that is only read, hooks of another kind
+        found = norms(model, ["heads", "last"], lambda m: m(x).sum(), tensors)
+        mixed = model.heads(x, x, x, need_weights=False)[0]
+        assert found["output_norm/last"] == pytest.approx(torch.cat([2 * mixed, 2 * mixed + 1]).norm().item(), rel=1e-6)
+        if "input" in tensors:
+            assert found["input_norm/heads"] == pytest.approx(x.norm().item(), rel=1e-6)
+            assert found["input_grad_norm/heads"] == pytest.approx(torch.autograd.grad(mixed.sum() * 2, x)[0].norm().item())
+
+
 def test_a_parameter_handed_through_collects_no_hooks():
     class Hands(nn.Module):
         def __init__(self) -> None:
