@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ class Instrument:
         record: the last ended step, with histograms.
 
     Raises:
-        RuleError: an invalid rule, before any hook is registered.
+        RuleError: an invalid rule, before any hook is registered; it is entered a second time.
         UnsupportedError: the optimizer has no hooks around its step.
 
     Example:
@@ -90,7 +90,8 @@ class Instrument:
         consumers: Sequence[StepConsumer] = (),
     ) -> None:
         self.model = model
-        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
+        alone = isinstance(optimizer, Optimizer) or hasattr(optimizer, "step")
+        self.optimizers: list[Any] = [optimizer] if alone else list(cast(Iterable[Optimizer], optimizer or ()))
         rules = as_rules(Watch, watch, "watch")
         applies = as_rules(Apply, apply, "apply")
         hook_rules = as_rules(Hook, hooks, "hooks")
@@ -117,9 +118,13 @@ class Instrument:
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()
+        self._was_entered = False
 
     def __enter__(self) -> Instrument:
         """Register the hooks, all or none."""
+        if self._was_entered:
+            raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
+        self._was_entered = True
         run_handles = self._hook_manager.run_handles
         try:
             self._publisher.start(self._plan)

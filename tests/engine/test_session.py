@@ -267,6 +267,23 @@ def test_a_gradient_of_none_is_passed_over():
     assert "output_grad_norm/0" not in found
 
 
+def test_it_is_entered_once():
+    """Its consumers are closed with the loop, so a second loop would be in no record."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    watched = instrument(model, watch=[Watch(modules="0", tensors="output")])
+    with watched:
+        model(torch.ones(1, 2))
+        watched.step()
+        with pytest.raises(RuleError, match="^instrument: it can be entered once"):
+            watched.__enter__()
+        model(torch.ones(1, 2))
+        watched.step()
+    assert watched.record.step == 1
+    with pytest.raises(RuleError, match="^instrument: it can be entered once"), watched:
+        pass
+    assert_no_hooks(model)
+
+
 def test_a_validation_inside_paused_is_no_part_of_the_next_step():
     model = nn.Sequential(nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
