@@ -7,7 +7,6 @@ closes the gate and removes the hooks, so that none gets into a copy of the mode
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.installed_hooks import Active, InstalledHooks, InstallFinal
 from lightning_hooks.engine.overhead import Account, Meter
-from lightning_hooks.engine.participant import Participant, PhaseMemo
+from lightning_hooks.engine.participant import Participant, PhaseMemo, warn_unseen
 from lightning_hooks.engine.plan.refresh import Refresh
 from lightning_hooks.hooks import Gate
 
@@ -233,8 +232,8 @@ class HookManager:
             if name == "before_update" and has_closure:
                 memo.waiting = participants
                 return
-            if name == "after_update" and not memo.acted:
-                self._warn_unseen(optimizer, participants)
+            if name == "after_update" and not memo.acted and not self._said_unseen:
+                self._said_unseen = warn_unseen(optimizer, participants)
             for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
@@ -254,20 +253,6 @@ class HookManager:
             for tag, value in participant.take_reports().items():
                 out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
         return out
-
-    def _warn_unseen(self, optimizer: Optimizer, participants: Sequence[Participant]) -> None:
-        """Warn once that an optimizer has stepped although nobody was called before: what they do there has no effect."""
-        acting = [participant for participant in participants if participant.acts_before]
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if self._said_unseen or not any(id(target.value) in held for each in acting for target in each.all_targets()):
-            return
-        self._said_unseen = True
-        warnings.warn(
-            f"{type(optimizer).__name__} has stepped without Lightning's on_before_optimizer_step: 'param' and 'grad' of its "
-            "parameters have no rows, and rules with when='step' do not change their gradients. The usual reason is a direct "
-            "step, as after self.optimizers(use_pl_optimizer=False): call step() of what self.optimizers() returns",
-            stacklevel=2,
-        )
 
     @property
     def _common_account(self) -> Account:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -149,3 +150,23 @@ class PhaseMemo:
     skipped: bool = False
     found_inf: Tensor | None = None
     scale: Tensor | None = None
+
+
+def warn_unseen(optimizer: Optimizer, participants: Iterable[Participant]) -> bool:
+    """Warn that an optimizer has stepped and no participant was called before; False where that does not concern them.
+
+    Args:
+        optimizer: which has stepped.
+        participants: who acts in the step.
+    """
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    targets = (target for each in participants if each.acts_before for target in each.all_targets())
+    if not any(id(target.value) in held for target in targets):
+        return False
+    warnings.warn(
+        f"{type(optimizer).__name__} has stepped without Lightning's on_before_optimizer_step: 'param' and 'grad' of its "
+        "parameters have no rows, and rules with when='step' do not change their gradients. The usual reason is a direct "
+        "step, as after self.optimizers(use_pl_optimizer=False): call step() of what self.optimizers() returns",
+        stacklevel=2,
+    )
+    return True
