@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,11 @@ class BoundTransform:
         if of == "modules":
             return f"{self.tensor} of modules {shown}"
         return f"params {shown} in backward" if self.when == "backward" else f"params {shown}"
+
+    @property
+    def shown(self) -> str:
+        """The transform in words: the same in another process, where its functions and objects have other addresses."""
+        return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(self.transform))
 
     @property
     def may_skip(self) -> bool:
@@ -161,7 +167,7 @@ class BoundTransform:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "transform": repr(self.transform),
+            "transform": self.shown,
             "place": self.acts_on,
             "seed": self.seed,
             "state": self.context.state,
@@ -193,7 +199,7 @@ def match_saved(
     gone, new = dict(enumerate(saved)), dict(enumerate(transforms))
     pairs = []
     for i, now in enumerate(transforms):
-        what = repr(now.transform), now.acts_on
+        what = now.shown, now.acts_on
         same = next((j for j, old in gone.items() if (old["transform"], old["place"]) == what), None)
         if same is not None:
             pairs.append((gone.pop(same), new.pop(i)))
@@ -201,10 +207,10 @@ def match_saved(
     for j, old in list(gone.items()):  # on the same targets another transform, or other numbers
         other = next((i for i, now in new.items() if now.acts_on == old["place"]), None)
         if other is not None:
-            changes.append(f"{old['transform']} is now {new.pop(other).transform!r}")
+            changes.append(f"{old['transform']} is now {new.pop(other).shown}")
             del gone[j]
     changes += [f"{old['transform']} on {old['place']} is gone" for old in gone.values()]
-    changes += [f"{now.transform!r} on {now.acts_on} is new" for now in new.values()]
+    changes += [f"{now.shown} on {now.acts_on} is new" for now in new.values()]
     return pairs, changes
 
 

@@ -4,22 +4,36 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import AdaptiveClip, AddNoise, Apply, Freeze, RuleError, SkipStep, Transform, TransformError
+from lightning_hooks import (
+    EMA,
+    AdaptiveClip,
+    AddNoise,
+    Apply,
+    Chain,
+    Freeze,
+    Function,
+    RuleError,
+    SkipStep,
+    Transform,
+    TransformError,
+    When,
+)
+from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
+
+
+def bound(transform, seed=0):
+    (one,) = resolve_applies(nn.Linear(2, 2), [Apply(transform, params="weight")], seed)
+    return one
+
+
+def draw(one):
+    return one.run([torch.zeros(4)], ["weight"], [None], 0, owned=True)[0]
 
 
 @pytest.mark.parametrize("drawn", [0, 2], ids=["not drawn before", "drawn before"])
 def test_a_resumed_run_draws_the_numbers_of_the_run_that_never_stopped(drawn):
-    model = nn.Linear(2, 2)
-
-    def bound(seed):
-        (one,) = resolve_applies(model, [Apply(AddNoise(0.1), params="weight")], seed)
-        return one
-
-    def draw(one):
-        return one.run([torch.zeros(4)], ["weight"], [None], 0, owned=True)[0]
-
-    first, resumed = bound(1), bound(2)
+    first, resumed = bound(AddNoise(0.1), 1), bound(AddNoise(0.1), 2)
     for _ in range(drawn):
         draw(first)
     draw(resumed)
@@ -66,3 +80,29 @@ def test_a_transform_is_refused_where_it_has_no_meaning(transform, fields, messa
     with pytest.raises(RuleError) as caught:
         resolve_applies(nn.Sequential(nn.Linear(2, 2)), [Apply(transform, **fields)])
     assert str(caught.value) == f"apply[0]: {message}"
+
+
+class Counts(Transform):
+    """A user's transform that is no dataclass."""
+
+    def __call__(self, tensors, context):
+        context.state["calls"] = context.state.get("calls", 0) + 1
+        return tensors
+
+
+def function():
+    return lambda *given: given[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Counts, lambda: Chain([EMA(), Function(function())]), lambda: When(lambda *given: True, EMA())],
+    ids=["object", "function", "condition"],
+)
+def test_what_has_another_address_in_another_process_continues(make, recwarn):
+    first, resumed = bound(make()), bound(make())
+    assert repr(first.transform) != repr(resumed.transform)  # both hold an address
+    draw(first)
+    Changer([resumed]).load_state_dict(Changer([first]).state_dict())
+    assert first.context.state and resumed.context.state == first.context.state
+    assert not recwarn.list
