@@ -182,10 +182,20 @@ class BoundTransform:
         if self.when != "step":
             state = {**state, "generators": {}}  # seeded at each step
         for key, generator_state in state["generators"].items():
-            generator = torch.Generator(torch.device(key))
-            generator.set_state(generator_state)
-            self.context.generators[key] = generator
+            device = self._device_for(torch.device(key))
+            if device is not None and str(device) not in self.context.generators:
+                generator = self.context.generators[str(device)] = torch.Generator(device)
+                generator.set_state(generator_state)
         self.report.load_state_dict(state["report"])
+
+    def _device_for(self, saved: torch.device) -> torch.device | None:
+        """Where this process draws what was drawn on a device when the checkpoint was saved.
+
+        The checkpoint is that of rank 0, whose device need not be the one of this rank, nor exist here. Devices of another type
+        draw other numbers, so there the generators start anew.
+        """
+        alike = [target.value.device for target in self.targets if target.value.device.type == saved.type]
+        return saved if saved in alike else next(iter(alike), None)
 
 
 def match_saved(

@@ -82,6 +82,18 @@ def test_a_transform_is_refused_where_it_has_no_meaning(transform, fields, messa
     assert str(caught.value) == f"apply[0]: {message}"
 
 
+@pytest.mark.parametrize("saved_on", ["cpu:0", "cuda:0"], ids=["the device of rank 0", "a device that is not here"])
+def test_a_checkpoint_of_another_device(saved_on):
+    """Rank 0 saves the checkpoint that all ranks read, and each has another device."""
+    first, resumed = bound(AddNoise(0.1)), bound(AddNoise(0.1))
+    draw(first)
+    state = first.state_dict()
+    fetched = torch.zeros(16, dtype=torch.uint8) if saved_on == "cuda:0" else state["generators"]["cpu"]
+    resumed.load_state_dict({**state, "generators": {saved_on: fetched}})
+    fresh = bound(AddNoise(0.1))  # a device of another type draws other numbers in any case
+    assert torch.equal(draw(resumed), draw(fresh if saved_on == "cuda:0" else first))
+
+
 class Counts(Transform):
     """A user's transform that is no dataclass."""
 
