@@ -6,7 +6,9 @@ Hydra's containers are sequences and mappings, but neither `list` nor `dict`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
 from lightning_hooks.errors import RuleError, did_you_mean
@@ -63,9 +65,14 @@ def as_transform(item: Any, where: str) -> Any:
         where: the option that holds it, for messages.
 
     Raises:
-        RuleError: it names no transform, or the arguments are invalid.
+        RuleError: it names no transform, cannot be called as one, or the arguments are invalid.
     """
     if callable(item) and not isinstance(item, (type, Mapping)):
+        if not _takes_tensors_and_context(item):
+            raise RuleError(
+                f"{where}: {item!r} cannot be called with (tensors, context), as a transform is; a function of one tensor "
+                "goes into Function(…)"
+            )
         return item
     if isinstance(item, Mapping):
         path, arguments = _class_path(item, where)
@@ -82,9 +89,20 @@ def as_transform(item: Any, where: str) -> Any:
         raise RuleError(f"{where}: {error}{takes}") from error
     except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
-    if not callable(made):
+    if not callable(made) or not _takes_tensors_and_context(made):
         raise RuleError(f"{where}: {path!r} is not a class of transforms; a function of one tensor goes into Function(…)")
     return made
+
+
+def _takes_tensors_and_context(call: Any) -> bool:
+    """Whether something can be called with two arguments; functions of torch that do not say what they take cannot."""
+    try:
+        inspect.signature(getattr(call, "forward", call)).bind(None, None)  # modules of torch take anything but in forward
+    except TypeError:
+        return False
+    except ValueError:
+        return not isinstance(call, BuiltinFunctionType)
+    return True
 
 
 def as_callable(item: Any, where: str) -> Any:

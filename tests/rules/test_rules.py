@@ -3,6 +3,7 @@ import math
 from collections import OrderedDict
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,8 +131,16 @@ def test_an_unknown_key_is_named_with_the_nearest():
                 {"params": "*", "transform": transform},
                 rf"^apply\[0\].transform: '{path}' is not a class of transforms; a function of one tensor goes into Function",
             )
-            for path in ("math.pi", "torch.tanh", "collections.OrderedDict", "torch.nn")
+            for path in ("math.pi", "torch.tanh", "collections.OrderedDict", "torch.nn", "torch.nn.ReLU")
             for transform in (path, {"class_path": path})
+        ),
+        *(
+            (
+                {"params": "*", "transform": transform},
+                r"^apply\[0\].transform: .* cannot be called with \(tensors, context\), as a transform is; a function of one "
+                r"tensor goes into Function\(…\)$",
+            )
+            for transform in (torch.tanh, lambda grad: grad, torch.nn.ReLU(), [lambda: None])
         ),
         ({"params": "*", "transform": "Function"}, "; Function takes call$"),
         (
@@ -190,6 +199,18 @@ def test_messages_of_apply(fields, message):
 def test_a_transform_by_path_short_name_target_and_instance(transform):
     (rule,) = as_rules(Apply, [{"params": "*", "transform": transform}], "apply")
     assert rule.transform == (Scale(0.5),)
+
+
+def test_anything_that_takes_tensors_and_a_context_is_a_transform():
+    def function(tensors, context):
+        return tensors
+
+    class Module(torch.nn.Module):
+        def forward(self, tensors, context):
+            return tensors
+
+    for transform in (function, lambda *given: given[0], Plain(), Module()):
+        assert Apply(transform, params="*").transform == (transform,)
 
 
 def test_containers_of_hydra_are_read():
