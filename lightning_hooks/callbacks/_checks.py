@@ -56,15 +56,12 @@ def refuse_unsupported(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterabl
             )
 
 
-def check_options(scalars: list[Any], prefix: Any, on_error: Any, max_overhead: Any) -> None:
+def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:
     """Refuse invalid options of a monitor; each argument is the option of its name.
 
     Raises:
         RuleError: with what is allowed.
     """
-    for i, pattern in enumerate(scalars):
-        if not isinstance(pattern, str):
-            raise RuleError(f"scalars[{i}] must be a string, got {pattern!r}")
     if not isinstance(prefix, str):
         raise RuleError(f"prefix must be a string, got {prefix!r}")
     if on_error not in ("raise", "warn"):

@@ -34,7 +34,7 @@ from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_count, as_stages, check_local
+from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
@@ -104,8 +104,8 @@ class StatsMonitor(HooksCallback):
         self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
         self.stages = as_stages(stages)
         refuse_idle_stages(self.stages, self.watch or DEFAULT_WATCH)
-        self.scalars = [scalars] if isinstance(scalars, str) else list(scalars or ())
-        check_options(self.scalars, prefix, on_error, max_overhead)
+        self.scalars = as_patterns("scalars", scalars)
+        check_options(prefix, on_error, max_overhead)
         self.max_scalars = as_count("max_scalars", max_scalars)
         self.max_histograms = as_count("max_histograms", max_histograms)
         self.histogram_every_n_steps = as_count("histogram_every_n_steps", histogram_every_n_steps, 1)

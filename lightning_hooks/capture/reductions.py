@@ -126,7 +126,7 @@ def reduction(name: str | None) -> Reduction:
     """
     if name is None:
         return _whole
-    if name not in _TABLE:
+    if not isinstance(name, str) or name not in _TABLE:
         raise RuleError(f"no reduction {name!r}{did_you_mean(name, _TABLE)}; there are None, {', '.join(_TABLE)}")
     return _TABLE[name]
 

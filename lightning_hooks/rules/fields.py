@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +86,7 @@ def normalise(rule: Any) -> None:
                     raise RuleError(f"{name}[{i}] must be a string, got {item!r}")
         if not value and name in _EMPTY:
             raise RuleError(f"{name} is {_EMPTY[name]}")
-        object.__setattr__(rule, name, value)
+        object.__setattr__(rule, name, tuple(dict.fromkeys(value)) if name == "tensors" else value)
     for i, item in enumerate(rule.types or ()):
         if not isinstance(item, (str, type)):
             raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
@@ -113,18 +114,35 @@ def as_count(name: str, value: Any, at_least: int = 0) -> int:
 
 
 def check_local(name: str, folder: Any, instead: str) -> None:
-    """Refuse a folder elsewhere (`s3://…`), of which `Path` would make a local one of that name.
+    """Refuse what is no path, and a folder elsewhere (`s3://…`), of which `Path` would make a local one of that name.
 
     Args:
         name: of the option.
-        folder: its value; anything.
-        instead: what would be right.
+        folder: its value; anything. None is for no folder.
+        instead: what would be right instead of a folder elsewhere.
 
     Raises:
         RuleError: naming the option and the folder.
     """
+    if folder is not None and not (isinstance(folder, (str, os.PathLike)) and os.fspath(folder)):
+        raise RuleError(f"{name} must be the path of a folder, got {folder!r}")
     if _URL.match(str(folder)):
         raise RuleError(f"{name} must be a folder of this machine, got {str(folder)!r}; {instead}")
+
+
+def as_patterns(name: str, patterns: Any) -> list[str]:
+    """One pattern or several as a list; none for None.
+
+    Raises:
+        RuleError: naming the option and the value.
+    """
+    found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
+    if not isinstance(found, Sequence):
+        raise RuleError(f"{name} must be a pattern or a list of patterns, got {patterns!r}")
+    for i, pattern in enumerate(found):
+        if not isinstance(pattern, str):
+            raise RuleError(f"{name}[{i}] must be a string, got {pattern!r}")
+    return list(found)
 
 
 def as_stages(stages: Any) -> tuple[str, ...]:

@@ -90,9 +90,9 @@ def every_n(value: Any, where: str) -> EveryN:
     if isinstance(value, EveryN):
         return value
     if isinstance(value, Mapping):
-        unknown = set(value) - {"first", "every", "last"}
+        unknown = [key for key in value if key not in ("first", "every", "last")]
         if unknown:
-            raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; give {wanted}")
+            raise RuleError(f"{where}: unknown key {unknown[0]!r}; give {wanted}")
         numbers = dict(value)
         schedule = EveryN(
             every=as_count(f"{where}.every", numbers.get("every", 1), 1),

@@ -88,9 +88,9 @@ def _check_groups(rule: Watch) -> None:
         pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in items)
     else:
         raise RuleError(f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups!r}")
-    for name, pattern in pairs:
-        if not isinstance(name, str) or not isinstance(pattern, str):
-            raise RuleError(f"group_by must hold patterns as strings, got {pattern!r}")
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+            raise RuleError(f"group_by must hold patterns as strings, got {pair[-1] if len(pair) == 2 else pair!r}")
     if not pairs:
         raise RuleError("group_by is empty; give at least one pattern or omit it")
     object.__setattr__(rule, "group_by", pairs)

@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_before_training(tmp_path: Path
     assert_no_hooks(model)
 
 
-def test_a_folder_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_elsewhere_and_what_is_no_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model, capture = Encoder(), ActivationCapture("encoder", stages="predict")
     said = "^ActivationCapture: folder must be a folder of this machine, got 'memory://bucket/x'; give a local one, folder='…'$"
@@ -347,6 +347,10 @@ def test_a_folder_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         make(tmp_path, capture, default_root_dir="memory://bucket/x").predict(model, rows(2))
     with pytest.raises(RuleError, match="^ActivationCapture: folder .* got 'memory://bucket/x/run/version_0'"):
         make(tmp_path, capture, logger=TensorBoardLogger("memory://bucket/x", name="run")).predict(model, rows(2))
+    for what in ({"folder": 5}, {"folder": ""}, {"reduce": ["mean"]}):
+        (name,) = what
+        with pytest.raises(RuleError, match=f"^{name}: no reduction|^{name} must be the path of a folder, got "):
+            ActivationCapture("encoder", stages="predict", **what)
     for folder in ("s3://bucket/x", Path("s3://bucket/x")):
         with pytest.raises(RuleError, match="^folder must be a folder of this machine, got 's3:/"):
             ActivationCapture("encoder", stages="predict", folder=folder)

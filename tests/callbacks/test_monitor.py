@@ -608,6 +608,15 @@ def test_a_statistic_that_raises_stop_iteration_does_not_end_the_epoch(tmp_path:
         ({"prefix": None}, "prefix must be a string, got None"),
         ({"on_error": "warm"}, "on_error must be 'raise' or 'warn', got 'warm' (did you mean 'warn'?)"),
         ({"scalars": [1]}, "scalars[0] must be a string, got 1"),
+        ({"scalars": 5}, "scalars must be a pattern or a list of patterns, got 5"),
+        ({"scalars": {"head": 1}}, "scalars must be a pattern or a list of patterns, got {'head': 1}"),
+        ({"logdir": 5}, "logdir must be the path of a folder, got 5"),
+        ({"logdir": ""}, "logdir must be the path of a folder, got ''"),
+        ({"every_n_steps": {1: 2, "a": 3}}, "every_n_steps: unknown key 1; give an integer"),
+        (
+            {"watch": [{"params": "*", "group_by": [("a", "b", "c")]}]},
+            "watch[0].group_by must hold patterns as strings, got ('a', 'b', 'c')",
+        ),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:

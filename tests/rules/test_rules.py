@@ -38,6 +38,10 @@ def test_repr_can_be_typed_back_in(rule):
     assert eval(repr(rule)) == rule
 
 
+def test_a_tensor_that_is_named_twice_is_watched_once():
+    assert Watch(params="*", tensors=["grad", "update", "grad"]) == Watch(params="*", tensors=["grad", "update"])
+
+
 def test_rules_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Watch(modules="*").modules = "x"
