@@ -76,7 +76,7 @@ class ScaleBySchedule(Transform):
     elementwise: ClassVar[bool] = True
 
     points: Sequence[Sequence[Any]] | None = None
-    call: Callable[[int], float] | str | None = None
+    call: str | Callable[[int], float] | None = None
     _schedule: Callable[[int], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

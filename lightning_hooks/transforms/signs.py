@@ -66,7 +66,7 @@ class ReverseGradient(Transform):
 
     on_activations: ClassVar[bool] = False
 
-    weight: float | Sequence[Sequence[Any]] | Callable[[int], float] | str = 1.0
+    weight: float | Sequence[Sequence[Any]] | str | Callable[[int], float] = 1.0
     _schedule: Callable[[int], float] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -208,6 +208,19 @@ def test_print_config_goes_round(folder: Path, capsys: pytest.CaptureFixture[str
     assert direct in capsys.readouterr().out
 
 
+def test_print_config_goes_round_with_functions_by_path(folder: Path) -> None:
+    """In a process of its own: jsonargparse tries other types where its warning of a wrong one is an error, as here."""
+    schedules = [
+        "{class_path: lightning_hooks.ScaleBySchedule, init_args: {call: statistics.mean}}",
+        "{class_path: lightning_hooks.ReverseGradient, init_args: {weight: statistics.mean}}",
+    ]
+    rules = f"[{{params: '*', transform: [{', '.join(schedules)}]}}]"
+    write(f"trainer: {{callbacks: [{{class_path: lightning_hooks.GradientTransforms, init_args: {{apply: {rules}}}}}]}}")
+    command = [sys.executable, "-c", "from lightning_hooks.cli.main import main; main()", "fit", *both("hooks.yaml")]
+    done = subprocess.run([*command, "--print_config"], capture_output=True, text=True, timeout=120)
+    assert "call: statistics.mean\n" in done.stdout and "weight: statistics.mean\n" in done.stdout, done.stderr
+
+
 def test_the_console_script(folder: Path) -> None:
     script = Path(sys.executable).with_name("lightning-hooks")
     done = subprocess.run(
