@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -58,6 +59,21 @@ class UserStatistic:
             error.add_note(f"raised in {self}")
             raise
 
+    def scalar(self, value: Any) -> Tensor:
+        """What the user's code returned, as a tensor without dimensions.
+
+        Raises:
+            RuleError: it is no real scalar.
+        """
+        is_number = isinstance(value, (float, int, np.generic, np.ndarray))
+        found = torch.as_tensor(value, device="cpu") if is_number else value
+        if not isinstance(found, Tensor) or found.is_complex():
+            kind = f"a {found.dtype}" if isinstance(found, Tensor) else repr(value)
+            raise RuleError(f"{self} returned {kind}; a real scalar is needed")
+        if found.numel() != 1:
+            raise RuleError(f"{self} returned a tensor of shape {tuple(found.shape)}; a scalar is needed")
+        return found.detach().reshape(())
+
 
 def user_statistic(stat: Any, where: str) -> UserStatistic:
     """Read a user's statistic from a callable, a metric class or the import path of either.
@@ -90,10 +106,7 @@ def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
     Raises:
         RuleError: the function did not return a scalar.
     """
-    value = torch.as_tensor(statistic.run(statistic.call, tensor), device=tensor.device)
-    if value.numel() != 1:
-        raise RuleError(f"{statistic} returned a tensor of shape {tuple(value.shape)}; a scalar is needed")
-    value = value.detach().reshape(()).double()
+    value = statistic.scalar(statistic.run(statistic.call, tensor)).to(tensor.device).double()
     weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
     return torch.stack([value * weight, weight])
 
@@ -176,6 +189,7 @@ class UserRows:
             counts: elements of every row, a vector, merged over ranks: all ranks must compute the same metrics.
         """
         filled = [row for row in self._metrics if counts[row] > 0 and (row in self._filled or row not in self._replicated)]
+        asked = [(row, user, metric) for row in filled for user, metric in self._metrics[row]]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
-            return {(row, user.name): float(user.run(metric.compute)) for row in filled for user, metric in self._metrics[row]}
+            return {(row, user.name): float(user.scalar(user.run(metric.compute))) for row, user, metric in asked}

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -157,3 +158,35 @@ def test_an_error_names_the_rule_the_statistic_and_the_row():
         measured(watch("norm"), watch("mean", torch.relu))
     with pytest.raises(ZeroDivisionError, match=r"^mine\nraised in watch\[0\].stats\[0\]: statistic 'Refuses' of output of 0$"):
         measured(watch(Refuses))
+
+
+def gives(value):
+    """A metric that gives this."""
+
+    class Given(MeanMetric):
+        def compute(self):
+            return value
+
+    return Given
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "None; a real scalar is needed"),
+        ("high", "'high'; a real scalar is needed"),
+        ({"low": 1.0}, "{'low': 1.0}; a real scalar is needed"),
+        (torch.tensor(1j), "a torch.complex64; a real scalar is needed"),
+        (torch.ones(2), r"a tensor of shape \(2,\); a scalar is needed"),
+    ],
+)
+def test_what_is_no_scalar_is_refused(value, said):
+    for statistic, name in ((lambda tensor: value, "lambda"), (gives(value), "Given")):
+        with pytest.raises(RuleError, match=rf"^watch\[0\].stats\[0\]: statistic '{name}' of output of 0 returned {said}$"):
+            measured(watch(statistic))
+
+
+@pytest.mark.parametrize("value", [2, 2.0, True + 1, np.float32(2), np.array([2.0]), torch.tensor([[2]])])
+def test_any_real_scalar_serves(value):
+    assert measured(watch(lambda tensor: value)) == {"output_lambda/0": 2.0}
+    assert measured(watch(gives(value))) == {"output_Given/0": 2.0}
