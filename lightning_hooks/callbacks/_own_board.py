@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.errors import RuleError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -53,8 +54,15 @@ class OwnBoard:
 
 
 def own_board(trainer: Trainer, hook_manager: HookManager, logdir: str | os.PathLike[str]) -> OwnBoard:
-    """The board of a Trainer in a folder, which the end of the run closes."""
-    folder = Path(logdir).absolute()
+    """The board of a Trainer in a folder, which the end of the run closes.
+
+    Raises:
+        RuleError: the folder cannot be written to, which the first write would find only then.
+    """
+    folder = Path(logdir).expanduser().absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(there)!r} is no folder that can be written to")
     # A logger of Lightning's own: it is shown where Lightning's lines are.
     name = next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer")
     board = _BOARDS.setdefault(trainer, {}).setdefault(folder, OwnBoard(folder, logging.getLogger(name)))

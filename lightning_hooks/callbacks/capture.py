@@ -184,7 +184,7 @@ class ActivationCapture(HooksCallback):
             RuleError: the log folder is not on this machine.
         """
         if self.folder is not None:
-            return Path(self.folder).resolve()
+            return Path(self.folder).expanduser().resolve()
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"

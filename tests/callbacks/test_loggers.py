@@ -325,6 +325,31 @@ def test_a_logdir_elsewhere_is_refused() -> None:
         StatsMonitor(NORMS, logdir="s3://bucket/x")
 
 
+@pytest.mark.parametrize("below", ["", "/deep/er"])
+def test_a_logdir_that_cannot_be_written_to_is_an_error_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    def refused(folder: Path) -> None:
+        model = Net()
+        said = rf"^logdir: cannot write to '{folder}{below}': '{folder}' is no folder that can be written to$"
+        with pytest.raises(RuleError, match=said):
+            trainer_of(tmp_path, StatsMonitor(NORMS, logdir=f"{folder}{below}"), logger=False).fit(model, data())
+        assert_clean(model)
+
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+    refused(tmp_path)
+
+
+def test_a_logdir_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    capture = ActivationCapture("body.0", every_n_steps=1, folder="~/captures")
+    trainer_of(tmp_path, StatsMonitor(NORMS, logdir="~/ours"), capture, logger=False).fit(Net(), data())
+    assert {"ours", "captures"} <= {path.name for path in tmp_path.iterdir()} and not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize("fails", [False, True], ids=["", "error"])
 def test_our_event_file_is_closed_with_the_run(tmp_path: Path, fails: bool) -> None:
     class Fails(Callback):
