@@ -81,14 +81,7 @@ def as_transform(item: Any, where: str) -> Any:
     if not isinstance(path, str) and not isinstance(path, type):
         raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
     kind = _transform_class(path, where) if isinstance(path, str) else path
-    try:
-        made = kind(**arguments) if isinstance(kind, type) else None
-    except TypeError as error:
-        known = [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else None
-        takes = "" if known is None else f"; {kind.__name__} takes {', '.join(known) or 'no arguments'}"
-        raise RuleError(f"{where}: {error}{takes}") from error
-    except RuleError as error:
-        raise RuleError(f"{where}: {error}") from error
+    made = _made(kind, arguments, where) if isinstance(kind, type) else None
     if not callable(made) or not _takes_tensors_and_context(made):
         raise RuleError(f"{where}: {path!r} is not a class of transforms; a function of one tensor goes into Function(…)")
     return made
@@ -134,10 +127,23 @@ def as_object(item: Any, where: str) -> Any:
     if not isinstance(item, Mapping):
         return item
     path, arguments = _class_path(item, where)
+    return _made(import_object(str(path), where), arguments, where)
+
+
+def _made(kind: Any, arguments: Mapping[str, Any], where: str) -> Any:
+    """An object of a class, which may be the user's own: what it raises gets the name of the option."""
     try:
-        return import_object(str(path), where)(**arguments)
+        return kind(**arguments)
     except TypeError as error:
+        is_dataclass = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        known = [field.name for field in dataclasses.fields(kind) if field.init] if is_dataclass else None
+        takes = "" if known is None else f"; {kind.__name__} takes {', '.join(known) or 'no arguments'}"
+        raise RuleError(f"{where}: {error}{takes}") from error
+    except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
+    except Exception as error:
+        name = getattr(kind, "__qualname__", repr(kind))
+        raise RuleError(f"{where}: {name} raised {type(error).__name__}: {error}") from error
 
 
 def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:

@@ -15,6 +15,8 @@ from lightning_hooks.rules.schedule import EveryN, every_n
 
 class Plain:
     def __init__(self, factor=1.0):
+        if factor < 0:
+            raise ValueError("a factor below 0")
         self.factor = factor
 
     def __call__(self, tensors, context):
@@ -263,6 +265,23 @@ def test_a_key_beside_class_path_and_init_args_is_refused_for_a_hook_too():
     assert str(caught.value) == (
         "hooks[0].call: unknown key 'stray' beside class_path and init_args; arguments go under init_args: {stray: …}"
     )
+
+
+def test_what_a_class_of_the_user_raises_names_the_option():
+    made = {"class_path": f"{__name__}.Plain", "init_args": {"factor": -1}}
+    for kind, rule, name in (
+        (Apply, {"params": "*", "transform": made}, "transform"),
+        (Hook, {"kind": "forward", "modules": "*", "call": made}, "call"),
+    ):
+        with pytest.raises(RuleError) as caught:
+            as_rules(kind, [rule], "rules")
+        assert str(caught.value) == f"rules[0].{name}: Plain raised ValueError: a factor below 0"
+    condition = {"class_path": "FirstSteps", "init_args": {"n": 0}}
+    when = {"class_path": "When", "init_args": {"condition": condition, "transform": "Zero"}}
+    with pytest.raises(
+        RuleError, match=r"^apply\[0\].transform: When.condition: FirstSteps.n must be an integer of at least 1"
+    ):
+        as_rules(Apply, [{"params": "*", "transform": when}], "apply")
 
 
 def test_classes_and_functions_are_shown_by_their_import_path():
