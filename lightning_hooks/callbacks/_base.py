@@ -18,6 +18,7 @@ from lightning_hooks.callbacks._run import (
     for_each_stage,
     hook_manager_of,
     our_callbacks,
+    take_part_once,
     warn_if_in_use,
 )
 from lightning_hooks.callbacks._trainer import (
@@ -103,6 +104,7 @@ class HooksCallback(OurCallback):
         if warn_if_in_use(self, trainer) or self not in our_callbacks(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
+        take_part_once(self, trainer)
         self._detach()
         self._saved = {}  # checkpoints are read after this; a test, say, need not have taken what it read
         if in_fit(trainer):  # after another run a checkpoint has the state of the fit before it, as that of the optimizers

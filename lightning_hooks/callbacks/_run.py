@@ -103,6 +103,17 @@ def warn_if_in_use(callback: OurCallback, trainer: Trainer) -> bool:
     return True
 
 
+def take_part_once(callback: OurCallback, trainer: Trainer) -> None:
+    """Leave a callback in the list of a trainer once: Lightning would call it twice, and what it changes would change twice."""
+    here: Any = trainer
+    places = [i for i, each in enumerate(here.callbacks) if each is callback]
+    if len(places) > 1:
+        here.callbacks = [each for i, each in enumerate(here.callbacks) if i not in places[1:]]
+        warnings.warn(
+            f"{type(callback).__name__} is {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
+        )
+
+
 def hook_manager_of(trainer: Trainer, pl_module: LightningModule) -> HookManager:
     """One that callbacks of this trainer have joined, or a new one; `begin_run` must come before its first join."""
     for hook_manager in [callback._hook_manager for callback in our_callbacks(trainer)]:

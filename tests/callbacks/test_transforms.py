@@ -401,6 +401,14 @@ def test_reporting_changes_no_number(tmp_path: Path) -> None:
     assert weights[0] == weights[1] == weights[2]
 
 
+def test_a_callback_that_is_listed_twice_acts_once(tmp_path: Path) -> None:
+    halve, keeper, model = rule(Scale(0.5)), Keeper(), Line()
+    with pytest.warns(UserWarning, match="^GradientTransforms is 2 times in the callbacks of the Trainer; it acts once$"):
+        fit(tmp_path, model, [halve, StatsMonitor(), halve], [3.0, 4.0], logger=keeper)
+    assert model.w == [-1.5, -2.0]
+    assert [tag for tag in keeper.lines[0] if "norm_before" in tag] == ["transform_norm_before/0_Scale"]
+
+
 # -- checkpoints -----------------------------------------------------------------------------------------------------------
 
 BATCHES = [[3.0, 4.0], [1.0, -2.0], [0.5, 0.5], [2.0, 1.0]]
