@@ -13,6 +13,7 @@ from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
+from lightning_hooks.rules.fields import typed
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -142,5 +143,5 @@ def options_repr(callback: Any, kind: type, **normalised: Any) -> str:
         normalised: what the attributes hold for a default that is converted.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
-    shown = [f"{k}={getattr(callback, k)!r}" for k, default in defaults.items() if getattr(callback, k) != default]
+    shown = [f"{k}={typed(getattr(callback, k))}" for k, default in defaults.items() if getattr(callback, k) != default]
     return f"{kind.__name__}({', '.join(shown)})"

@@ -181,17 +181,20 @@ def short_repr(rule: Any, *implied: str) -> str:
         implied: fields whose value follows from the others.
     """
     shown = [
-        f"{field.name}={_typed(getattr(rule, field.name))}"
+        f"{field.name}={typed(getattr(rule, field.name))}"
         for field in dataclasses.fields(rule)
         if field.init and field.name not in implied and getattr(rule, field.name) != field.default
     ]
     return f"{type(rule).__name__}({', '.join(shown)})"
 
 
-def _typed(value: Any) -> str:
-    """The `repr` of a value; of a class or a function its import path, where that leads back to it."""
+def typed(value: Any) -> str:
+    """The `repr` of a value; of classes and functions in it their import path, where that leads back to them."""
     if type(value) is tuple:
-        return f"({', '.join(map(_typed, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(typed, value))}{',' if len(value) == 1 else ''})"
+    if "<" in repr(value) and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = (f"{each.name}={typed(getattr(value, each.name))}" for each in dataclasses.fields(value) if each.repr)
+        return f"{type(value).__name__}({', '.join(shown)})"
     if not repr(value).startswith("<"):  # is valid code
         return repr(value)
     name = getattr(value, "__qualname__", None)

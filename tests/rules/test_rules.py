@@ -7,7 +7,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_hooks import Apply, ClipByNorm, Hook, RuleError, Scale, Watch, Zero
+from lightning_hooks import (
+    ActivationCapture,
+    Apply,
+    Chain,
+    ClipByNorm,
+    Function,
+    Hook,
+    ReverseGradient,
+    RuleError,
+    Scale,
+    Watch,
+    When,
+    Zero,
+)
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
@@ -288,6 +301,13 @@ def test_classes_and_functions_are_shown_by_their_import_path():
     rule = Watch(modules="*", types=[OrderedDict, "Linear"], stats=[math.sqrt, "norm"])
     assert repr(rule) == "Watch(modules='*', types=('collections.OrderedDict', 'Linear'), stats=('math.sqrt', 'norm'))"
     assert repr(Hook(math.sqrt, kind="forward", modules="*")) == "Hook(call='math.sqrt', kind='forward', modules='*')"
+    change = Apply([Chain([Function(math.sqrt), Zero()]), When(math.isfinite, ReverseGradient(math.sqrt))], params="*")
+    assert repr(change) == (
+        "Apply(transform=(Chain(transforms=(Function(call='math.sqrt'), Zero(index=None, dim=1))), "
+        "When(condition='math.isfinite', transform=ReverseGradient(weight='math.sqrt'))), params='*')"
+    )
+    capture = ActivationCapture("a", types=OrderedDict, stages="predict")
+    assert repr(capture) == "ActivationCapture(modules=('a',), types=('collections.OrderedDict',), stages=('predict',))"
     assert "<function" in repr(Watch(modules="*", stats=lambda tensor: tensor.sum()))  # no path leads to it
 
 
