@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import (
@@ -19,6 +19,9 @@ from lightning_hooks.rules.fields import (
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+
+_IN_ORDER: Final = ("saved_tensors", "post_accumulate_grad", *OPTIMIZER_KINDS)
+"""Kinds that torch cannot put before others."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Hook:
         leaves: only modules without children; default False.
         named: whether the dotted name of the target is passed as the first argument; default False.
         with_kwargs: with `forward_pre` and `forward`: whether keyword arguments follow the positional ones; default False.
-        prepend: whether the hook runs before hooks that are already registered; default False.
+        prepend: whether the hook runs before hooks that are already registered; default False. Not with `saved_tensors`,
+            `post_accumulate_grad` and hooks of optimizers.
         every_n_steps: a schedule, as for `Watch`; in stages other than `train` it counts batches. Default: every one.
         once: whether the hook runs at most once per target; default False.
         stages: any of `train`, `validate`, `test`, `predict`; default `train`.
@@ -85,6 +89,10 @@ class Hook:
             raise RuleError("leaves=True goes with modules")
         if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
             raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
+        if self.types is not None and not wanted:
+            raise RuleError(f"types goes with modules and params, not with {self.kind!r}")
+        if self.prepend and self.kind in _IN_ORDER:
+            raise RuleError(f"prepend does not go with {self.kind!r}: torch runs these hooks in the order in which they came")
         check_stages(self.stages)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")

@@ -318,6 +318,17 @@ def test_every_flag_of_a_hook_is_true_or_false(flag, value):
         as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", flag: value}], "hooks")
 
 
+@pytest.mark.parametrize("kind", ["saved_tensors", "post_accumulate_grad", "optimizer_step_pre", "optimizer_step_post"])
+def test_options_of_a_hook_without_an_effect_are_refused(kind):
+    call = (print, print) if kind == "saved_tensors" else print
+    where = {"saved_tensors": {"modules": "*"}, "post_accumulate_grad": {"params": "*"}}.get(kind, {})
+    with pytest.raises(RuleError, match=rf"^prepend does not go with '{kind}': torch runs these hooks in the order in which"):
+        Hook(call, kind=kind, prepend=True, **where)
+    if not where:
+        with pytest.raises(RuleError, match=f"^types goes with modules and params, not with '{kind}'$"):
+            Hook(call, kind=kind, types="Linear")
+
+
 def test_a_field_that_is_missing_is_named():
     with pytest.raises(RuleError, match=r"^hooks\[0\]\.kind is missing$"):
         as_rules(Hook, [{"call": print, "modules": "*"}], "hooks")
