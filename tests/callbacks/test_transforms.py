@@ -230,6 +230,27 @@ def test_an_overflow_stays_visible_to_the_scaler(tmp_path: Path, transform: Any,
     assert model.w == [0.0, 0.0]  # the step was skipped
 
 
+class Rows(Line):
+    """The gradient of the rows that a batch names is `factor`, and sparse."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(factor)
+        self.layer = torch.nn.Embedding(3, 1, sparse=True)  # type: ignore[assignment]
+        torch.nn.init.zeros_(self.layer.weight)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return self.factor * self.layer(batch.long()).sum()
+
+
+@pytest.mark.parametrize("transform", [Zero(), ClipByValue(max=1.0)], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(("factor", "overflows"), [(3.0, False), (1e36, True)])  # 1024 * 1e36 is no float32
+def test_an_overflow_of_a_sparse_gradient_too(tmp_path: Path, transform: Any, factor: float, overflows: bool) -> None:
+    model = Rows(factor)
+    trainer = fit(tmp_path, model, [rule(transform, params="*", when="backward")], [2.0, 0.0], **scaled())
+    assert scale_of(trainer) == (512.0 if overflows else 1024.0)
+    assert model.w == ([-1.0, 0.0, -1.0] if isinstance(transform, ClipByValue) and not overflows else [0.0, 0.0, 0.0])
+
+
 @pytest.mark.parametrize("where", [{"params": "*", "when": "backward"}, {"modules": "layer"}])
 def test_repairing_in_backward_is_refused_under_a_scaler(tmp_path: Path, where: dict[str, Any]) -> None:
     model = Line()

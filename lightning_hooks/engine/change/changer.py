@@ -220,7 +220,7 @@ class Changer(Participant):
         if scale is None:
             return result
         back = (result * scale).to(grad.dtype)
-        return torch.where(torch.isfinite(grad), back, grad) if grad.layout is torch.strided else back
+        return _with_overflow(back, grad)
 
     def _change(self, bound: BoundTransform, targets: list[Target[Any]]) -> None:
         """Change the gradients of parameters in place: the reducer of DDP may hold views of them."""
@@ -309,6 +309,17 @@ class ForwardChange:
                 "checkpoint, or use a transform that is neither random nor keeps state"
             )
         return self._calls[0]
+
+
+def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
+    """A result in which the elements of a gradient that are not finite are not finite either."""
+    if grad.layout is not torch.sparse_coo:
+        return torch.where(torch.isfinite(grad), result, grad) if grad.layout is torch.strided else result
+    stored = grad.coalesce()
+    broken = torch.where(stored.values().isfinite(), 0.0, stored.values())
+    if not broken.any():  # waits for the device, as coalescing does
+        return result
+    return result + torch.sparse_coo_tensor(stored.indices(), broken, stored.shape, check_invariants=False)
 
 
 def _refuse_optimizers(bound: BoundTransform, optimizers: Sequence[Optimizer], scaled: bool) -> None:
