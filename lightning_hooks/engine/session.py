@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ class Instrument:
         record: the last ended step, with histograms.
 
     Raises:
-        RuleError: an invalid rule, before any hook is registered; it is entered a second time.
+        RuleError: an invalid rule or argument, before any hook is registered; it is entered a second time.
         UnsupportedError: the optimizer has no hooks around its step.
 
     Example:
@@ -89,9 +89,10 @@ class Instrument:
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         consumers: Sequence[StepConsumer] = (),
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
         self.model = model
-        alone = isinstance(optimizer, Optimizer) or hasattr(optimizer, "step")
-        self.optimizers: list[Any] = [optimizer] if alone else list(cast(Iterable[Optimizer], optimizer or ()))
+        self.optimizers = _as_optimizers(optimizer)
         rules = as_rules(Watch, watch, "watch")
         applies = as_rules(Apply, apply, "apply")
         hook_rules = as_rules(Hook, hooks, "hooks")
@@ -223,6 +224,18 @@ class Instrument:
 
 
 instrument = Instrument
+
+
+def _as_optimizers(given: Any) -> list[Any]:
+    """The optimizers; one of any class that steps may stand alone."""
+    if given is None:
+        return []
+    alone = hasattr(given, "step") or not isinstance(given, Iterable)
+    several = [given] if alone else list(given)
+    for each in several:
+        if not hasattr(each, "step"):
+            raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
+    return several
 
 
 def _register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *, before: bool) -> None:

@@ -464,6 +464,15 @@ def test_refusals():
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_what_is_no_model_and_no_optimizer_is_refused():
+    model = nn.Linear(1, 1)
+    for wrong in (5, [5], model, model.parameters(), [torch.optim.SGD(model.parameters()), None]):
+        with pytest.raises(RuleError, match="^optimizer must be a torch optimizer, or a list of them, got "):
+            instrument(model, optimizer=wrong)
+    with pytest.raises(RuleError, match=r"^model must be a torch.nn.Module, got \[\]$"):
+        instrument([])
+
+
 def test_several_optimizers_each_at_its_own_step():
     model = nn.ModuleDict({"a": nn.Linear(1, 1, bias=False), "b": nn.Linear(1, 1, bias=False)})
     a, b = (torch.optim.SGD(model[name].parameters(), lr=lr) for name, lr in (("a", 0.1), ("b", 0.2)))
