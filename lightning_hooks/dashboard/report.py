@@ -70,11 +70,14 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
         The size in bytes.
 
     Raises:
-        RuleError: there is no run, or nothing to show of it.
+        RuleError: there is no run, or nothing to show of it; the file cannot be written.
     """
     content = report(run, limit).encode()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(content)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(content)
+    except OSError as error:
+        raise RuleError(f"out: cannot write {str(out)!r}: {error}") from error
     return len(content)
 
 

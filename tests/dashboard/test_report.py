@@ -96,6 +96,14 @@ def test_the_command(tmp_path, capsys):
     )
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
+    write_run(tmp_path / "run", range(4))
+    for out in (tmp_path, tmp_path / "run" / "report.html" / "below"):
+        (tmp_path / "run" / "report.html").write_text("a file")
+        assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 2
+        assert capsys.readouterr().err.startswith(f"lightning-hooks: error: out: cannot write {str(out)!r}: [Errno ")
+
+
 def test_messages(tmp_path):
     with pytest.raises(RuleError, match="there is no event file in '.*nowhere'"):
         report(tmp_path / "nowhere")
