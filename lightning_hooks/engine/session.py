@@ -29,6 +29,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.ranks import of_first_rank, rank
 
 _NO_STEP: Final = StepView(step=-1)
 
@@ -110,8 +111,9 @@ class Instrument:
             observer = Observer(self._plan, device=device)
             self._producer = Producer(observer, self._publisher)
             self._participants.append(observer)
-        if transforms := [bound for bound in resolve_applies(model, applies, torch.initial_seed()) if bound.targets]:
-            changer = Changer(transforms)
+        seed = of_first_rank(torch.initial_seed()) if applies else 0  # replicas must draw the same numbers
+        if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
+            changer = Changer(transforms, rank=rank())
             changer.refuse_unsupported(self.optimizers, scaled=False)
             self._participants.append(changer)
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:

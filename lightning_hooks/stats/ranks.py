@@ -35,6 +35,18 @@ def world_size() -> int:
     return torch.distributed.get_world_size() if _BUILT_IN and torch.distributed.is_initialized() else 1
 
 
+def rank() -> int:
+    return torch.distributed.get_rank() if world_size() > 1 else 0
+
+
+def of_first_rank(number: int) -> int:
+    """A number of the first rank, on all ranks. Collective."""
+    held = [number]
+    if world_size() > 1:
+        torch.distributed.broadcast_object_list(held)
+    return held[0]
+
+
 class Copies(NamedTuple):
     """The rows of which several ranks, or groups of ranks, hold copies; the first copy that was measured counts.
 

@@ -25,6 +25,7 @@ from lightning_hooks import (
     StepView,
     Watch,
     assert_no_hooks,
+    instrument,
 )
 from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
@@ -185,6 +186,25 @@ def random(root: Path) -> dict[str, Any]:
         model, seen = Net(), Spy()
         rules = GradientTransforms([Apply([AddNoise(0.1), seen], params="*", when=stage)])
         fit(root, model, mine(20), rules, StatsMonitor())
+        given = [t.tolist() for named in seen.seen.values() for tensors in named.values() for t in tensors]
+        out[stage] = {"weights": bits(model), "given": hashlib.sha256(repr(given).encode()).hexdigest()}
+    return out
+
+
+def random_in_a_loop(root: Path) -> dict[str, Any]:
+    """The same in a plain loop, with torch's own DDP."""
+    out = {}
+    for stage in ("step", "backward"):
+        model = net()
+        replica = nn.parallel.DistributedDataParallel(model.body)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(100 + rank())  # ranks that were seeded apart
+        seen = Spy()
+        with instrument(replica, apply=[Apply([AddNoise(0.1), seen], params="*", when=stage)], optimizer=optimizer):
+            for x, _ in mine(3):
+                optimizer.zero_grad()
+                replica(x).square().mean().backward()
+                optimizer.step()
         given = [t.tolist() for named in seen.seen.values() for tensors in named.values() for t in tensors]
         out[stage] = {"weights": bits(model), "given": hashlib.sha256(repr(given).encode()).hexdigest()}
     return out

@@ -21,6 +21,7 @@ from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
+    "random_in_a_loop",
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
 ]
 
@@ -72,13 +73,15 @@ def test_one_collective_for_each_logged_step_and_none_for_the_others(ranks: Any)
         assert result == {"1,1": [1] * 6, "3,1": [0, 0, 1, 0, 0, 1], "1,2": [0, 1, 0, 1, 0, 1]}
 
 
-def test_random_rules_at_the_step_draw_the_same_on_every_rank(ranks: Any) -> None:
-    one, other = ranks["random"]
+@pytest.mark.parametrize("case", ["random", "random_in_a_loop"])
+def test_random_rules_at_the_step_draw_the_same_on_every_rank(ranks: Any, case: str) -> None:
+    one, other = ranks[case]
     assert one["step"] == other["step"]
 
 
-def test_random_rules_in_backward_draw_their_own_on_each_rank_and_replicas_stay_equal(ranks: Any) -> None:
-    one, other = ranks["random"]
+@pytest.mark.parametrize("case", ["random", "random_in_a_loop"])
+def test_random_rules_in_backward_draw_their_own_on_each_rank_and_replicas_stay_equal(ranks: Any, case: str) -> None:
+    one, other = ranks[case]
     assert one["backward"]["weights"] == other["backward"]["weights"]
     assert one["backward"]["given"] != other["backward"]["given"]
 
