@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def producers_of(
-    monitor: StatsMonitor, led: Collection[str], hook_manager: HookManager, plan: Plan, publisher: Publisher
+    monitor: StatsMonitor,
+    led: Collection[str],
+    hook_manager: HookManager,
+    plan: Plan,
+    publisher: Publisher,
+    alone: bool = False,
 ) -> dict[str, Producer]:
     """What makes the step views of each stage; a stage for which no rule matches anything is skipped with a warning.
 
@@ -29,6 +34,7 @@ def producers_of(
         hook_manager: of the run.
         plan: of the monitor.
         publisher: takes the views.
+        alone: whether the run has one process, whatever process group there is.
 
     Raises:
         RuleError: statistics of pairs behind a transform.
@@ -42,7 +48,7 @@ def producers_of(
         elif not watched.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
             continue
-        observer = Observer(watched, stage, on_error=monitor.on_error, device=device)
+        observer = Observer(watched, stage, on_error=monitor.on_error, device=device, alone=alone)
         observer.label = monitor._label
         found[stage] = Producer(observer, publisher, summaries=stage not in led)
     return found

@@ -48,6 +48,11 @@ def is_running(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.state.status == "running"
 
 
+def is_alone(trainer: Trainer) -> bool:
+    """Whether a run has one process. There may be a process group nevertheless: a fit with several leaves its own behind."""
+    return trainer.world_size == 1
+
+
 def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
     """The optimizers of a trainer; they may change during a fit."""
     return list(trainer.optimizers)

@@ -23,7 +23,7 @@ from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import our_callbacks
-from lightning_hooks.callbacks._trainer import current_step, uncalled_of
+from lightning_hooks.callbacks._trainer import current_step, is_alone, uncalled_of
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
@@ -178,7 +178,7 @@ class StatsMonitor(HooksCallback):
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         others = [other for other in ours if other is not self and other._hook_manager is not None]
         led = {stage for other in others if other.prefix == self.prefix for stage in other._producers}
-        self._producers = producers_of(self, led, hook_manager, plan, publisher)
+        self._producers = producers_of(self, led, hook_manager, plan, publisher, is_alone(trainer))
         if self._trained is not None:
             self._trained.load_state_dict(self._saved)
             self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)

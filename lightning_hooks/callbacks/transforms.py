@@ -14,7 +14,7 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import our_callbacks
-from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_log_step, loss_scale
+from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
@@ -193,7 +193,8 @@ class GradientTransforms(AppliesRules):
 
     @override
     def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
-        changer = Changer(transforms, scale=deferred(trainer, loss_scale, None), rank=trainer.global_rank)
+        scale = deferred(trainer, loss_scale, None)
+        changer = Changer(transforms, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
         changer.refuse_unsupported(trainer.optimizers, scaled=has_scaler(trainer))
         return changer
 

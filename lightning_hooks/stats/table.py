@@ -54,6 +54,7 @@ class Table:
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
             NaN for the sums.
         place: of this rank in its tensor-parallel group, and the size of the group.
+        alone: whether this process has nothing to do with the others of a process group.
 
     Example:
         >>> table = Table(2)
@@ -73,12 +74,14 @@ class Table:
         device: torch.device | str = "cpu",
         magnitudes: bool = True,
         place: tuple[int, int] = (0, 1),
+        alone: bool = False,
     ) -> None:
+        self._alone = alone
         self.rows = rows
         self.magnitudes = magnitudes
         self.pair_rows = pair_rows
         copied = copied or {}
-        self.users = UserRows(users, copied, device)
+        self.users = UserRows(users, range(rows) if alone else copied, device)
         self._has_users = bool(users)
         self._histogram_index = {row: index for index, row in enumerate(histogram_rows)}
         self._pair_index = {row: index for index, row in enumerate(pair_rows)}
@@ -96,6 +99,11 @@ class Table:
         """Raw moments, float64 [rows, 9]: a view of the state."""
         self._merge_partial()
         return self.sections.moments_of(self.state)
+
+    @property
+    def ranks(self) -> int:
+        """How many processes merge their tables."""
+        return 1 if self._alone else world_size()
 
     @property
     def only_moments(self) -> bool:
@@ -278,10 +286,10 @@ class Table:
             factor: by which this rank requests intervals to grow; all ranks learn the greatest.
         """
         self._merge_partial()
-        if world_size() == 1 and self._array is not None and not self.users.have_metrics:
+        if self.ranks == 1 and self._array is not None and not self.users.have_metrics:
             return PendingState(InHostMemory(self._array), (stop, factor))
         to_host = copy_now if self.users.have_metrics else begin_copy
-        if world_size() == 1:
+        if self.ranks == 1:
             return PendingState(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
         return PendingState(to_host(merge_ranks(self.state, self.sections, self._copies)))

@@ -20,6 +20,7 @@ from lightning_hooks import (
     Apply,
     GradientTransforms,
     Scale,
+    SkipStep,
     StatsMonitor,
     StepConsumer,
     StepView,
@@ -48,6 +49,13 @@ class Net(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+class ValNet(Net):
+    """With a validation step."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.body(batch[0])
 
 
 def net(dropout: float = 0.0) -> Net:
@@ -208,6 +216,29 @@ def random_in_a_loop(root: Path) -> dict[str, Any]:
         given = [t.tolist() for named in seen.seen.values() for tensors in named.values() for t in tensors]
         out[stage] = {"weights": bits(model), "given": hashlib.sha256(repr(given).encode()).hexdigest()}
     return out
+
+
+def on_one_device(root: Path) -> dict[str, Any]:
+    """Each rank trains by itself, one longer than the other, in the process group that a fit before has left."""
+    fit(root, net(), mine(1))
+    assert dist.get_world_size() == 2
+    sums: list[float] = []
+
+    class Note(Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+            sums.append(pl_module.body[0].weight.double().sum().item())
+
+    torch.manual_seed(rank())
+    rule = Watch(params="body.0.weight", tensors="param", stats=["mean", "torchmetrics.SumMetric"])
+    keeps = Keeps()
+    monitor = StatsMonitor([rule, Watch(modules="*", stats="mean")], stages=["train", "validate"], consumers=[keeps])
+    skips = GradientTransforms([Apply(SkipStep(if_norm_above=1e9), params="*")])
+    model = ValNet()
+    fit(root, model, mine(2 + rank()), monitor, skips, Note(), strategy="auto", devices=1)
+    latest = monitor.latest
+    if rank() == 0:
+        trainer_of(root, monitor).validate(model, mine(1), verbose=False)
+    return {"sums": sums, "latest": latest, "seen": keeps.seen}
 
 
 def stages(root: Path) -> dict[str, Any]:

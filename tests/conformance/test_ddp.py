@@ -21,7 +21,7 @@ from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
-    "random_in_a_loop",
+    *("random_in_a_loop", "on_one_device"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
 ]
 
@@ -158,6 +158,15 @@ def test_a_module_that_one_rank_alone_calls_has_the_row_of_that_rank(ranks: Any)
     for rank, result in enumerate((one, other)):
         assert one["latest"][f"output_norm/branches.{rank}"] == pytest.approx(result["norm"], rel=1e-6)
         assert one["latest"][f"output_grad_norm/branches.{rank}"] > 0
+
+
+def test_a_trainer_of_one_device_exchanges_nothing_with_the_processes_around_it(ranks: Any) -> None:
+    for rank, result in enumerate(ranks["on_one_device"]):
+        sums, latest = result["sums"], result["latest"]
+        assert len(sums) == 2 + rank
+        assert latest["param_mean/body.0.weight"] == pytest.approx(sums[-1] / 48, rel=1e-6)
+        assert latest["param_SumMetric/body.0.weight"] == pytest.approx(sums[-1], rel=1e-5)
+        assert [view[-1] for view in result["seen"]] == [1] * 3  # of rank 0 one is a validation
 
 
 def test_spawned_processes(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Changer(Participant):
         transforms: from `resolve_applies`.
         scale: gives the loss scale as a tensor, or None where there is no scaler.
         rank: of this process.
+        alone: whether this process has nothing to do with the others of a process group.
 
     Attributes:
         step: the number of the step of training under way, which transforms are given in the other stages too.
@@ -46,10 +47,12 @@ class Changer(Participant):
         *,
         scale: Callable[[], Tensor | None] = lambda: None,
         rank: int = 0,
+        alone: bool = False,
     ) -> None:
         self.transforms = list(transforms)
         self.scale = scale
         self.rank = rank
+        self.alone = alone
         self.step = 0
         self.batches = 0
         self.skipped_steps = 0
@@ -197,7 +200,7 @@ class Changer(Participant):
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
         requested = any(bound.context.skip_reason is not None for bound in self._at_step)
-        if world_size() == 1:
+        if self.alone or world_size() == 1:
             return requested
         device = next((target.value.device for bound in self._at_step for target in bound.targets), None)
         anywhere = torch.tensor(float(requested), device=device)

@@ -43,6 +43,7 @@ class Observer(Participant):
         stage: `train`, or another; then of a plan that the forward pass fills.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
+        alone: whether this process has nothing to do with the others of a process group.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
@@ -61,6 +62,7 @@ class Observer(Participant):
         *,
         on_error: str = "raise",
         device: torch.device | str = "cpu",
+        alone: bool = False,
     ) -> None:
         self.plan = plan
         self.stage = stage
@@ -86,7 +88,8 @@ class Observer(Participant):
             index.pair_rows,
             device,
             index.magnitudes,
-            tensor_parallel_place(self.all_targets()) if world_size() > 1 else (0, 1),
+            (0, 1) if alone or world_size() == 1 else tensor_parallel_place(self.all_targets()),
+            alone,
         )
         self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
         self.fallback = RowFallback(self)
@@ -277,7 +280,7 @@ class Observer(Participant):
             error = RuleError(f"{self.label}{error}")
         if self.on_error == "raise":
             raise error
-        self.stopped = self.stopped or world_size() == 1 or isinstance(error, StoppedError)
+        self.stopped = self.stopped or self.table.ranks == 1 or isinstance(error, StoppedError)
         self.reports = self.reports and not self.stopped
         if not self.failed:
             self.failed = True

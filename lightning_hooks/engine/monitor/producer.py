@@ -22,7 +22,6 @@ from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
-from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.schema import NONFINITE
 from lightning_hooks.stats.statistics import STATISTICS
 
@@ -185,7 +184,7 @@ class Producer:
             pairs=pairs,
             noise=noise,
             users=users,
-            ranks=world_size(),
+            ranks=table.ranks,
         )
 
     def _averages(self, moments: Array, pairs: Array) -> tuple[Array, float]:
@@ -193,7 +192,7 @@ class Producer:
         rows = self._noisy[moments[self._noisy, COUNT] > 0]
         if len(rows):
             new = np.full_like(self._noise.values, np.nan)
-            new[rows] = noise_estimates(pairs[rows], squares(moments[rows]) * float(world_size()) ** 2)
+            new[rows] = noise_estimates(pairs[rows], squares(moments[rows]) * float(self.observer.table.ranks) ** 2)
             self._noise.take(new)
         noise = self._noise.values.copy()
         noise.flags.writeable = False
