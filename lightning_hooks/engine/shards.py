@@ -7,6 +7,7 @@ part of the result, so norms and means are those of the whole. Parameters are ga
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
@@ -48,6 +49,19 @@ def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
 def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """What this rank holds of each tensor; the memory is theirs."""
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
+
+
+def share_of(tensor: object, ranks: int) -> float:
+    """What sums over the elements that a rank holds of a tensor are multiplied by, so that those of all ranks count each once.
+
+    Args:
+        tensor: sharded over some or all ranks, or the same on all.
+        ranks: how many there are.
+    """
+    held: Any = tensor
+    sizes = zip(held.device_mesh.shape, held.placements, strict=True) if is_sharded(tensor) else ()
+    parts: int = prod(size for size, placement in sizes if not placement.is_replicate())
+    return parts / ranks
 
 
 def takes_parts(transform: object) -> bool:

@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import Apply, ClipByValue, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.stats import ranks
 from lightning_hooks.stats.statistics import NAMES
 from tests.callbacks.models import trainer_of
@@ -155,6 +155,22 @@ def product(root: Path, parallel: str, option: str) -> dict[str, Any]:
         "digest": hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest(),
         "written": written if dist.get_rank() == 0 else None,
     }
+
+
+def reporting() -> tuple[StatsMonitor, GradientTransforms]:
+    """Rules on all parameters, of which some are sharded and others not, that are given what a rank holds."""
+    rules = [Apply([Scale(0.5), ClipByValue(min=-1e-2, max=1e-2)], params="*")]
+    return StatsMonitor([Watch(params="*", tensors=["grad", "final_grad"], stats="norm")]), GradientTransforms(rules)
+
+
+def reports(root: Path) -> dict[str, Any]:
+    """What transforms report, by parallelism."""
+    out = {}
+    for parallel in PARALLEL:
+        monitor, rules = reporting()
+        fit(root, parallel, "plain", monitor, rules)
+        out[parallel] = monitor.latest
+    return out
 
 
 def _case(parallel: str, option: str) -> Callable[[Path], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import Book, Seen, Witness, compare, loader, near, once, run_ranks, truth
-from tests.conformance.product_cases import CASES, OPTIONS, PARALLEL, net, whole_batches
+from tests.conformance.product_cases import CASES, OPTIONS, PARALLEL, net, reporting, whole_batches
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +21,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     results = once(
         tmp_path_factory,
         "products",
-        lambda folder: run_ranks("tests.conformance.product_cases", CASES, folder, world=4, timeout=400),
+        lambda folder: run_ranks("tests.conformance.product_cases", [*CASES, "reports"], folder, world=4, timeout=400),
     )
-    return {case: [result[case] for result in results] for case in CASES}
+    return {case: [result[case] for result in results] for case in [*CASES, "reports"]}
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,15 @@ def test_every_number_is_that_of_one_process_and_weights_are_those_without_a_mon
             slack = 2e-2 * stats["abs_mean"]  # bfloat16 has 8 bits
             for stat, value in stats.items():
                 assert book.rows[step][f"{tensor}_{stat}/{name}"] == near(value, 2e-2, slack), (tensor, stat, name)
+
+
+def test_transforms_report_of_whole_tensors_each_element_once(ranks: Any, tmp_path: Path) -> None:
+    monitor, rules = reporting()
+    trainer_of(tmp_path, monitor, rules, precision="64-true").fit(net(), loader(*whole_batches()))
+    expected = {tag: value for tag, value in monitor.latest.items() if "overhead" not in tag}
+    assert len([tag for tag in expected if tag.startswith("transform_")]) == 8
+    for rank, result in enumerate(ranks["reports"]):
+        assert "error" not in result, f"rank {rank}: {result['error']}"
+        for parallel in PARALLEL:
+            found = result[parallel]
+            assert {tag: found[tag] for tag in expected} == pytest.approx(expected, rel=1e-9), parallel

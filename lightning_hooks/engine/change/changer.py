@@ -16,7 +16,7 @@ from torch.optim import LBFGS, Optimizer
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
-from lightning_hooks.engine.shards import params_for, parts_of, put_back, refuse_sharded, takes_parts
+from lightning_hooks.engine.shards import params_for, parts_of, put_back, refuse_sharded, share_of, takes_parts
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import is_recomputation
@@ -128,7 +128,7 @@ class Changer(Participant):
         *,
         owned: bool = False,
         report: bool = True,
-        apart: bool = False,
+        shares: Sequence[float] | None = None,
     ) -> list[Tensor]:
         """Run a transform, and measure what it did where the step is reported.
 
@@ -139,7 +139,7 @@ class Changer(Participant):
             params: the parameters behind them.
             owned: whether it may overwrite the tensors.
             report: whether this call counts; a repeated one does not.
-            apart: whether every rank has other elements of them.
+            shares: as of `Report.after`.
         """
         before = None
         if report and self._reporting and not self._aside:
@@ -148,7 +148,7 @@ class Changer(Participant):
         results = bound.run([*tensors], names, params, self.step, owned=owned)
         if before is not None:
             with self._measuring(bound, tensors, names):
-                bound.report.after(before, results, factor=bound.context.factor, apart=apart)
+                bound.report.after(before, results, factor=bound.context.factor, shares=shares)
         return results
 
     def take_reports(self) -> dict[str, float]:
@@ -235,7 +235,8 @@ class Changer(Participant):
         seen = [whole(grad) for grad in grads] if gathered else parts_of(grads)
         if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
-        results = self.run(bound, seen, names, params, owned=True, apart=sharded and not gathered)
+        shares = [share_of(grad, world_size()) for grad in grads] if sharded and not gathered else None
+        results = self.run(bound, seen, names, params, owned=True, shares=shares)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if gathered and is_sharded(grad):
                 put_back(grad, result)

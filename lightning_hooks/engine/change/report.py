@@ -74,7 +74,12 @@ class Report:
 
     @np.errstate(all="ignore")
     def after(
-        self, before: Before, results: Sequence[Tensor], *, factor: Tensor | float | None = None, apart: bool = False
+        self,
+        before: Before,
+        results: Sequence[Tensor],
+        *,
+        factor: Tensor | float | None = None,
+        shares: Sequence[float] | None = None,
     ) -> None:
         """Add a call to the step.
 
@@ -82,16 +87,17 @@ class Report:
             before: of the same tensors.
             results: what the transform returned.
             factor: by which it multiplied all of them, if it says so.
-            apart: whether every rank has other elements; the sums of all are added up when the step ends.
+            shares: where ranks have other elements, what the sums over each tensor are multiplied by before those of all ranks
+                are added up, when the step ends; None where every rank has all.
         """
-        self._apart = apart
+        self._apart = shares is not None
         self._device = results[0].device
         if isinstance(before, list):
-            self._calls.append(_sums_of_any(before, results))
+            self._calls.append(_sums_of_any(before, results, shares))
         elif factor is None:
-            self._calls.append(_sums_of_scaled(before, _measured(results)))
+            self._calls.append(_sums_of_scaled(_shared(before, shares), _shared(_measured(results), shares)))
         else:
-            self._calls.append(_sums_of_factor(before.squares, factor))
+            self._calls.append(_sums_of_factor(_shared(before, shares).squares, factor))
 
     @np.errstate(all="ignore")
     def finish(self) -> dict[str, float]:
@@ -136,6 +142,15 @@ def _measured(tensors: Sequence[Tensor]) -> Measured:
     return Measured(moments, squares)
 
 
+def _shared(measured: Measured, shares: Sequence[float] | None) -> Measured:
+    """With the shares of the squares that count on this rank."""
+    if shares is None:
+        return measured
+    squares = measured.squares
+    by: Any = squares.new_tensor(shares) if isinstance(squares, Tensor) else np.array(shares)
+    return measured._replace(squares=squares * by)
+
+
 def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
     device = tensors[0].device
     if all(tensor.device == device for tensor in tensors):
@@ -157,12 +172,13 @@ def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
     return old.squares.sum(), new.squares.sum(), product, _rows_differ(old.moments, new.moments).any()
 
 
-def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor]) -> Sums:
+def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Sequence[float] | None) -> Sums:
     """Of tensors of which nothing else is known."""
-    old, new = _measured(before), _measured(after)
+    old, new = _shared(_measured(before), shares), _shared(_measured(after), shares)
     pairs = [_compare(*pair) for pair in zip(before, after, _rows_differ(old.moments, new.moments), strict=True)]
-    product, acted = map(sum, zip(*pairs, strict=True))
-    return old.squares.sum(), new.squares.sum(), product, acted
+    products, acted = zip(*pairs, strict=True)
+    product = sum(products) if shares is None else sum(p * share for p, share in zip(products, shares, strict=True))
+    return old.squares.sum(), new.squares.sum(), product, sum(acted)
 
 
 def _rows_differ(old: Any, new: Any) -> Any:
