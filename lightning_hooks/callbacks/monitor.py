@@ -31,6 +31,7 @@ from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.engine.plan.match_report import Match, plan_report
 from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.plan.same import refuse_other_rows
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.rules import Watch
@@ -169,6 +170,8 @@ class StatsMonitor(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
         plan = self._plan(pl_module)
+        if not is_alone(trainer):
+            refuse_other_rows(plan, pl_module.device, self._label)
         if not plan.rows:
             return []
         about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]

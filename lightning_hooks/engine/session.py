@@ -20,6 +20,7 @@ from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.phases import PARAM_TENSORS
 from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.plan.same import refuse_other_rows
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks import Handles
@@ -103,6 +104,7 @@ class Instrument:
         self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._plan = resolve(model, rules, EveryN())
+        refuse_other_rows(self._plan, device)
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *as_consumers(consumers)])
         self._producer: Producer | None = None

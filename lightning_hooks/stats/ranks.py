@@ -8,6 +8,7 @@ ranks. Both ways merge exactly, and every rank gets the same numbers.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
 import torch
@@ -45,6 +46,20 @@ def of_first_rank(number: int) -> int:
     if world_size() > 1:
         torch.distributed.broadcast_object_list(held)
     return held[0]
+
+
+def have_the_same(what: str, device: torch.device | str) -> bool:
+    """Whether all ranks, all of which must call this, give the same text.
+
+    Args:
+        what: the text.
+        device: of the tensors that ranks exchange.
+    """
+    digest = int.from_bytes(sha256(what.encode()).digest()[:7])
+    both = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
+    torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
+    greatest, negated_least = both.tolist()
+    return bool(greatest == -negated_least)
 
 
 class Copies(NamedTuple):

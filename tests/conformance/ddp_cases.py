@@ -19,6 +19,7 @@ from lightning_hooks import (
     AddNoise,
     Apply,
     GradientTransforms,
+    HooksError,
     Scale,
     SkipStep,
     StatsMonitor,
@@ -353,6 +354,24 @@ def other_modules_on_each_rank(root: Path) -> dict[str, Any]:
     monitor = StatsMonitor([Watch(modules="branches.*", tensors=["output", "output_grad"], stats=["norm"])])
     fit(root, model, mine(1), monitor, strategy="ddp_find_unused_parameters_true")
     return {"norm": seen[-1], "latest": monitor.latest}
+
+
+def other_rules_on_each_rank(root: Path) -> dict[str, Any]:
+    """Rules that a script makes by rank, of which the tables have the same size or not; and a schedule."""
+    rules: dict[str, tuple[Any, Any]] = {
+        "names": ({"modules": "body.0"}, {"modules": "body.1"}),
+        "sizes": ({"modules": "body.0"}, {"modules": "body.*"}),
+        "schedules": ({"modules": "body.0"}, {"modules": "body.0", "every_n_steps": 2}),
+        "nothing": ({"modules": "body.0"}, {"modules": "absent", "strict": False}),
+    }
+    out = {}
+    for name, each in rules.items():
+        monitor = StatsMonitor([Watch(tensors="output", stats="mean", **each[rank()])])
+        try:
+            fit(root, net(), mine(2), monitor)
+        except HooksError as error:
+            out[name] = f"{type(error).__name__}: {error}"
+    return out
 
 
 class Report(Callback):

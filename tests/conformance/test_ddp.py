@@ -21,7 +21,7 @@ from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
-    *("random_in_a_loop", "on_one_device"),
+    *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
 ]
 
@@ -167,6 +167,16 @@ def test_a_trainer_of_one_device_exchanges_nothing_with_the_processes_around_it(
         assert latest["param_mean/body.0.weight"] == pytest.approx(sums[-1] / 48, rel=1e-6)
         assert latest["param_SumMetric/body.0.weight"] == pytest.approx(sums[-1], rel=1e-5)
         assert [view[-1] for view in result["seen"]] == [1] * 3  # of rank 0 one is a validation
+
+
+def test_rules_that_differ_between_ranks_are_an_error_on_all(ranks: Any) -> None:
+    for number, rows in enumerate((["output of body.0"], ["output of body.1"])):
+        found = ranks["other_rules_on_each_rank"][number]
+        assert found.keys() == {"names", "sizes", "schedules", "nothing"}
+        assert found["names"] == (
+            f"RuleError: watch: the processes watch different rows, or at different steps: process {number} watches 1 "
+            f"({rows[0]}). Their tables are merged row by row, so every process needs the same model and the same callbacks"
+        )
 
 
 def test_spawned_processes(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_an_interval_that_one_rank_wants_wider_is_wider_on_both_from_the_same_st
     watched = [*range(10), 11, 15, 19, 23]
     assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
     assert found[0]["steps"] == watched and found[1]["steps"] == []
-    expected = {"all_reduce": 3 * len(watched)} if how else {"all_gather_single": len(watched)}
+    at_fit_start = 1  # whether all ranks watch the same
+    merging = {"all_reduce": 3 * len(watched)} if how else {"all_gather_single": len(watched), "all_reduce": 0}
+    expected = {**merging, "all_reduce": merging["all_reduce"] + at_fit_start}
     assert [rank["collectives"] for rank in found] == [expected] * 2
     assert [len(rank["warnings"]) for rank in found] == [1, 1]
     assert "from 1 to 4" in found[0]["warnings"][0]
@@ -161,7 +163,7 @@ def test_intervals_become_longer_from_the_same_step_where_requests_come_late(ran
     watched = [*range(11), 11, 15, 19, 23]
     assert [[step for step, hooked in enumerate(rank["hooked"]) if hooked] for rank in found] == [watched] * 2
     assert found[0]["steps"] == watched and found[1]["steps"] == []
-    assert [rank["collectives"] for rank in found] == [{"all_gather_single": len(watched)}] * 2
+    assert [rank["collectives"] for rank in found] == [{"all_gather_single": len(watched), "all_reduce": 1}] * 2
     assert "from 1 to 4" in found[0]["warnings"][0] and [len(rank["warnings"]) for rank in found] == [1, 1]
     assert same_weights(found)
 

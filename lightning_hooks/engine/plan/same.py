@@ -1,0 +1,30 @@
+"""What ranks watch must be the same on all: their tables are merged row by row."""
+
+from __future__ import annotations
+
+import torch
+
+from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.errors import RuleError, listed
+from lightning_hooks.stats.ranks import have_the_same, rank, world_size
+
+
+def refuse_other_rows(plan: Plan, device: torch.device | str, where: str = "") -> None:
+    """Refuse plans that differ between ranks, on all of them. Collective, with several ranks.
+
+    Args:
+        plan: of this rank.
+        device: of the tensors that ranks exchange.
+        where: what goes before the names of rules in messages.
+
+    Raises:
+        RuleError: other rows on another rank, or other steps.
+    """
+    rows = [(row.tensor, row.name, row.requests) for row in plan.rows]
+    if world_size() == 1 or have_the_same(repr(rows), device):
+        return
+    names = listed(f"{tensor} of {name}" for tensor, name, _ in rows) or "none"
+    raise RuleError(
+        f"{where}watch: the processes watch different rows, or at different steps: process {rank()} watches {len(rows)} "
+        f"({names}). Their tables are merged row by row, so every process needs the same model and the same callbacks"
+    )
