@@ -19,6 +19,7 @@ _LOWEST: Final = -125  # frexp exponent of the smallest normal float32, 2**-126
 _HIGHEST: Final = 128  # frexp exponent of the largest float32
 _SIDE: Final = _HIGHEST - _LOWEST + 1
 BUCKETS: Final = 2 * _SIDE + 1
+_CHUNK: Final = 1 << 20  # elements: counting takes about 40 bytes for each of them
 
 
 def bucket_edges() -> NDArray[np.float64]:
@@ -45,7 +46,12 @@ def histogram(tensor: Tensor) -> Tensor:
     Returns:
         float64 [BUCKETS], on the tensor's device.
     """
-    flat = tensor.detach().reshape(-1)
+    counts: Tensor = sum(map(_counts, tensor.detach().reshape(-1).split(_CHUNK)))  # type: ignore[assignment]
+    return counts
+
+
+def _counts(flat: Tensor) -> Tensor:
+    """The same of some elements together."""
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     _, exponent = torch.frexp(flat)
     magnitude = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)  # 0: the middle bucket

@@ -1,6 +1,7 @@
 """Histograms of scaled elements."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks.stats.histogram import BUCKETS, histogram, shift
 
@@ -18,3 +19,23 @@ def test_shifting_counts_what_the_scaled_elements_would_give():
         assert torch.equal(shift(counts, octaves), wanted), octaves
         assert torch.equal(shift(counts[1], octaves), wanted[1]), octaves
     assert torch.equal(counts, kept)
+
+
+def test_a_large_tensor_is_counted_in_parts_so_that_it_needs_little_memory(monkeypatch):
+    made = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            made.extend(each for each in (result if isinstance(result, tuple) else [result]) if isinstance(each, torch.Tensor))
+            return result
+
+    tensor = torch.cat([torch.randn(4_000), torch.tensor([0.0, torch.inf, torch.nan])])
+    whole = histogram(tensor)
+    monkeypatch.setattr("lightning_hooks.stats.histogram._CHUNK", 1000)
+    with Made():
+        parts = histogram(tensor)
+    assert torch.equal(parts, whole) and whole.sum() == 4_001
+    own = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in made}
+    own.pop(tensor.untyped_storage().data_ptr(), None)
+    assert 0 < max(own.values()) <= 1000 * 8
