@@ -145,16 +145,15 @@ class PartialRows:
                 return True
             if self._device >= 0 and torch.cuda.current_device() != self._device:  # on which Triton would launch
                 return False
+            stream = current_stream(self._device)
+            if self._waiting and stream != self._stream:  # which could also read rows that are not written yet
+                return False
             steps, programs = _spans(size)
             if self._used + programs > _CAPACITY:
                 self.merge()
                 if programs > _CAPACITY:
                     return False
-            stream = current_stream(self._device)
-            if not self._waiting:
-                self._stream = stream
-            elif stream != self._stream:
-                return False
+            self._stream = stream
             launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
             begin = self._used
             launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)

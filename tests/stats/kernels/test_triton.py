@@ -64,7 +64,16 @@ def run(*arguments, **env):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "checks",
-    ["sizes fuzz", "several_blocks_each", "magnitudes", "offsets", "odd", "views lists table partial_rows step", "differences"],
+    [
+        "sizes fuzz",
+        "several_blocks_each",
+        "magnitudes",
+        "offsets",
+        "odd",
+        "views lists table partial_rows",
+        "other_streams step",
+        "differences",
+    ],
 )
 def test_in_the_interpreter(checks, tmp_path):
     script = "tests.stats.kernels.triton_checks"

@@ -302,6 +302,33 @@ def partial_rows():
     assert state.equal(before)
 
 
+def other_streams():
+    """What waits on one stream is not merged on another, not even where there is no room for more."""
+    cuda._CAPACITY = 6
+    streams, merged_on = [7], []
+    current, launch, merge = cuda.current_stream, cuda._launch, triton_code.merge_rows
+
+    def noting(kernel, *args, **constants):
+        if kernel is merge:
+            merged_on.append(streams[-1])
+        launch(kernel, *args, **constants)
+
+    cuda.current_stream, cuda._launch = lambda device: streams[-1], noting
+    state = neutral(1, DEVICE).flatten()
+    partial = cuda.PartialRows(state)
+    write = partial.writer(0)
+    (part,) = on([normal(5 * BLOCK)])
+    assert write(part)
+    streams.append(8)
+    assert not write(part) and merged_on == []
+    streams.append(7)
+    assert write(part) and merged_on == [7]
+    partial.merge()
+    streams.append(8)
+    assert write(part)  # nothing waits on another
+    cuda.current_stream, cuda._launch = current, launch
+
+
 def step():
     """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
     merges, for all parameters, for all gradients and for all updates. The first step takes the fallback."""
@@ -332,7 +359,21 @@ def step():
         assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
 
 
-ALL = (sizes, several_blocks_each, magnitudes, offsets, odd, views, differences, fuzz, lists, table, partial_rows, step)
+ALL = (
+    sizes,
+    several_blocks_each,
+    magnitudes,
+    offsets,
+    odd,
+    views,
+    differences,
+    fuzz,
+    lists,
+    table,
+    partial_rows,
+    other_streams,
+    step,
+)
 CHECKS = {check.__name__: check for check in ALL}
 
 if __name__ == "__main__":
