@@ -38,6 +38,7 @@ from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
+from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -169,6 +170,7 @@ class StatsMonitor(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
+        refuse_narrow(trainer.strategy.root_device, self._label)
         plan = self._plan(pl_module)
         if not is_alone(trainer):
             refuse_other_rows(plan, pl_module.device, self._label)

@@ -27,6 +27,7 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -95,6 +96,7 @@ class AppliesRules(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_unsupported(trainer, about)
+        refuse_narrow(trainer.strategy.root_device, self._label)
         taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         transforms = self.bound_transforms(pl_module, seed, taken)

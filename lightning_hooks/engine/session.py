@@ -31,6 +31,7 @@ from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_ten
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.ranks import of_first_rank, rank
+from lightning_hooks.stats.sections import refuse_narrow
 
 _NO_STEP: Final = StepView(step=-1)
 
@@ -103,6 +104,7 @@ class Instrument:
             rules = _without_optimizer(rules, applies, hook_rules)
         self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
         refuse_other_rows(self._plan, device)
         self._latest = Latest()

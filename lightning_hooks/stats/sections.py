@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.moments import MOMENTS
@@ -21,6 +22,23 @@ STOP: Final = -1
 REQUESTS: Final = 2
 """The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
 _NEUTRAL: Final = tuple((column, moment.neutral) for column, moment in enumerate(schema.MOMENTS) if moment.neutral != 0.0)
+
+
+def refuse_narrow(device: torch.device, where: str = "") -> None:
+    """Refuse a device that cannot hold the state of a table.
+
+    Args:
+        device: of the model.
+        where: what a message begins with.
+
+    Raises:
+        UnsupportedError: it has no float64 numbers.
+    """
+    if device.type == "mps":
+        raise UnsupportedError(
+            f"{where}the model is on the device {device.type!r}, which has no float64 numbers, in which statistics and "
+            "reports of transforms are computed; use accelerator='cpu', or in a plain loop model.cpu()"
+        )
 
 
 class Sections:

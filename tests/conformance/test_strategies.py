@@ -7,9 +7,11 @@ stand in for Lightning's; what is tested is the check, and that rules on modules
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
@@ -25,6 +27,7 @@ from lightning_hooks import (
     StatsMonitor,
     UnsupportedError,
     Watch,
+    instrument,
 )
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 from tests.conformance._lifecycle_tools import see
@@ -96,3 +99,28 @@ def test_activations_under_the_loss_scale_of_deepspeed_are_fine(tmp_path: Path) 
 
 def test_other_strategies_are_not_refused(tmp_path: Path) -> None:
     fit(tmp_path, "MyStrategy", StatsMonitor())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: StatsMonitor(), lambda: GradientTransforms([Apply(Scale(0.5), params="*")])], ids=["monitor", "transforms"]
+)
+def test_a_device_without_float64_is_refused_before_training(tmp_path: Path, make: Any) -> None:
+    class SaysSo(Callback):
+        """There is no such device here."""
+
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.strategy._root_device = torch.device("mps")
+
+    model = Net()
+    with pytest.raises(UnsupportedError, match=r"on the device 'mps', which has no float64 numbers.* use accelerator='cpu'"):
+        trainer_of(tmp_path, SaysSo(), make()).fit(model, data(2))
+    assert_clean(model)
+
+
+def test_a_loop_on_a_device_without_float64_is_refused() -> None:
+    class Elsewhere(torch.nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            return iter([SimpleNamespace(device=torch.device("mps"))])
+
+    with pytest.raises(UnsupportedError, match="'mps'"):
+        instrument(Elsewhere(2, 2), watch=[Watch(params="*")])
