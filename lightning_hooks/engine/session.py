@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -42,7 +42,9 @@ class Instrument:
     A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
     gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
     are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is none of training, such as a
-    validation, belongs inside `paused(model)`: otherwise it is a part of the next step.
+    validation, belongs inside `paused(model)`: otherwise it is a part of the next step. With several processes
+    (`torch.distributed`) each of them has to make it, with the same rules, if it watches or draws random numbers: tables are
+    merged, transforms seeded over all.
 
     Args:
         model: the root module.
@@ -106,7 +108,8 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
-        refuse_other_rows(self._plan, device)
+        if self._plan.rows:
+            refuse_other_rows(self._plan, device)
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *as_consumers(consumers)])
         self._producer: Producer | None = None
@@ -115,7 +118,10 @@ class Instrument:
             observer = Observer(self._plan, device=device)
             self._producer = Producer(observer, self._publisher)
             self._participants.append(observer)
-        seed = of_first_rank(torch.initial_seed()) if applies else 0  # replicas must draw the same numbers
+        given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
+        random = any(getattr(transform, "random", False) for transform in given)
+        seed = torch.initial_seed()
+        seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
             changer = Changer(transforms, rank=rank())
             changer.refuse_unsupported(self.optimizers, scaled=False)

@@ -239,6 +239,8 @@ def on_one_device(root: Path) -> dict[str, Any]:
     latest = monitor.latest
     if rank() == 0:
         trainer_of(root, monitor).validate(model, mine(1), verbose=False)
+        with instrument(model, apply=[Apply(Scale(0.5), params="*")], optimizer=torch.optim.SGD(model.parameters())):
+            pass  # neither watches nor draws random numbers
     return {"sums": sums, "latest": latest, "seen": keeps.seen}
 
 
