@@ -35,7 +35,6 @@ _PLUGIN, _PLUGIN_NAME = 0x0A, 0x0A
 _FIXED_SIZE: Final = ("vector", "number")
 _HEAD: Final = 12  # bytes before the data of a record: its length and the checksum of that
 _FOOT: Final = 4  # the checksum of the data
-_BEGINNING: Final = 24  # bytes of a summary by which its layout is looked up
 
 
 class Value(NamedTuple):
@@ -210,7 +209,7 @@ class EventFile:
         step, wall_time, summary = 0, 0.0, None
         for field, first, last in _fields(data, 0, len(data)):
             if field == _STEP:
-                step = first  # of a varint the number itself
+                step = first - (1 << 64) if first >> 63 else first  # of a varint the number itself; negative ones wrap around
             elif field == _WALL_TIME:
                 (wall_time,) = struct.unpack_from("<d", data, first)
             elif field == _SUMMARY:
@@ -232,7 +231,7 @@ class EventFile:
                 self._tail.setdefault(tag, array("q")).append(number)
 
     def _known_layout(self, content: bytes) -> int | None:
-        for i in self._by_beginning.get(content[:_BEGINNING], ()):
+        for i in self._by_beginning.get(_beginning(content), ()):
             layout = self._layouts[i]
             if layout.fits(content):
                 following = next(_values(content, layout.end), None)
@@ -250,7 +249,7 @@ class EventFile:
         where = np.flatnonzero(is_fixed)
         offsets = {value.tag: (value.start, value.size) for value in values}
         self._layouts.append(_Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
-        self._by_beginning.setdefault(content[:_BEGINNING], []).append(len(self._layouts) - 1)
+        self._by_beginning.setdefault(_beginning(content), []).append(len(self._layouts) - 1)
         return len(self._layouts) - 1
 
     def _note(self, value: Value) -> str:
@@ -277,6 +276,12 @@ def _records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
         if len(foot) < _FOOT:
             return
         yield data, int.from_bytes(foot, "little")
+
+
+def _beginning(content: bytes) -> bytes:
+    """The part of a summary by which its layout is looked up: what is before the first number or vector, its tag included."""
+    first = next(_values(content, 0), None)
+    return b"" if first is None else content[: first.start]
 
 
 def _values(data: bytes, at: int) -> Iterator[Value]:

@@ -141,3 +141,21 @@ def test_events_of_others_lie_between(tmp_path):
     assert run.scalars["lr_"][1].tolist() == list(range(40))
     assert [step for step, _, _ in run.histograms["h"]] == [0, 7, 14, 21, 28, 35]
     assert run.texts["note/text_summary"] == "at 35"
+
+
+def test_events_with_a_short_tag_share_a_layout(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(50):
+            writer.add_scalar("loss", step / 7, step)
+            writer.add_scalar("lr", step / 3, step)
+    run = RunIndex(tmp_path)
+    assert len(run.files[0]._layouts) == 2
+    np.testing.assert_array_equal(run.numbers("loss")[1], np.arange(50, dtype=np.float32) / np.float32(7))
+
+
+def test_a_step_may_be_negative(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        writer.add_scalar("before", 1.0, -1)
+        writer.add_scalar("before", 2.0, 3)
+    steps, values = RunIndex(tmp_path).numbers("before")
+    assert steps.tolist() == [-1, 3] and values.tolist() == [1.0, 2.0]
