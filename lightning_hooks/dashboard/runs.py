@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import threading
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lightning_hooks.dashboard.source import LocalRun, ProviderRun, RunSource
-from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE
+from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE, event_files
 
 _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
@@ -93,13 +95,13 @@ class LocalRuns:
         if self._logdir.is_file():
             folders = [self._logdir]
         else:
-            folders = sorted(Path(folder) for folder, _, _ in os.walk(self._logdir) if any(Path(folder).glob(PATTERN)))
+            folders = sorted(_folders_of_runs(self._logdir))
         self._paths = {path.relative_to(self._logdir).as_posix() if path != self._logdir else ".": path for path in folders}
         self._open = {name: run for name, run in self._open.items() if name in self._paths}
         self._listed = time.monotonic()
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
-        files = [path] if path.is_file() else [*path.glob(PATTERN)]
+        files = event_files(path)
         is_shown = [self._sniff(file) for file in files]
         times = [file.stat().st_mtime for file in files if file.exists()]
         return {"name": name, "shown": any(is_shown), "modified": max(times, default=0.0)}
@@ -125,6 +127,17 @@ class LocalRuns:
             return False
         self._sniffed[file] = at
         return at == _FOUND
+
+
+def _folders_of_runs(logdir: Path) -> Iterator[Path]:
+    """The folders with event files. Links to folders are followed, as TensorBoard does, but none to a folder that holds it."""
+    for name, folders, files in os.walk(logdir, followlinks=True):
+        folder = Path(name)
+        if fnmatch.filter(files, PATTERN):
+            yield folder
+        for link in [folder / each for each in folders if os.path.islink(folder / each)]:
+            if any(link.samefile(above) for above in (folder, *folder.parents, *logdir.resolve().parents)):
+                folders.remove(link.name)
 
 
 class ProviderRuns:

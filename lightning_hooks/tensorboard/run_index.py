@@ -70,7 +70,7 @@ class RunIndex:
 
     def refresh(self) -> bool:
         """Read what was appended to the files, and new files; whether there was anything."""
-        paths = [self.path] if self.path.is_file() else sorted(self.path.glob(PATTERN))
+        paths = event_files(self.path)
         changed = list(self._files) != paths
         known, self._files = self._files, {}
         for path in paths:
@@ -194,6 +194,11 @@ class RunIndex:
         return where.steps, values
 
 
+def event_files(path: Path) -> list[Path]:
+    """The event files of a folder, in the order in which they were begun; of a file itself."""
+    return [path] if path.is_file() else sorted(file for file in path.glob(PATTERN) if file.is_file())
+
+
 def table_of(tag: str) -> tuple[str, str]:
     """The tensor, with the monitor's prefix, and the statistic of a vector's tag.
 
@@ -207,5 +212,6 @@ def table_of(tag: str) -> tuple[str, str]:
 
 def runs_below(path: Path) -> str:
     """The end of a message about a path that holds no run: where there are runs below it; empty where there are none."""
-    nested = [] if path.is_file() else sorted({str(found.parent) for found in path.rglob(PATTERN)} - {str(path)})
+    files = [] if path.is_file() else [found for found in path.rglob(PATTERN) if found.is_file()]
+    nested = sorted({str(found.parent) for found in files} - {str(path)})
     return f"; there are runs in {', '.join(nested[:5])}" if nested else ""

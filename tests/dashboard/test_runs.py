@@ -90,3 +90,25 @@ def test_a_file_without_tables_is_read_on_from_where_it_ended(tmp_path):
     with file.open("ab") as opened:
         opened.write(b"le/")
     assert are_shown(local) == [True]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+    write_run(tmp_path / "elsewhere" / "deep" / "run", range(3))
+    compared = tmp_path / "compared"
+    write_run(compared / "here", range(3))
+    (compared / "link").symlink_to(tmp_path / "elsewhere")
+    (compared / "here" / "again").symlink_to(compared)
+    (compared / "above").symlink_to(tmp_path)
+    (tmp_path / "elsewhere" / "back").symlink_to(compared)
+    found = runs.LocalRuns(compared)
+    assert [each["name"] for each in found.names() if each["shown"]] == ["here", "link/deep/run"]
+    assert found.open("link/deep/run").steps("grad", "norm").tolist() == [0, 1, 2]
+
+
+def test_a_folder_named_like_an_event_file_is_none(tmp_path):
+    write_run(tmp_path / "run", range(3))
+    (tmp_path / "run" / "old.tfevents").mkdir()
+    (tmp_path / "tfevents of others").mkdir()
+    found = runs.LocalRuns(tmp_path)
+    assert [each["name"] for each in found.names()] == ["run"]
+    assert found.open("run").steps("grad", "norm").tolist() == [0, 1, 2]
