@@ -138,7 +138,8 @@ class LocalRun:
         if not file.is_file():
             return None
         lines = (_object([line]) for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
-        return [line for line in lines if line]
+        # What is null is not said, as what is missing.
+        return [{key: value for key, value in line.items() if value is not None} for line in lines if line]
 
 
 class ProviderRun:

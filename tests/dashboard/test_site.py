@@ -283,7 +283,8 @@ def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
     second = ask(client, "run", run="whole").json
     assert second["steps"] == [0, 19] and second["version"] > first["version"]
     assert ask(client, "run", run="whole").json == second
-    (whole / "findings.jsonl").write_text('{"step": 3}\n')  # written after the step that it is about
+    # Written after the step that it is about.
+    (whole / "findings.jsonl").write_text('{"step": 3, "name": null}\n')
     third = ask(client, "run", run="whole").json
     assert third["findings"] == [{"step": 3}] and third["version"] > second["version"]
 
