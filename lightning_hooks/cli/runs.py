@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def _view(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("lightning-hooks view", description="Show the runs of a log directory in a browser.")
     parser.add_argument("logdir", type=Path, help="the folder with the runs, at any depth")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at; default this machine only")
-    parser.add_argument("--port", type=int, help="default 6007, or a free one where that is taken")
+    parser.add_argument("--port", type=_port, help="default 6007, or a free one where that is taken")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     args = parser.parse_args(arguments)
     view(args.logdir, args.host, args.port, opens=args.open)
@@ -25,11 +26,30 @@ def _report(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("lightning-hooks report", description="Write a run as one HTML file that needs no server.")
     parser.add_argument("run", type=Path, help="the log directory of the run, or one event file")
     parser.add_argument("--out", type=Path, help="the file to write; default report.html in the folder of the run")
-    parser.add_argument("--limit", type=float, default=LIMIT / 1e6, help="the most megabytes that it may have; default 5")
+    parser.add_argument("--limit", type=_megabytes, default=LIMIT / 1e6, help="the most megabytes that it may have; default 5")
     args = parser.parse_args(arguments)
     out = args.out or (args.run if args.run.is_dir() else args.run.parent) / "report.html"
     size = write_report(args.run, out, int(args.limit * 1e6))
     print(f"{out}: {size / 1e6:.1f} MB; open it in a browser")
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= number <= 65535:  # some systems take the rest of a division by 65,536
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a port: a whole number from 0, which takes any that is free, to 65535"
+        )
+    return number
+
+
+def _megabytes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of megabytes above 0")
+    return number
 
 
 def _diff(arguments: list[str]) -> int:

@@ -70,14 +70,14 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
         The size in bytes.
 
     Raises:
-        RuleError: there is no run, or nothing to show of it; the file cannot be written.
+        RuleError: there is no run, or nothing to show of it, or the file cannot be written.
     """
     content = report(run, limit).encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)
     except OSError as error:
-        raise RuleError(f"out: cannot write {str(out)!r}: {error}") from error
+        raise RuleError(f"out: {str(out)!r} cannot be written ({error.strerror}); choose another file with --out") from None
     return len(content)
 
 

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
     for out in (tmp_path, tmp_path / "run" / "report.html" / "below"):
         (tmp_path / "run" / "report.html").write_text("a file")
         assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 2
-        assert capsys.readouterr().err.startswith(f"lightning-hooks: error: out: cannot write {str(out)!r}: [Errno ")
+        assert capsys.readouterr().err.startswith(f"lightning-hooks: error: out: {str(out)!r} cannot be written (")
 
 
 def test_messages(tmp_path):
@@ -144,3 +144,22 @@ def test_as_a_data_frame(tmp_path):
     assert len(read_run(tmp_path).to_pandas().columns) == 24
     with pytest.raises(RuleError, match="no table 'grad nrm'"):
         read_run(tmp_path).to_pandas("grad", "nrm")
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (["report", "RUN", "--limit", "nan"], "'nan' is not a number of megabytes above 0"),
+        (["report", "RUN", "--limit", "inf"], "'inf' is not a number of megabytes above 0"),
+        (["report", "RUN", "--limit", "five"], "'five' is not a number of megabytes above 0"),
+        (["view", "RUN", "--port", "70000"], "'70000' is not a port: a whole number from 0"),
+        (["view", "RUN", "--port", "-1"], "'-1' is not a port"),
+    ],
+)
+def test_arguments_that_cannot_be(tmp_path, capsys, wrong, said):
+    write_run(tmp_path, range(2))
+    try:
+        code = main([str(tmp_path) if each == "RUN" else each for each in wrong])
+    except SystemExit as error:  # of argparse
+        code = error.code
+    assert code == 2 and said in capsys.readouterr().err
