@@ -2,7 +2,7 @@
 
 Only files of the page that are listed when the package is loaded are served, by their exact names: no path of a request is ever
 opened. Only GET and HEAD are answered, only to pages of the same origin, and, where hosts are given, only under these names: a
-page elsewhere whose name resolves to this machine is refused.
+page elsewhere whose name resolves to this machine is refused. A link elsewhere may lead to the page, which holds no data.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from werkzeug.exceptions import SecurityError
 from werkzeug.wrappers import Request, Response
@@ -32,7 +33,7 @@ class Site:
 
     Args:
         api: answers the requests for data.
-        hosts: the names under which it may be asked, with the port; None for any.
+        hosts: the names under which it may be asked, at any port, as a forwarded one differs; None for any name.
         prefix: of all paths.
     """
 
@@ -52,11 +53,12 @@ class Site:
         if request.method not in ("GET", "HEAD"):
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
-        if self.hosts is not None and not {host, f"{host}:80"} & {*self.hosts}:
+        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
             return _refusal(421, f"this server is not {host!r}")
-        if not _is_same_origin(request, host):
-            return _refusal(403, "pages of other origins are not answered")
         path = request.path.removeprefix(self._prefix)
+        is_followed_link = path in ("", "/") and request.headers.get("Sec-Fetch-Dest") == "document"
+        if not is_followed_link and not _is_same_origin(request, host):
+            return _refusal(403, "pages of other origins are not answered")
         if path in ("", "/"):
             return self._file("index.html")
         if path.startswith("/static/"):
@@ -80,11 +82,13 @@ class Site:
 
 
 def _host(request: Request) -> str:
-    """The name under which this server is asked; empty where it is none."""
+    """The name and the port under which this server is asked; empty where it is none."""
     try:
-        return request.host
-    except SecurityError:  # of some versions of werkzeug
+        host: str = request.host
+        urlsplit(f"//{host}")
+    except (SecurityError, ValueError):  # of some versions of werkzeug; brackets that do not close
         return ""
+    return host
 
 
 def _is_same_origin(request: Request, host: str) -> bool:

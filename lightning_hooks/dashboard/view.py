@@ -38,12 +38,12 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     """
     if not logdir.exists():
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
-    site = Site(Api(LocalRuns(logdir)))
+    # Where it serves other machines they may ask by whatever name.
+    site = Site(Api(LocalRuns(logdir)), LOOPBACK if host in LOOPBACK else None)
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
     except (OSError, SystemExit) as error:  # werkzeug exits where a port is taken
         raise RuleError(f"port: {port} of {host} cannot be used ({error}); choose another with --port") from None
-    site.hosts = _names(host, server.server_port)
     return server
 
 
@@ -74,13 +74,6 @@ def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, open
         pass
     finally:
         server.server_close()
-
-
-def _names(host: str, port: int) -> list[str] | None:
-    """The names under which the page may be asked for; None for any, where it serves other machines by whatever name."""
-    if host in LOOPBACK:
-        return [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
-    return None
 
 
 def _is_free(host: str, port: int) -> bool:

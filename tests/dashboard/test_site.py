@@ -220,12 +220,23 @@ def test_other_origins_and_other_names_are_refused(client, logdir):
     assert client.get("/data/runs", headers={"Origin": "null"}).status_code == 403
     assert client.get("/data/runs", headers={"Origin": "http://[bad"}).status_code == 403
     assert client.get("/data/runs", headers={"Host": "[bad"}).status_code == 421
-    assert Client(Site(Api(LocalRuns(logdir)), ["localhost:80"])).get("/data/runs").status_code == 200  # no browser names 80
+    for host in ("localhost:8000", "localhost:80", "LOCALHOST"):  # a port that is forwarded has another number
+        assert client.get("/data/runs", headers={"Host": host}).status_code == 200
+    assert client.get("/data/runs", headers={"Host": "localhost.evil.example"}).status_code == 421
     anywhere = Client(Site(Api(LocalRuns(logdir))), use_cookies=False)
     for host in ("[bad", "a b", ""):
         for origin in ("http://evil.example", "null", "http://"):
             assert anywhere.get("/data/runs", headers={"Host": host, "Origin": origin}).status_code == 403
     assert client.get("/data/runs", headers={"Origin": "http://localhost"}).status_code == 200
+
+
+def test_a_link_elsewhere_leads_to_the_page_and_not_to_data(client):
+    def status(path, to):
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": to}
+        return client.get(path, headers=headers).status_code
+
+    assert status("/", "document") == 200
+    assert status("/", "iframe") == status("/data/runs", "document") == status("/static/main.js", "document") == 403
 
 
 def test_names_are_data_and_never_markup(tmp_path):
