@@ -122,7 +122,7 @@ class Api:
                 last = int(steps[-1]) if last is None else max(last, int(steps[-1]))
         return {
             "version": run.version,
-            "files": run.files,
+            "history": run.history,
             "steps": None if first is None else [first, last],
             "unit": unit_of_run(run),
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],

@@ -164,7 +164,8 @@ def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "runs": {"runs": [{"name": ".", "shown": True, "modified": 0}]},
-        "run": meta | {"scalars": tags, "histograms": drawn},
+        # The version and the history are of this reading: the same run gives the same bytes.
+        "run": meta | {"version": 0, "history": 0, "scalars": tags, "histograms": drawn},
         "overview": overview,
         "statistics": ask("statistics"),
         "scalars": {tag: ask("scalar", tag=tag, points=str(_POINTS)) for tag in tags},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -31,8 +32,8 @@ class RunSource(Protocol):
         """Another number when the run has grown."""
 
     @property
-    def files(self) -> int:
-        """Another number when steps that were there before may have been written again."""
+    def history(self) -> int:
+        """Another number when steps that were there before may have changed."""
 
     def refresh(self) -> None:
         """Take in what was written since."""
@@ -87,9 +88,9 @@ class LocalRun:
         return self._index.version + self._findings_changed
 
     @property
-    def files(self) -> int:
-        """How many there are: a resume begins another one."""
-        return len(self._index.files)
+    def history(self) -> int:
+        """Another number when a resume began another file, or the run was deleted and begun anew."""
+        return self._index.history
 
     def refresh(self) -> None:
         self._index.refresh()
@@ -152,7 +153,7 @@ class ProviderRun:
     """
 
     def __init__(self, provider: Any, asked: Callable[[], Mapping[str, Any]], run: str) -> None:
-        self._version = 0
+        self._version = time.time_ns() // 1000  # as that of `RunIndex`
         self._asked = asked
         self._provider, self._run = provider, run
         self._listed: dict[str, dict[str, tuple[int, float]]] = {}
@@ -163,7 +164,7 @@ class ProviderRun:
         return self._version
 
     @property
-    def files(self) -> int:
+    def history(self) -> int:
         return self._version  # a provider says nothing of files
 
     def refresh(self) -> None:

@@ -89,14 +89,17 @@ class EventFile:
 
     Attributes:
         tags: of every tag the kind of its values and the name of its plugin, in the order of the file.
+        readings: how often it was read from its beginning.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.readings = 0
         self._clear()
         self.refresh()
 
     def _clear(self) -> None:
+        self.readings += 1
         self.tags: dict[str, tuple[Kind, str]] = {}
         self._size = 0
         self._end = 0  # of the last whole record

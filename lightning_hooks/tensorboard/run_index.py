@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,6 +57,10 @@ class RunIndex:
 
     Args:
         path: a directory, or one event file.
+
+    Attributes:
+        version: another number when there is more; no two indices have the same one, also in different processes.
+        history: another number when steps that were there before may have changed: a file is new, gone, or begun anew.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,12 +70,13 @@ class RunIndex:
         self._lists: dict[str, tuple[str, ...]] = {}
         self._tables: dict[tuple[str, str], list[str]] = {}
         self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
-        self.version = 0
+        self.version = self.history = time.time_ns() // 1000  # exact as a number of the page
         self.refresh()
 
     def refresh(self) -> bool:
         """Read what was appended to the files, and new files; whether there was anything."""
         paths = event_files(self.path)
+        readings = self._readings()
         changed = list(self._files) != paths
         known, self._files = self._files, {}
         for path in paths:
@@ -84,7 +90,11 @@ class RunIndex:
             for known_of_files in (self._points, self._lists, self._tables, self._rows):
                 known_of_files.clear()
             self.version += 1
+            self.history += self._readings() != readings
         return changed
+
+    def _readings(self) -> dict[Path, int]:
+        return {path: file.readings for path, file in self._files.items()}
 
     @property
     def files(self) -> list[EventFile]:

@@ -1,6 +1,7 @@
 """The page while things happen: what it asks for and when, answers that come late, runs that change."""
 
 import os
+import shutil
 import time
 
 import pytest
@@ -131,6 +132,29 @@ def test_a_run_that_is_resumed_and_one_that_begins(browser, tmp_path, monkeypatc
             page.evaluate("() => lightningHooks.poll()")
         page.wait_for_timeout(200)
         assert not any("/run?run=begun" in each for each in asked)
+
+
+def test_a_run_that_is_deleted_and_trained_anew_under_its_name(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
+
+    def norms(value):
+        return lambda step, values: values["norm"].fill(value)
+
+    write_run(tmp_path / "a", range(300), change=norms(1.0))
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&{MAP}&from=0&to=40") as page:
+        drawn(page)
+        for value, is_seen in ((7.0, False), (8.0, True)):  # the page asks in between, or does not
+            shutil.rmtree(tmp_path / "a")
+            if is_seen:
+                page.evaluate("() => lightningHooks.poll()")
+                page.wait_for_selector("text=There is no event file in this log directory yet.")
+            write_run(tmp_path / "a", range(100), change=norms(value))
+            page.evaluate("() => lightningHooks.poll()")
+            page.wait_for_function("() => lightningHooks.range().last === 100")
+            page.wait_for_timeout(300)
+            page.mouse.move(1, 1)
+            page.mouse.move(*place(page, NAMES[0], 12))
+            assert f"grad norm: {value:.0f}" in page.locator(".tip").inner_text()
 
 
 def test_charts_that_are_gone_listen_to_nothing(browser, url):

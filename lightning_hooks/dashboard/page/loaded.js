@@ -56,8 +56,8 @@ export class Loaded {
       if (answer.key !== rows.key) known.tables.set(name, new Rows(answer));
       else Object.assign(rows, { exact: answer.exact, steps: new Steps(answer.steps) });
     }
-    // Another file may hold steps again that were there before, as after a resume from an earlier checkpoint.
-    const last = meta.files === known.meta.files ? (known.meta.steps?.[1] ?? -1) : -1;
+    // Steps that were there before are others after a resume from an earlier checkpoint, and where a run was begun anew.
+    const last = meta.history === known.meta.history ? (known.meta.steps?.[1] ?? -1) : -1;
     known.meta = meta;
     return last;
   }
