@@ -111,3 +111,56 @@ def test_what_is_no_number_and_few_outliers_do_not_take_the_colours(browser, tmp
         written = page.evaluate("() => window.written")
         assert {"NaN", "infinite", "not measured"} <= {*written}
         assert any(text.endswith("; few values go up to 1.00e9") for text in written)
+
+
+def test_what_was_picked_is_of_the_maps_that_are_shown(browser, tmp_path):
+    for run, value in (("a", 1.0), ("b", 2.0)):
+        write_run(tmp_path / run, range(20), change=lambda step, values, value=value: values["norm"].fill(value))
+        write_run(tmp_path / run, range(20), tensor="param")
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&{MAP}") as page:
+        drawn(page)
+        picked = page.locator(".picked")
+        page.mouse.click(*place(page, NAMES[1], 5))
+        page.wait_for_selector(".picked >> text=grad norm: 1")
+        page.get_by_label("Run", exact=True).select_option("b")
+        page.wait_for_selector(".picked >> text=grad norm: 2")
+        page.get_by_label("Statistic", exact=True).select_option("count")
+        page.wait_for_selector(".picked >> text=grad count: 5")
+        page.get_by_label("Compare with", exact=True).select_option("a")
+        page.wait_for_function("() => lightningHooks.views.map.panels[1]?.drawn")
+        page.mouse.click(*place(page, NAMES[0], 5, panel=1))
+        assert page.locator(".picked > *").all_inner_texts()[:2] == [NAMES[0], "a"]
+        page.get_by_label("Tensor", exact=True).select_option("param")
+        page.wait_for_function("() => lightningHooks.views.map.panels[0].model.tensor === 'param'")
+        assert not picked.is_visible()
+        page.evaluate("([row]) => lightningHooks.state.set({ row, folded: '-' })", [NAMES[1]])
+        page.wait_for_selector(f".picked >> text={NAMES[1]}")
+        page.get_by_role("button", name="Fold all parts", exact=True).click()
+        drawn(page)
+        page.mouse.click(*place(page, "net", 5))
+        page.wait_for_selector(".picked >> text=merged exactly")
+        page.evaluate("() => lightningHooks.update()")
+        page.wait_for_timeout(200)
+        assert picked.locator("strong").inner_text() == "net"
+
+
+def test_the_cursor_of_the_keyboard_stays_at_its_step_and_on_a_row(browser, tmp_path):
+    write_run(tmp_path, range(4000))
+    with serving(tmp_path) as where, opened(browser, f"{where}#{MAP}") as page:
+        drawn(page)
+        canvas = page.get_by_role("application")
+        for key in ("End", *["ArrowLeft"] * 300, *["ArrowDown"] * 5):
+            canvas.press(key)
+        at = page.evaluate("() => lightningHooks.views.map.panels[0].cursor.step")
+        assert 1000 < at < 3999
+        for _ in range(2):
+            canvas.press("+")
+            drawn(page)
+        canvas.press("ArrowUp")
+        assert f"step {at:,}" in page.locator(".panel [aria-live]").inner_text().replace("steps", "step")
+        canvas.press("ArrowDown")
+        page.get_by_label("Show only rows").fill("net.0.bias")
+        page.wait_for_function("() => lightningHooks.views.map.panels[0].model.shown.length === 1")
+        canvas.press(" ")
+        canvas.press("Enter")
+        page.wait_for_selector("h2:has-text('grad of net.0.bias')")

@@ -166,8 +166,8 @@ function drawMarks(context, map, at) {
 
 function drawCursor(context, map, at) {
   if (!map.cursor || document.activeElement !== map.canvas) return;
-  const { r, cell } = map.cursor;
-  const x = at.gutter + ((cell * at.cell - map.model.from) / at.span) * at.plot;
+  const { r, step } = map.cursor;
+  const x = at.gutter + ((Math.floor(step / at.cell) * at.cell - map.model.from) / at.span) * at.plot;
   context.strokeStyle = color("ink");
   context.lineWidth = 2;
   context.strokeRect(x - 1, AXIS + r * at.row - at.top - 1, Math.max((at.cell / at.span) * at.plot, 4) + 2, at.row + 2);

@@ -109,7 +109,8 @@ function keyPressed(map, event) {
   const { shown, rows } = map.model;
   const at = map.drawn;
   if (!at || !shown.length) return;
-  const cursor = { ...(map.cursor ?? { r: at.first, cell: at.begin }) };
+  const was = map.cursor ?? { r: at.first, step: at.begin * at.cell };
+  const cursor = { r: Math.min(was.r, shown.length - 1), cell: Math.floor(was.step / at.cell) };
   const page = Math.max(Math.floor(at.height / at.row) - 1, 1);
   switch (event.key) {
     case "ArrowUp": cursor.r--; break;
@@ -130,7 +131,7 @@ function keyPressed(map, event) {
   event.preventDefault();
   cursor.r = Math.min(Math.max(cursor.r, 0), shown.length - 1);
   cursor.cell = Math.min(Math.max(cursor.cell, at.begin), at.end - 1);
-  map.cursor = cursor;
+  map.cursor = { r: cursor.r, step: cursor.cell * at.cell }; // the width of cells may change
   const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
   if (top < at.top) map.scroll.scrollTop = top;
   else if (bottom > at.top + at.height) map.scroll.scrollTop = bottom - at.height;

@@ -107,17 +107,22 @@ export class MapView {
     if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (takes && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.showPanels(models);
-    if (state.row && this.revealed !== state.row) {
-      this.revealed = state.row;
-      const node = rows.rowByName.get(state.row);
-      if (node !== undefined && !models[0].shown.includes(node) && !takes) {
+    // What was picked is of these maps; of others it would say a number that they do not show.
+    const maps = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
+    const areOther = maps !== this.pickedOf;
+    this.pickedOf = maps;
+    if (areOther || (this.revealed && !state.row)) this.picked.hidden = true;
+    const isOther = this.revealed !== state.row;
+    this.revealed = state.row;
+    const node = rows.rowByName.get(state.row);
+    if (node !== undefined && (isOther || areOther)) {
+      if (isOther && !models[0].shown.includes(node) && !takes) {
+        [this.revealed, this.pickedOf] = [null, null];
         app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
         return app.update();
       }
-      if (node !== undefined) {
-        this.panels[0].reveal(node);
-        this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
-      }
+      if (isOther) this.panels[0].reveal(node);
+      this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
     }
     if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
   }
@@ -202,8 +207,8 @@ export class MapView {
     const { app } = this;
     const { name, row } = panel.model.rows.nodes[node];
     const isRow = row !== null;
-    this.revealed = name;
-    app.state.set({ row: isRow ? name : app.state.row, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
+    this.revealed = isRow ? name : app.state.row;
+    app.state.set({ row: this.revealed, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
     if (opens && isRow) app.update();
     else this.showPicked(panel, node, step);
   }
@@ -221,6 +226,7 @@ export class MapView {
     this.picked.hidden = false;
     this.picked.replaceChildren(
       h("strong", {}, name),
+      ...(model.title ? [h("span", {}, model.title)] : []),
       ...hit.map((line) => h("span", {}, line)),
       ...(row === null ? [] : [link("This row", { view: "row", row: name })]),
       ...(step === null ? [] : [link("This step", { view: "step", step })]),
