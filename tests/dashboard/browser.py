@@ -73,9 +73,13 @@ def drawn(page):
 
 def colors(page, panel=0):
     """How many pixels of a heat map have which colour."""
+    return colors_of(page, f"lightningHooks.views.map.panels[{panel}].canvas")
+
+
+def colors_of(page, canvas):
+    """How many pixels of a canvas, an expression of the page, have which colour."""
     return page.evaluate(
-        """(panel) => {
-        const canvas = window.lightningHooks.views.map.panels[panel].canvas;
+        """(canvas) => {
         const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
         const found = {};
         for (let i = 0; i < data.length; i += 4) {
@@ -84,7 +88,7 @@ def colors(page, panel=0):
         }
         return found;
       }""",
-        panel,
+        page.evaluate_handle(f"() => {canvas}"),
     )
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from .browser import needs_browser, opened, serving
+from .browser import colors_of, needs_browser, opened, serving
 from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
-SECOND, THIRD = "196,43,28", "11,122,91"  # of the lines of a chart
+FIRST, SECOND, THIRD = "31,79,209", "196,43,28", "11,122,91"  # of the lines of a chart
+CHART = "document.querySelector('.card canvas')"
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +48,41 @@ def test_each_run_keeps_its_colour(browser, url):
         page.wait_for_selector(".card canvas")
         page.wait_for_timeout(100)
         keys = page.locator(".keys i").evaluate_all("(all) => all.map((i) => getComputedStyle(i).backgroundColor.slice(4, -1))")
-        found = page.evaluate(
-            """() => {
-            const canvas = document.querySelector(".card canvas");
-            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-            const found = new Set();
-            for (let i = 0; i < data.length; i += 4) found.add([data[i], data[i + 1], data[i + 2]].join(","));
-            return [...found];
-          }"""
-        )
+        found = colors_of(page, CHART)
         assert [each.replace(" ", "") for each in keys[1:]] == [SECOND, THIRD]
         assert THIRD in found and SECOND not in found  # b does not have this row
+
+
+def test_runs_with_other_steps_each_have_their_line_and_a_value_alone_a_point(browser, tmp_path):
+    write_run(tmp_path / "one", [7])
+    write_run(tmp_path / "sevens", range(3, 200, 7))
+    write_run(tmp_path / "tens", range(0, 200, 10))
+    row = f"view=row&tensor=grad&stat=norm&row={NAMES[0]}"
+    with serving(tmp_path) as where:
+        with opened(browser, f"{where}#run=tens&other=sevens&{row}") as page:
+            page.wait_for_selector(".card canvas")
+            page.wait_for_timeout(100)
+            found = colors_of(page, CHART)
+            assert found[FIRST] > 15 and found[SECOND] > 15
+            page.locator(".u-over").first.hover(position={"x": 1, "y": 20})
+            assert page.locator(".chart-value").first.inner_text().endswith("; sevens –")
+        with opened(browser, f"{where}#run=one&{row}") as page:
+            page.wait_for_selector(".card canvas")
+            page.wait_for_timeout(100)
+            assert colors_of(page, CHART)[FIRST] > 3
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_explanations_and_long_names_stay_in_the_window(browser, tmp_path, width):
+    names = [f"encoder.layers.{i}." + "a_very_long_name_" * 8 for i in range(8)]
+    write_run(tmp_path, range(3), names=names)
+    with serving(tmp_path) as where:
+        for view in ("overview", "map", "row", "step"):
+            with opened(browser, f"{where}#view={view}", viewport={"width": width, "height": 700}) as page:
+                page.wait_for_selector("header button.question, .card button.question")
+                for button in page.locator("button.question").all():
+                    button.click()
+                    box = page.locator(".help:visible").bounding_box()
+                    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+                    button.press("Escape")
+                assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), view

@@ -20,7 +20,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const [x, ...columns] = align(series);
   const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, each.ends[i]])));
   const positive = columns.flat().filter((value) => value > 0);
-  const all = columns.flat().filter((value) => value !== null);
+  const all = columns.flat().filter((value) => value !== null && value !== undefined);
   const least = Math.min(...positive);
   const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / least > 100;
   const isZero = all.every((value) => value === 0);
@@ -71,18 +71,23 @@ function decades(chart, axisIndex, low, high) {
 /** The width of an axis with these labels, none of which is cut off. */
 const room = (_, labels) => Math.max(52, 18 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
-const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: undefined } });
+const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: false, size: 5, fill: () => color(name), filter: (chart, i) => alone(chart.data[i]) } });
 
-/** One x-axis for all: [steps, greatest, least, greatest, least …], with null where one has nothing. */
+/** Where a value has no neighbour to which a line leads: it is drawn as a point. */
+function alone(column) {
+  const places = [...column.keys()].filter((i) => column[i] !== undefined);
+  const isGap = (i) => i === undefined || column[i] === null;
+  return places.filter((i, at) => !isGap(i) && isGap(places[at - 1]) && isGap(places[at + 1]));
+}
+
+/** One x-axis for all: [steps, greatest, least, greatest, least …]; a line ends at null, which is no number, and goes on over undefined, a step of others. */
 function align(series) {
   const steps = [...new Set(series.flatMap((each) => Array.from(each.steps)))].sort((a, b) => a - b);
   const at = new Map(steps.map((step, i) => [step, i]));
   const columns = series.flatMap((each) =>
     [each.greatest, each.least].map((values) => {
-      const column = new Array(steps.length).fill(null);
-      Array.from(each.steps).forEach((step, i) => {
-        if (Number.isFinite(values[i])) column[at.get(step)] = values[i];
-      });
+      const column = new Array(steps.length).fill(undefined);
+      Array.from(each.steps).forEach((step, i) => (column[at.get(step)] = Number.isFinite(values[i]) ? values[i] : null));
       return column;
     }),
   );
@@ -90,7 +95,7 @@ function align(series) {
 }
 
 function range(greatest, least, label) {
-  const text = greatest === null ? "–" : greatest === least ? short(least) : `${short(least)} to ${short(greatest)}`;
+  const text = !Number.isFinite(greatest) ? "–" : greatest === least ? short(least) : `${short(least)} to ${short(greatest)}`;
   return label ? `${label} ${text}` : text;
 }
 

@@ -85,6 +85,7 @@ export function helpButton(app, which) {
   button.addEventListener("click", () => {
     panel.hidden = !panel.hidden;
     button.setAttribute("aria-expanded", String(!panel.hidden));
+    panel.style.translate = "";
     const stat = which();
     const known = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
     panel.replaceChildren(
@@ -95,6 +96,9 @@ export function helpButton(app, which) {
           )
         : [h("p", {}, "A statistic of your own.")]),
     );
+    const { left, right } = panel.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - 8;
+    panel.style.translate = `${left < 8 ? 8 - left : Math.min(room - right, 0)}px`; // so that it is all in the window
   });
   button.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && button.click());
   return h("span", { class: "help-holder" }, button, panel);
