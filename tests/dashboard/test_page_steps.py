@@ -5,7 +5,7 @@ import pytest
 
 from lightning_hooks.dashboard.report import write_report
 
-from .browser import drawn, needs_browser, opened, place, serving
+from .browser import colors_of, drawn, needs_browser, opened, place, serving
 from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -58,3 +58,24 @@ def test_several_steps_are_said_to_be_several(browser, tmp_path):
     write_report(tmp_path / "run", tmp_path / "report.html", 420_000)
     with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=step&{TABLE}&step=2001") as page:
         page.wait_for_selector("text=grad norm at steps 2,000 to 2,0")
+
+
+def test_nan_infinite_and_not_measured_differ(browser, tmp_path):
+    def change(step, values):
+        values["norm"][:2] = np.nan, np.inf
+        for stat in values:
+            values[stat][2] = 0 if stat == "count" else np.nan
+
+    write_run(tmp_path / "bad", range(3), change=change)
+    write_run(tmp_path / "good", range(3))
+    with serving(tmp_path) as url, opened(browser, f"{url}#run=bad&view=step&{TABLE}", has_touch=True) as page:
+        page.wait_for_selector("text=grad norm at step 2")
+        page.wait_for_timeout(100)
+        assert [each.inner_text().strip() for each in page.locator(".legend > *").all()] == ["NaN", "infinite", "not measured"]
+        found = colors_of(page, "lightningHooks.views.step.canvas")
+        assert min(found[each] for each in ("255,0,220", "0,214,255", "196,201,211")) > 500
+        page.evaluate("() => lightningHooks.state.set({ run: 'good' })")
+        page.wait_for_function("() => !document.querySelector('.legend').childElementCount")
+        box = page.locator("canvas").bounding_box()
+        page.touchscreen.tap(box["x"] + 80, box["y"] + 200)
+        page.wait_for_selector("h2:has-text('grad of head.weight')")

@@ -28,10 +28,16 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
     h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${tensor} ${stat}${details ? ` (${details})` : ""}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...SPECIAL_COLORS.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`)),
-    h("span", {}, h("i", { class: "swatch hatched" }), ` ${NOT_MEASURED}`),
+    ...keyOfSpecial(true, true, true),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
+}
+
+/** What is no number: NaN, infinite values and what was not measured, each if it is asked for. */
+export function keyOfSpecial(hasNan, hasInfinite, hasGaps) {
+  const colored = SPECIAL_COLORS.filter((_, i) => [hasNan, hasInfinite][i]);
+  const keys = colored.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`));
+  return hasGaps ? [...keys, h("span", {}, h("i", { class: "swatch hatched" }), ` ${NOT_MEASURED}`)] : keys;
 }
 
 /** The unit of a statistic; none of a user's own. */

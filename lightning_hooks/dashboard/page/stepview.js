@@ -1,8 +1,9 @@
 // The view of one step: a bar for every row, from the first layer to the last or back, and a second step to compare with.
 
-import { makeScale, short } from "./colors.js";
+import { INFINITE, NAN, makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
-import { ending } from "./mapdraw.js";
+import { keyOfSpecial } from "./legend.js";
+import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
@@ -35,18 +36,24 @@ export class StepView {
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
     this.holder = h("div", { class: "bars" }, this.canvas);
     this.title = h("h2", {});
+    this.legend = h("div", { class: "legend" });
     this.element = h(
       "div",
       { class: "view" },
       h("div", { class: "tools" }, h("label", { class: "choice grow" }, h("span", {}, "Step"), this.slider), h("label", { class: "choice" }, h("span", {}, "Compare with step"), this.second), this.direction),
       this.title,
       this.holder,
+      this.legend,
       this.said,
     );
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.holder);
-    this.canvas.addEventListener("pointermove", (event) => this.select(Math.floor(((event.offsetX - 60) / this.plot) * this.bars.length)));
-    this.canvas.addEventListener("click", () => this.open());
+    const point = (event) => this.select(Math.floor(((event.offsetX - 60) / this.plot) * this.bars.length));
+    this.canvas.addEventListener("pointermove", point);
+    this.canvas.addEventListener("click", (event) => {
+      point(event); // a finger does not move there before
+      this.open();
+    });
     this.canvas.addEventListener("keydown", (event) => {
       const move = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
       if (event.key === "Enter") this.open();
@@ -83,6 +90,8 @@ export class StepView {
     if (backwards) this.bars.reverse();
     this.selected = null;
     this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
+    const has = (is) => this.bars.some((bar) => is(bar.now));
+    this.legend.replaceChildren(...keyOfSpecial(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
     this.redraw();
   }
 
@@ -140,14 +149,17 @@ export class StepView {
       context.fillStyle = color("soft");
       context.fillText(short(value), 2, line);
     }
+    const unmeasured = hatch(context);
     this.bars.forEach((bar, i) => {
       const x = 60 + i * step;
       const breadth = Math.max(step - (step > 4 ? 1 : 0), 0.5);
-      if (bar.now === null) return;
-      const broken = !Number.isFinite(bar.now);
-      context.fillStyle = color(broken ? "alert" : i === this.selected ? "ink" : "accent");
-      const top = broken ? 14 : y(bar.now);
-      context.fillRect(x, Math.min(top, zero), breadth, Math.max(Math.abs(zero - top), 1));
+      if (Number.isFinite(bar.now)) {
+        context.fillStyle = color(i === this.selected ? "ink" : "accent");
+        context.fillRect(x, Math.min(y(bar.now), zero), breadth, Math.max(Math.abs(zero - y(bar.now)), 1));
+      } else {
+        context.fillStyle = bar.now === null ? unmeasured : `rgb(${(Number.isNaN(bar.now) ? NAN : INFINITE).join(", ")})`;
+        context.fillRect(x, 14, breadth, HEIGHT - 34);
+      }
       if (bar.then !== null && Number.isFinite(bar.then)) {
         context.fillStyle = color("page");
         context.fillRect(x, y(bar.then) - 2.5, Math.max(breadth, 2), 5);
@@ -159,9 +171,10 @@ export class StepView {
     if (step >= NAMED) {
       this.bars.forEach((bar, i) => context.fillText(ending(context, bar.name, step - 8), 60 + i * step, HEIGHT - 8));
     } else {
-      context.fillText(this.bars[0]?.name ?? "", 60, HEIGHT - 8);
+      const end = (bar) => (bar ? ending(context, bar.name, this.plot / 2 - 8) : "");
+      context.fillText(end(this.bars[0]), 60, HEIGHT - 8);
       context.textAlign = "right";
-      if (this.bars.length > 1) context.fillText(this.bars.at(-1).name, 60 + this.plot, HEIGHT - 8);
+      if (this.bars.length > 1) context.fillText(end(this.bars.at(-1)), 60 + this.plot, HEIGHT - 8);
       context.textAlign = "left";
     }
   }
