@@ -7,7 +7,7 @@
 | `rows` | run, tensor, stat | `nodes` of the tree, `key`, which changes with them, `steps`, and `exact`: whether nodes merge |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other`, a run, and `other_key`, of its rows | cells of the run minus this other one |
-| `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces |
+| `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces, and its last value |
 | `histogram` | run, tag, steps | a histogram at so many steps |
 | `overview` | run | what to look at first |
 | `statistics` | | what each statistic means |
@@ -182,7 +182,7 @@ class Api:
         pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))
         starts = np.unique(np.linspace(0, len(steps), pieces, endpoint=False).astype(np.intp))
         if not len(starts):
-            return {"steps": [], "ends": [], "least": [], "greatest": []}
+            return {"steps": [], "ends": [], "least": [], "greatest": [], "last": None}
         least, greatest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         nan = np.logical_or.reduceat(np.isnan(values), starts)
         return {
@@ -191,6 +191,7 @@ class Api:
             "least": least.tolist(),
             "greatest": greatest.tolist(),
             "nan": np.flatnonzero(nan).tolist(),
+            "last": float(values[-1]),
         }
 
     def _histogram(self, args: Mapping[str, str]) -> Any:

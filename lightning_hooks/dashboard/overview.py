@@ -45,6 +45,7 @@ def _changed(run: RunSource) -> list[dict[str, Any]]:
         with np.errstate(divide="ignore", invalid="ignore"):
             change = np.abs(np.log(after / before))
         change[~np.isfinite(change)] = -1
+        change[(before > 0) & (after == 0)] = np.inf  # what began at 0 is usual: biases
         for row in np.argsort(-change)[:_MOST].tolist():
             if change[row] > 0:
                 name = run.rows(tensor, stat)[row]

@@ -163,9 +163,10 @@ def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
     tags, drawn = [*overview["hooks"], *overview["transforms"]], meta["histograms"][:_HISTOGRAMS]
     return {
         "name": name,
-        "runs": {"runs": [{"name": ".", "shown": True, "modified": 0}]},
+        "runs": {"runs": [{"name": name, "shown": True, "modified": 0}]},
         # The version and the history are of this reading: the same run gives the same bytes.
-        "run": meta | {"version": 0, "history": 0, "scalars": tags, "histograms": drawn},
+        "run": meta
+        | {"version": 0, "history": 0, "scalars": tags, "histograms": drawn, "left_out": len(meta["histograms"]) - len(drawn)},
         "overview": overview,
         "statistics": ask("statistics"),
         "scalars": {tag: ask("scalar", tag=tag, points=str(_POINTS)) for tag in tags},

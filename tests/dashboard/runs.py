@@ -48,20 +48,21 @@ def write_run(
     prefix: str = "",
     histograms: bool = False,
     scalars: Mapping[str, float] | None = None,
+    stats: Sequence[str] = STATS,
 ):
     """Write a run; `change(step, values)` may change the statistics [rows] of a step. Returns the values of each step."""
     writer = SummaryWriter(folder)
     run = RunWriter(writer)
     names = tuple(names)
-    heads = tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(STATS))
+    heads = tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(stats))
     written = {}
     for step in steps:
         values = values_at(step, names)
         if change is not None:
             change(step, values)
         written[step] = values
-        flat = np.concatenate([values[stat] for stat in STATS])
-        measured = np.tile(values["count"] > 0, len(STATS))
+        flat = np.concatenate([values[stat] for stat in stats])
+        measured = np.tile(values["count"] > 0, len(stats))
         drawn = np.zeros((len(names) if histograms else 0, 509))
         drawn[:, 200 + step % 50] = 3
         drawn[:, 300] = 1

@@ -4,7 +4,9 @@ import os
 import shutil
 import time
 
+import numpy as np
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.dashboard.report import write_report
 
@@ -259,6 +261,26 @@ def test_a_run_without_tables_shows_what_its_transforms_do(browser, tmp_path):
     write_report(tmp_path / "clipped", tmp_path / "report.html")
     with opened(browser, (tmp_path / "report.html").as_uri()) as page:
         page.wait_for_selector("h2:has-text('What the transforms do')")
+
+
+def test_numbers_that_are_said_to_be_the_last_or_of_all_are(browser, tmp_path):
+    def change(step, values):
+        values["norm"][0] = np.inf if step == 2999 else 1 + step % 2
+
+    write_run(tmp_path, range(3000), change=change)
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(3000):
+            writer.add_scalar("transform_norm_before/0_Clip", 2.0, step)
+            writer.add_scalar("transform_cosine/0_Clip", 0.25 if step == 2999 else 0.75, step)
+    write_run(tmp_path, range(3000), tensor="param", stats=("norm", "count"))
+    with serving(tmp_path) as where, opened(browser, where) as page:
+        page.wait_for_selector("text=Cosine between before and after, last step: 0.25.")
+        page.wait_for_selector("text=Every element of grad is finite.")
+        page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', tensor: 'grad', stat: 'norm', row })", list(NAMES))
+        page.wait_for_selector(".card .value")
+        assert page.locator(".card .value").first.inner_text() == "infinite"
+        page.evaluate("() => lightningHooks.state.set({ to: 2990 })")
+        page.wait_for_selector(".card .value >> text=1 to 2")
 
 
 def test_a_resumed_run_is_one(browser, tmp_path):

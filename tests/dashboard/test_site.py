@@ -113,6 +113,9 @@ def test_scalars_are_reduced_and_hide_no_extreme(client):
     assert found["steps"] == [0, 3, 6] and found["ends"] == [2, 5, 9] and len(found["least"]) == 3
     assert found["nan"] == [1, 2]
     assert found["greatest"][1] == {"float": "nan"}
+    values = ask(client, "scalar", run="a/version_0", tag="hooks/grad_norm", points=10).json
+    joined = ask(client, "scalar", run="a/version_0", tag="hooks/grad_norm", points=2).json
+    assert joined["last"] == values["greatest"][-1] and joined["greatest"][-1] == max(values["greatest"][5:])
 
 
 def test_histograms(client):
@@ -126,6 +129,15 @@ def test_the_overview_says_where_to_look(client):
     assert found["nonfinite"] == [{"tensor": "grad", "name": "net.0.bias", "first": 3, "steps": 7, "most": 2.0}]
     assert found["changed"][0]["name"] == "net.0.weight" and found["changed"][0]["after"] > 100 * found["changed"][0]["before"]
     assert found["hooks"] == ["hooks/grad_norm"]
+
+
+def test_a_row_that_vanished_changed_most_and_one_that_began_at_zero_is_usual(tmp_path):
+    def change(step, values):
+        values["norm"][:] = 1.0, float(step > 40), float(step < 50), 2.0 if step < 40 else 3.0
+
+    write_run(tmp_path, range(80), change=change)
+    found = ask(Client(Site(Api(LocalRuns(tmp_path)))), "overview", run=".").json["changed"]
+    assert [each["name"] for each in found] == [NAMES[2], NAMES[3]] and found[0]["after"] == 0
 
 
 def test_the_page_and_its_files(client):

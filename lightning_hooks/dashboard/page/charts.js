@@ -94,6 +94,12 @@ function align(series) {
   return [steps, ...columns];
 }
 
+/** The last value of a series of a row; the last ones where it joins several steps. */
+export function lastText({ least, greatest, nan, infinite }) {
+  if (nan.at(-1)) return "NaN";
+  return infinite.at(-1) ? "infinite" : range(greatest.at(-1), least.at(-1));
+}
+
 function range(greatest, least, label) {
   const text = !Number.isFinite(greatest) ? "–" : greatest === least ? short(least) : `${short(least)} to ${short(greatest)}`;
   return label ? `${label} ${text}` : text;

@@ -47,8 +47,10 @@ export class OverviewView {
     const [first, last] = meta.steps;
     const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
     const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${meta.tensors.length} tensors, ${tables} tables.`;
-    const bad = found.nonfinite.length ? ` ${found.nonfinite.length} rows have NaN or infinite elements.` : " Every element of every row is finite.";
-    return h("p", {}, text + (meta.tensors.some((each) => each.stats.includes("nonfinite")) ? bad : ""));
+    if (found.nonfinite.length) return h("p", {}, `${text} ${found.nonfinite.length} rows have NaN or infinite elements.`);
+    const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
+    if (!counted.length) return h("p", {}, text); // nobody has looked
+    return h("p", {}, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
   }
 
   async chart(tag) {
@@ -78,7 +80,7 @@ export class OverviewView {
     const facts = await Promise.all(
       [...tags.keys()].filter((kind) => !kinds.includes(kind)).map(async (kind) => {
         const found = await ask(kind);
-        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(found.greatest.at(-1));
+        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(found.last);
         return h("p", { class: "fact" }, text);
       }),
     );
@@ -177,8 +179,7 @@ function grouped(tags) {
 }
 
 /** The last value of a curve; shares of time in percent. */
-function lastOf(tag, { greatest }) {
-  const last = greatest.at(-1);
+function lastOf(tag, { last }) {
   return tag.endsWith("overhead") && Number.isFinite(last) ? `${short(100 * last)} %` : short(last);
 }
 

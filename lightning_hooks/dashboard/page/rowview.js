@@ -1,6 +1,6 @@
 // The view of one row: every statistic over steps, its histogram over steps, its neighbours.
 
-import { keysOf, lineChart } from "./charts.js";
+import { keysOf, lastText, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { color, h } from "./dom.js";
@@ -69,7 +69,7 @@ export class RowView {
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, short(series[0].greatest.at(-1)))),
+      h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
       lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       ...series.map(nonfiniteNote),
     );
@@ -79,6 +79,7 @@ export class RowView {
     const { app } = this;
     const { source, meta } = app;
     const tag = `${state.tensor}_histogram/${name}`;
+    if (!meta.histograms.includes(tag) && meta.left_out) return h("p", {}, `This report holds the histograms of ${meta.histograms.length} rows, and none of this one.`);
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
     const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
     if (!found.length) return null;
