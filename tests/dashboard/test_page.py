@@ -228,6 +228,29 @@ def test_the_address_is_the_view(browser, url):
         drawn(page)
 
 
+def test_back_and_forward_lead_through_the_views(browser, url):
+    with opened(browser, f"{url}#run=good") as page:
+        page.wait_for_selector(".card canvas")
+        page.get_by_role("tab", name="Heat map").click()
+        drawn(page)
+        page.get_by_label("Statistic", exact=True).select_option("std")
+        drawn(page)
+        page.mouse.click(*place(page, NAMES[0], 5))
+        page.get_by_role("button", name="This row").click()
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[0]}')")
+        page.get_by_role("button", name="after ▶").click()
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        page.go_back()
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[0]}')")
+        page.go_back()
+        page.wait_for_selector(".legend-title >> text=grad std")
+        assert state(page)["view"] == "map" and page.locator("main .map-view").is_visible()
+        page.go_back()
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        page.go_forward()
+        page.wait_for_selector(".legend-title >> text=grad std")
+
+
 def test_two_runs_side_by_side_and_as_a_difference(browser, url):
     with opened(browser, f"{url}#run=good&view=map&tensor=grad&stat=norm&folded=%2B") as page:
         drawn(page)

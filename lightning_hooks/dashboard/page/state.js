@@ -42,11 +42,17 @@ export class State {
     });
   }
 
-  /** Change some of it; the address follows, and what is drawn. */
+  /** Change some of it; the address follows, and what is drawn. The browser goes back to another view, or another row in its view. */
   set(values, quietly = false) {
+    const before = this.page;
     for (const [name, value] of Object.entries(values)) this[name] = String(value ?? "");
-    this.write();
+    this.write(this.page !== before);
     if (!quietly) this.changed();
+  }
+
+  /** What the browser goes back to. */
+  get page() {
+    return this.view === "row" ? `row ${this.row}` : this.view;
   }
 
   /** The runs to compare with. */
@@ -68,7 +74,7 @@ export class State {
     }
   }
 
-  write() {
+  write(isNew) {
     const params = new URLSearchParams();
     for (const [name, value] of Object.entries(DEFAULTS)) if (this[name] !== value) params.set(name, this[name]);
     const view = outer();
@@ -78,7 +84,9 @@ export class State {
       hash = [...(parts.length ? parts : ["lightning_hooks"]), `${KEY}=${encodeURIComponent(hash)}`].join("&");
     }
     try {
-      view.history.replaceState(view.history.state, "", `#${hash}`);
+      // The history of TensorBoard is its own.
+      if (isNew && view === window) view.history.pushState(null, "", `#${hash}`);
+      else view.history.replaceState(view.history.state, "", `#${hash}`);
     } catch {
       // A page in a notebook has no address of its own.
     }
