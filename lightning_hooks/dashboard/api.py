@@ -4,7 +4,7 @@
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
 | `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
-| `rows` | run, tensor, stat | `nodes` of the tree, `key`, which changes with them, `steps`, and `exact`: whether nodes merge |
+| `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact`: whether nodes merge |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other`, a run, and `other_key`, of its rows | cells of the run minus this other one |
 | `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces, and its last value |
@@ -28,7 +28,7 @@ from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import difference, merges_exactly, progressions, tile, unit_of_run
+from lightning_hooks.dashboard.tiles import difference, merges_exactly, progressions, tile, unit_of
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -124,7 +124,6 @@ class Api:
             "version": run.version,
             "history": run.history,
             "steps": None if first is None else [first, last],
-            "unit": unit_of_run(run),
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
             "scalars": run.scalar_tags(),
             "histograms": run.histogram_tags(),
@@ -146,9 +145,9 @@ class Api:
         run, tensor, stat = self._table(args)
         key, nodes = self.nodes(run, tensor, stat)
         about = run.about()
-        steps = progressions(run.steps(tensor, stat))
-        exact = merges_exactly(run, tensor, stat)
-        return {"key": key, "exact": exact, "steps": steps, "nodes": [node.as_json(about) for node in nodes]}
+        steps = run.steps(tensor, stat)
+        found = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
+        return {"key": key, **found, "nodes": [node.as_json(about) for node in nodes]}
 
     def _current(self, args: Mapping[str, str], name: str) -> tuple[RunSource, list[Node]]:
         """A run that has the table, and the nodes that an argument says are known."""

@@ -18,7 +18,7 @@ from lightning_hooks.dashboard.api import Api, to_json
 from lightning_hooks.dashboard.runs import LocalRuns, has_mark
 from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import Tile, tile, unit_of_run
+from lightning_hooks.dashboard.tiles import Tile, tile, unit_of
 from lightning_hooks.errors import RuleError
 from lightning_hooks.tensorboard.run_index import runs_below
 
@@ -120,7 +120,8 @@ class _Table(NamedTuple):
 def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _Table:
     """A table with at most so many cells a row."""
     _, nodes = api.nodes(source, tensor, stat)
-    steps, unit, level = source.steps(tensor, stat), unit_of_run(source), 0
+    steps, level = source.steps(tensor, stat), 0
+    unit = unit_of(steps)
     if not len(steps):
         return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 0, 1))
     while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells:

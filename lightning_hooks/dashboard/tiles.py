@@ -39,14 +39,9 @@ class Tile(NamedTuple):
         return b"".join(np.ascontiguousarray(each, dtype=each.dtype.newbyteorder("<")).tobytes() for each in self)
 
 
-def unit_of_run(source: RunSource) -> int:
-    """The steps of a cell at level 0: from one point to the next in the table that has most of them."""
-    units = []
-    for tensor, stat in source.tables():
-        steps = source.steps(tensor, stat)
-        if len(steps) > 1:
-            units.append(max(int(np.median(np.diff(steps))), 1))
-    return min(units, default=1)
+def unit_of(steps: NDArray[np.int64]) -> int:
+    """The steps of a cell at level 0 of a table with these ascending steps: from one to the next, for most of them."""
+    return max(int(np.median(np.diff(steps))), 1) if len(steps) > 1 else 1
 
 
 def progressions(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:

@@ -79,3 +79,25 @@ def test_nan_infinite_and_not_measured_differ(browser, tmp_path):
         box = page.locator("canvas").bounding_box()
         page.touchscreen.tap(box["x"] + 80, box["y"] + 200)
         page.wait_for_selector("h2:has-text('grad of head.weight')")
+
+
+def test_a_tensor_that_is_measured_less_often_has_wider_cells(browser, tmp_path):
+    write_run(tmp_path / "run", range(1000))
+    write_run(tmp_path / "run", range(99, 1000, 100), tensor="val_output")
+    write_report(tmp_path / "run", tmp_path / "report.html")
+    table = "tensor=val_output&stat=norm"
+    with serving(tmp_path) as url:
+        for where in (f"{url}#run=run", f"{(tmp_path / 'report.html').as_uri()}#x"):
+            with opened(browser, f"{where}&view=map&folded=%2B&{table}") as page:
+                drawn(page)
+                range_of = "() => (({ first, last, unit }) => [first, last, unit])(lightningHooks.range())"
+                assert page.evaluate(range_of) == [0, 1000, 100]
+                page.mouse.move(*place(page, NAMES[0], 120))
+                assert page.locator(".tip").inner_text().split("\n")[1] == "step 199"
+                page.get_by_label("Tensor", exact=True).select_option("grad")
+                page.wait_for_function("() => lightningHooks.range().unit === 1")
+                drawn(page)
+                page.evaluate("([row]) => lightningHooks.state.set({ view: 'row', tensor: 'val_output', row })", list(NAMES))
+                page.wait_for_selector("[role=img][aria-label*='val_output norm of net.0.weight: 10 points']")
+                page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 500 })")
+                page.wait_for_selector("text=val_output norm at step 499")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lightning_hooks.dashboard.merging import is_exact, merged
 from lightning_hooks.dashboard.source import LocalRun
-from lightning_hooks.dashboard.tiles import difference, tile, unit_of_run
+from lightning_hooks.dashboard.tiles import difference, tile, unit_of
 from lightning_hooks.dashboard.tree import tree
 
 from .runs import NAMES, STATS, elements, write_run
@@ -21,7 +21,7 @@ def test_cells_at_every_level_hold_the_extremes(tmp_path):
     values = np.array([written[step]["mean"] for step in range(100, 200)], dtype=np.float32)
     nodes = [node for node in nodes_of(run, "mean") if node.row is not None]
     order = [node.row for node in nodes]
-    assert unit_of_run(run) == 1
+    assert unit_of(run.steps("grad", "norm")) == 1
     for level in range(9):
         width = 2**level
         first, last = 64 // width, -(-256 // width)

@@ -149,9 +149,10 @@ class App {
   /** The steps shown: those of the address, else all of the runs that have the table shown, in whole cells. */
   range() {
     const { state, loaded } = this;
-    const hasSteps = (run) => loaded.meta(run)?.steps && loaded.has(run, state.tensor, state.stat);
-    const known = [state.run, ...state.others].filter(hasSteps).map((run) => loaded.meta(run));
-    const unit = Math.max(...known.map((meta) => meta.unit));
+    const tableOf = (run) => loaded.has(run, state.tensor, state.stat) && loaded.knownRows(run, state.tensor, state.stat);
+    const runs = [state.run, ...state.others].filter((run) => loaded.meta(run)?.steps && tableOf(run));
+    const known = runs.map((run) => loaded.meta(run));
+    const unit = Math.max(...runs.map((run) => tableOf(run).unit));
     const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
     const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
     const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : Math.min(Math.max(Number(text), first), last));

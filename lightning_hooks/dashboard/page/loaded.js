@@ -44,6 +44,11 @@ export class Loaded {
     return tables.get(name);
   }
 
+  /** The same where it is known. */
+  knownRows(run, tensor, stat) {
+    return this.known.get(run)?.tables.get(`${tensor}\n${stat}`);
+  }
+
   /** Take in what a run has more than before: the step after which it may differ; null where it has nothing new. */
   async follow(run) {
     const known = await this.load(run);
@@ -54,7 +59,7 @@ export class Loaded {
       if (!hasTable(meta, tensor, stat)) continue;
       const answer = await this.source.ask("rows", { run, tensor, stat });
       if (answer.key !== rows.key) known.tables.set(name, new Rows(answer));
-      else Object.assign(rows, { exact: answer.exact, steps: new Steps(answer.steps) });
+      else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps) });
     }
     // Steps that were there before are others after a resume from an earlier checkpoint, and where a run was begun anew.
     const last = meta.history === known.meta.history ? (known.meta.steps?.[1] ?? -1) : -1;

@@ -6,8 +6,9 @@ const ENOUGH = 48;
 const FEW = 6;
 
 export class Rows {
-  constructor({ key, exact, nodes, steps }) {
+  constructor({ key, exact, nodes, steps, unit }) {
     this.key = key;
+    this.unit = unit; // steps of a cell at level 0
     this.exact = exact; // whether a folded part shows the statistic of all its rows, or the largest of theirs
     this.steps = new Steps(steps);
     this.nodes = nodes;

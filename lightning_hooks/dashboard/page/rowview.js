@@ -18,7 +18,7 @@ export class RowView {
   async update(isCurrent) {
     const { app } = this;
     const state = app.state.copy();
-    const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
+    const [rows] = await Promise.all([state.run, ...state.others].map((run) => app.loaded.rows(run, state.tensor, state.stat)));
     if (!isCurrent()) return;
     const [first] = rows.rowByName.keys();
     const name = state.row || first;
@@ -61,8 +61,7 @@ export class RowView {
       const rows = await app.loaded.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
-      const { unit } = app.loaded.meta(run);
-      const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to, unit });
+      const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to });
       series.push({ label: state.others.length ? run : "", color, ...found });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));

@@ -3,7 +3,8 @@
 import { cellArrays } from "./source.js";
 
 /** { steps, ends, least, greatest, nan, infinite } of a node, from the first to the last step of each piece; those without any value are skipped. */
-export async function seriesOf(source, { run, tensor, stat, rows, node, from, to, unit, pieces = 800 }) {
+export async function seriesOf(source, { run, tensor, stat, rows, node, from, to, pieces = 800 }) {
+  const { unit } = rows;
   const least = source.leastLevel({ run, tensor, stat });
   const level = Math.max(Math.ceil(Math.log2(Math.max((to - from) / unit / pieces, 1))), least);
   const cell = unit * 2 ** level;

@@ -99,7 +99,7 @@ export class StepView {
   async read({ run, tensor, stat }, rows, leaves, step) {
     const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
-    const unit = source.isLive ? 1 : this.app.loaded.meta(run).unit;
+    const unit = source.isLive ? 1 : rows.unit;
     const width = unit * 2 ** level;
     const cell = Math.floor(step / width);
     const text = stepsText(rows.steps.within(cell * width, (cell + 1) * width));
