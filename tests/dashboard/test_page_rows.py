@@ -43,6 +43,14 @@ def test_a_row_leads_to_what_belongs_to_it(browser, url):
         page.wait_for_selector(f"h2:has-text('param of {NAMES[0]}')")
 
 
+def test_steps_that_were_chosen_in_the_heat_map_are_said(browser, url):
+    with opened(browser, f"{url}#run=a&view=row&tensor=grad&stat=norm&row={NAMES[0]}&from=5&to=10") as page:
+        page.wait_for_selector("[role=img][aria-label*=': 5 points']")
+        page.get_by_role("button", name="only steps 5 to 9: show all").click()
+        page.wait_for_selector("[role=img][aria-label*=': 20 points']")
+        assert page.get_by_role("button", name="show all").count() == 0
+
+
 def test_each_run_keeps_its_colour(browser, url):
     with opened(browser, f"{url}#run=a&other=b%0Ac&view=row&tensor=grad&stat=norm&row={NAMES[0]}") as page:
         page.wait_for_selector(".card canvas")

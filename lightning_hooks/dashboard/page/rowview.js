@@ -32,7 +32,7 @@ export class RowView {
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
     const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
-    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node)]);
+    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, rows.steps.within(from, to))]);
     if (!isCurrent()) return;
     this.shown = asked;
     this.element.replaceChildren(
@@ -85,8 +85,8 @@ export class RowView {
     return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(found, state.map));
   }
 
-  /** Where to go from here: rows before and after, of the same module, of other tensors. */
-  async links(state, rows, node) {
+  /** Where to go from here: rows before and after, of the same module, of other tensors; all steps where few are shown. */
+  async links(state, rows, node, shown) {
     const { app } = this;
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
@@ -104,6 +104,7 @@ export class RowView {
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...others.filter(Boolean).slice(0, 8).map((each) => to(`its ${each.tensor}`, each)),
       to("in the heat map", { view: "map" }),
+      state.from || state.to ? to(`only ${stepsText(shown)}: show all`, { from: "", to: "" }) : null,
       chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
   }
