@@ -118,6 +118,12 @@ def test_every_control_of_the_heat_map(browser, url):
         page.get_by_label("Greatest value of the colours").fill("2")
         page.keyboard.press("Enter")
         page.wait_for_function("() => lightningHooks.views.map.scale.low === 0.5 && lightningHooks.views.map.scale.high === 2")
+        page.get_by_label("Least value of the colours").fill("3")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=The colours go from a lesser to a greater value, not from 3 to 2.")
+        page.get_by_label("Least value of the colours").fill("0.5")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => lightningHooks.views.map.scale.low === 0.5 && lightningHooks.views.map.scale.high === 2")
         page.get_by_label("Show only rows whose name matches").fill("*.weight !head*")
         drawn(page)
         assert page.evaluate(SHOWN) == ["net.0.weight", "net.2.weight"]

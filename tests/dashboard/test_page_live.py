@@ -283,6 +283,21 @@ def test_numbers_that_are_said_to_be_the_last_or_of_all_are(browser, tmp_path):
         page.wait_for_selector(".card .value >> text=1 to 2")
 
 
+def test_rows_that_have_changed_are_asked_for_again(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
+    write_run(tmp_path, range(30))
+    with serving(tmp_path) as where:
+        page = browser.new_page()
+        page.goto(f"{where}#view=row&tensor=grad&stat=norm&row={NAMES[0]}")
+        page.wait_for_selector(".card canvas")
+        write_run(tmp_path, range(30, 40), names=(*NAMES, "new.weight"))
+        page.evaluate("([_, row]) => lightningHooks.state.set({ row })", list(NAMES))
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        page.wait_for_selector("[role=img][aria-label*=': 40 points']")
+        assert not page.locator(".message").is_visible()
+        page.close()
+
+
 def test_a_resumed_run_is_one(browser, tmp_path):
     write_run(tmp_path, range(30))
     time.sleep(1.1)  # the name of a file holds the second

@@ -129,6 +129,7 @@ def test_what_was_picked_is_of_the_maps_that_are_shown(browser, tmp_path):
         page.get_by_label("Compare with", exact=True).select_option("a")
         page.wait_for_function("() => lightningHooks.views.map.panels[1]?.drawn")
         page.mouse.click(*place(page, NAMES[0], 5, panel=1))
+        page.wait_for_selector(f".picked strong:has-text('{NAMES[0]}')")
         assert page.locator(".picked > *").all_inner_texts()[:2] == [NAMES[0], "a"]
         page.get_by_label("Tensor", exact=True).select_option("param")
         page.wait_for_function("() => lightningHooks.views.map.panels[0].model.tensor === 'param'")
@@ -137,6 +138,12 @@ def test_what_was_picked_is_of_the_maps_that_are_shown(browser, tmp_path):
         page.wait_for_selector(f".picked >> text={NAMES[1]}")
         page.get_by_role("button", name="Fold all parts", exact=True).click()
         drawn(page)
+        page.mouse.click(*place(page, "net", 5))
+        page.wait_for_selector(".picked >> text=merged exactly")
+        page.get_by_label("Statistic", exact=True).select_option("std")  # the row picked before is folded away
+        page.wait_for_selector(".legend-title >> text=param std")
+        page.wait_for_timeout(200)
+        assert not picked.is_visible()
         page.mouse.click(*place(page, "net", 5))
         page.wait_for_selector(".picked >> text=merged exactly")
         page.evaluate("() => lightningHooks.update()")

@@ -77,14 +77,21 @@ class App {
   async guard(call) {
     const turn = ++this.turn;
     const isCurrent = () => turn === this.turn;
+    let error = null;
     this.pending++;
     try {
       await call(isCurrent);
-    } catch (error) {
-      if (isCurrent()) this.fail(error);
+    } catch (caught) {
+      if (isCurrent()) error = caught;
     } finally {
       this.pending--;
     }
+    if (error) await this.failed(error);
+  }
+
+  /** Show an error, unless the rows that were asked for have changed: then what is new is shown. */
+  async failed(error) {
+    if (error.status !== 400 || !(await this.poll())) this.fail(error);
   }
 
   fail(error) {
@@ -176,14 +183,17 @@ class App {
     this.update();
   }
 
-  /** Ask for what is new: runs, and steps of the runs shown. */
+  /** Ask for what is new: runs, and steps of the runs shown; whether there is any, or may be. */
   async poll() {
-    if (this.polling || this.pending) return;
+    if (this.polling || this.pending) return true;
     this.polling = true;
     const { state, loaded } = this;
     try {
       let changed = await loaded.list();
-      if (!this.meta || !loaded.runs.some((run) => run.name === state.run)) return await this.choose();
+      if (!this.meta || !loaded.runs.some((run) => run.name === state.run)) {
+        await this.choose();
+        return true;
+      }
       for (const run of [state.run, ...state.others]) {
         const last = await loaded.follow(run);
         if (last === null) continue;
@@ -192,9 +202,11 @@ class App {
       }
       if (changed && !this.pending) await this.update();
       if (this.lost === this.message.textContent) this.say("");
+      return changed;
     } catch (error) {
       this.fail(error);
       this.lost = error.message;
+      return true;
     } finally {
       this.polling = false;
     }

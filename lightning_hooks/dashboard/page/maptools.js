@@ -20,6 +20,8 @@ export function makeTools(app, act) {
       const number = input.value === "" ? "" : Number(input.value);
       if (Number.isNaN(number)) app.say(`${input.value} is not a number`, "error");
       else state.set({ [name]: number });
+      const [low, high] = [state.low, state.high];
+      if (low !== "" && high !== "" && !(Number(low) < Number(high))) app.say(`The colours go from a lesser to a greater value, not from ${low} to ${high}.`, "error");
     });
     return input;
   };

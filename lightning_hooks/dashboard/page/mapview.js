@@ -111,18 +111,19 @@ export class MapView {
     const maps = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
     const areOther = maps !== this.pickedOf;
     this.pickedOf = maps;
-    if (areOther || (this.revealed && !state.row)) this.picked.hidden = true;
     const isOther = this.revealed !== state.row;
+    if (areOther || isOther) this.picked.hidden = true;
     this.revealed = state.row;
     const node = rows.rowByName.get(state.row);
     if (node !== undefined && (isOther || areOther)) {
-      if (isOther && !models[0].shown.includes(node) && !takes) {
+      const isShown = models[0].shown.includes(node);
+      if (isOther && !isShown && !takes) {
         [this.revealed, this.pickedOf] = [null, null];
         app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
         return app.update();
       }
       if (isOther) this.panels[0].reveal(node);
-      this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
+      if (isShown) this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
     }
     if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
   }
@@ -153,7 +154,7 @@ export class MapView {
         onPick: (node, step, opens) => this.pick(panel, node, step, opens),
         onScroll: (top) => this.panels.forEach((other) => other !== panel && other.follow(top)),
         onArrival: () => this.recolor(),
-        onError: (error) => (error.status === 400 ? app.poll() : app.fail(error)),
+        onError: (error) => app.failed(error),
       });
       this.panels.push(panel);
     }
@@ -218,9 +219,10 @@ export class MapView {
     const { model } = panel;
     const { name, row } = model.rows.nodes[node];
     const link = (text, values) => h("button", { onclick: () => this.app.state.set(values) }, text);
+    const mine = (this.picking = {});
     panel.draw();
     await panel.load().catch(panel.on.onError);
-    if (panel.model !== model) return;
+    if (panel.model !== model || this.picking !== mine) return; // something else was picked since
     const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
     const hit = describeCell(panel, model.shown.indexOf(node), cell).slice(1);
     this.picked.hidden = false;
