@@ -125,7 +125,8 @@ class Run:
 
         if not self.tensors():
             return html.escape(repr(self))
-        page = html.escape(report(self.path), quote=True)
+        # ASCII: in a document of another encoding other characters change, and the script, known by its sum, does not run.
+        page = html.escape(report(self.path), quote=True).encode("ascii", "xmlcharrefreplace").decode()
         style = "width: 100%; height: 640px; border: 1px solid #888"
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
 

@@ -88,7 +88,9 @@ def test_names_with_markup_stay_data(tmp_path):
 def test_names_with_markup_run_no_script(tmp_path):
     write_run(tmp_path, range(3), tensor=MARKUP)
     write_report(tmp_path, tmp_path / "report.html")
-    (tmp_path / "notebook.html").write_text(read_run(tmp_path)._repr_html_().replace(" sandbox=", " data-sandbox="))
+    cell = read_run(tmp_path)._repr_html_().replace(" sandbox=", " data-sandbox=")
+    # Whatever the encoding of the page around it is taken to be.
+    (tmp_path / "notebook.html").write_text('<meta charset="windows-1252">' + cell, encoding="utf-8")
     with chromium() as browser:
         with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=map") as page:
             drawn(page)
