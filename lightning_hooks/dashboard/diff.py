@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -140,10 +140,15 @@ def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
     shared = [table for table in run.tables() if table in other.tables()]
     rows = {name for table in shared for name in {*run.rows(*table)} - {*other.rows(*table)}}
     if rows:
-        yield f"{where}: {len(rows)} rows, such as {', '.join(sorted(rows)[:3])}"
+        yield f"{where}: {_several(rows, 'row')}, such as {', '.join(sorted(rows)[:3])}"
     steps = {step for table in shared for step in np.setdiff1d(run.steps(*table), other.steps(*table)).tolist()}
     if steps:
-        yield f"{where}: {len(steps)} steps, from {min(steps)} to {max(steps)}"
+        first, last = min(steps), max(steps)
+        yield f"{where}: {_several(steps, 'step')}, {first if first == last else f'from {first} to {last}'}"
+
+
+def _several(found: Collection[object], noun: str) -> str:
+    return f"{len(found)} {noun}{'' if len(found) == 1 else 's'}"
 
 
 def _turns(run: LocalRun, tensor: str, stat: str) -> Mapping[str, int]:

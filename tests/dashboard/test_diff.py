@@ -82,7 +82,7 @@ def test_what_only_one_run_has_is_a_difference(tmp_path):
     write_run(tmp_path / "b", range(8), names=("net.0.weight", "net.0.bias", "net.2.weight", "head.weight", "more"))
     found = diff(tmp_path / "a", tmp_path / "b")
     assert not found.equal and found.first is None
-    assert found.only == [f"only in {tmp_path / 'b'}: 1 rows, such as more", f"only in {tmp_path / 'b'}: 3 steps, from 5 to 7"]
+    assert found.only == [f"only in {tmp_path / 'b'}: 1 row, such as more", f"only in {tmp_path / 'b'}: 3 steps, from 5 to 7"]
 
 
 def test_messages(tmp_path, capsys):

@@ -49,7 +49,7 @@ def state(page):
 
 def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
     with opened(browser, f"{url}#run=nan") as page:
-        page.wait_for_selector("text=1 rows have NaN or infinite elements")
+        page.wait_for_selector("text=1 row with NaN or infinite elements")
         assert page.locator(".card h3").first.inner_text().startswith("hooks/grad_norm")
         assert page.locator("text=NaN in a gradient").is_visible()
         page.locator("button.link", has_text="net.0.bias, step 37").first.click()
@@ -274,7 +274,7 @@ def test_two_runs_side_by_side_and_as_a_difference(browser, url):
         assert "difference of grad norm: 0" in page.locator(".tip").inner_text()
         assert colors(page)[NAN] > 500
         page.get_by_label("Compare with").select_option("nasty")
-        page.wait_for_selector("text=4 rows are only in nasty and are not shown.")
+        page.wait_for_selector("text=Not shown: 4 rows that only nasty has.")
 
 
 def test_four_runs_at_a_time(browser, url):

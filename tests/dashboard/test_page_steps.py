@@ -40,6 +40,18 @@ def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
         assert page.locator(".chart-value").first.inner_text().startswith("step 9: ")
 
 
+def test_what_an_axis_is_of_is_said(browser, tmp_path):
+    def wide(step, values):
+        values["norm"][:] = 10.0 ** np.arange(len(values["norm"]))
+
+    write_run(tmp_path, range(4), change=wide, scalars={"hooks/overhead": 0.0448})
+    with serving(tmp_path) as url, opened(browser, f"{url}#view=step&{TABLE}") as page:
+        page.wait_for_selector("text=Height: grad norm (units of the tensor, log)")
+        page.evaluate("() => lightningHooks.state.set({ view: 'overview' })")
+        page.wait_for_selector("[role=img][aria-label='hooks/overhead: 4 points, last 4.48 %']")
+        assert page.locator(".card", has_text="hooks/overhead").locator(".value").inner_text() == "4.48 %"
+
+
 def test_several_steps_are_said_to_be_several(browser, tmp_path):
     def nan_from_37(step, values):
         if step >= 37:
@@ -47,7 +59,7 @@ def test_several_steps_are_said_to_be_several(browser, tmp_path):
 
     write_run(tmp_path / "run", range(3000), change=nan_from_37)
     with serving(tmp_path) as url, opened(browser, f"{url}#view=row&{TABLE}&row={NAMES[1]}") as page:
-        page.wait_for_selector("text=NaN at 2963 steps, infinite at 0 steps, from one of the steps 36 to 39 on")
+        page.wait_for_selector("text=NaN at 2,963 steps, infinite at 0 steps, from one of the steps 36 to 39 on")
         page.evaluate("() => lightningHooks.state.set({ view: 'map' })")
         drawn(page)
         page.mouse.move(*place(page, NAMES[0], 1000))
@@ -71,11 +83,15 @@ def test_nan_infinite_and_not_measured_differ(browser, tmp_path):
     with serving(tmp_path) as url, opened(browser, f"{url}#run=bad&view=step&{TABLE}", has_touch=True) as page:
         page.wait_for_selector("text=grad norm at step 2")
         page.wait_for_timeout(100)
-        assert [each.inner_text().strip() for each in page.locator(".legend > *").all()] == ["NaN", "infinite", "not measured"]
+        assert [each.inner_text().strip() for each in page.locator(".legend > :not(.legend-title)").all()] == [
+            "NaN",
+            "infinite",
+            "not measured",
+        ]
         found = colors_of(page, "lightningHooks.views.step.canvas")
         assert min(found[each] for each in ("255,0,220", "0,214,255", "196,201,211")) > 500
         page.evaluate("() => lightningHooks.state.set({ run: 'good' })")
-        page.wait_for_function("() => !document.querySelector('.legend').childElementCount")
+        page.wait_for_function("() => document.querySelector('.legend').childElementCount === 1")
         box = page.locator("canvas").bounding_box()
         page.touchscreen.tap(box["x"] + 80, box["y"] + 200)
         page.wait_for_selector("h2:has-text('grad of head.weight')")

@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { short } from "./colors.js";
-import { color, h } from "./dom.js";
+import { color, h, several } from "./dom.js";
 import { stepsText } from "./steps.js";
 
 const COLORS = ["accent", "alert", "third", "fourth"];
@@ -14,9 +14,9 @@ export function keysOf(labels) {
   return h("p", { class: "keys" }, ...labels.map(key));
 }
 
-/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }. */
-export function lineChart(series, { height = 130, label = "", onStep = null } = {}) {
-  const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series) });
+/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }; `text` writes a value. */
+export function lineChart(series, { height = 130, label = "", onStep = null, text = short } = {}) {
+  const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series, text) });
   const [x, ...columns] = align(series);
   const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, each.ends[i]])));
   const positive = columns.flat().filter((value) => value > 0);
@@ -34,7 +34,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
-      axes: [axis({ size: 26 }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : short(value))) })],
+      axes: [axis({ size: 26 }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : text(value))) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
       hooks: { setCursor: [(chart) => tell(chart)] },
@@ -47,7 +47,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null } = 
   const value = h("div", { class: "chart-value", "aria-hidden": "true" });
   const tell = (chart) => {
     const i = chart.cursor.idx;
-    const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label));
+    const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label, text));
     value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}` : "";
   };
   let [chart, width] = [null, 0];
@@ -100,15 +100,15 @@ export function lastText({ least, greatest, nan, infinite }) {
   return infinite.at(-1) ? "infinite" : range(greatest.at(-1), least.at(-1));
 }
 
-function range(greatest, least, label) {
-  const text = !Number.isFinite(greatest) ? "–" : greatest === least ? short(least) : `${short(least)} to ${short(greatest)}`;
-  return label ? `${label} ${text}` : text;
+function range(greatest, least, label, text = short) {
+  const said = !Number.isFinite(greatest) ? "–" : greatest === least ? text(least) : `${text(least)} to ${text(greatest)}`;
+  return label ? `${label} ${said}` : said;
 }
 
-function describe(label, series) {
+function describe(label, series, text) {
   const parts = series.map((each) => {
     const last = Array.from(each.greatest).findLast((value) => Number.isFinite(value));
-    return `${each.label ? `${each.label}: ` : ""}${each.steps.length} points, last ${short(last)}`;
+    return `${each.label ? `${each.label}: ` : ""}${several(each.steps.length, "point")}, last ${text(last)}`;
   });
   return `${label}: ${parts.join("; ")}`;
 }

@@ -23,14 +23,19 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
   if (below !== null) ticks[0].prepend("≤ ");
   if (above !== null) ticks[2].prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
-  const details = [unitOf(stat), scale.kind === "linear" ? "" : scale.kind].filter(Boolean).join(", ");
   element.replaceChildren(
-    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${tensor} ${stat}${details ? ` (${details})` : ""}`),
+    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...keyOfSpecial(true, true, true),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
+}
+
+/** What a scale is of, with its unit: grad norm (units of the tensor, log). */
+export function quantity(tensor, stat, scale) {
+  const details = [unitOf(stat), scale.kind === "linear" ? "" : scale.kind].filter(Boolean).join(", ");
+  return `${tensor} ${stat}${details ? ` (${details})` : ""}`;
 }
 
 /** What is no number: NaN, infinite values and what was not measured, each if it is asked for. */

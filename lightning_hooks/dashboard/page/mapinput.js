@@ -1,7 +1,7 @@
 // The pointer and the keyboard on a heat map, and what is said of the cell under them.
 
 import { short } from "./colors.js";
-import { h } from "./dom.js";
+import { h, several } from "./dom.js";
 import { AXIS } from "./mapdraw.js";
 import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
@@ -63,7 +63,7 @@ export function describeCell(map, r, cell) {
   const { rows, shown, stat, tensor, exact, isOpen, isDifference } = map.model;
   const node = rows.nodes[shown[r]];
   const isPart = rows.isPart(shown[r]);
-  const lines = [node.name + (isPart ? ` (${node.leaves} rows)` : "")];
+  const lines = [node.name + (isPart ? ` (${several(node.leaves, "row")})` : "")];
   if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
   if (cell === null) return lines;
   const [first, last] = map.stepsOf(cell, map.drawn);

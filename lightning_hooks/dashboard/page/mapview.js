@@ -2,7 +2,7 @@
 
 import { makeScale, scaleOf } from "./colors.js";
 import { nameOf } from "./controls.js";
-import { download, h, onceAFrame } from "./dom.js";
+import { download, h, onceAFrame, several } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
 import { drawLegend } from "./legend.js";
@@ -100,7 +100,7 @@ export class MapView {
           cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: its.key }),
         });
         const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
-        if (alone) this.tell(`${alone} rows are only in ${other} and are not shown.`);
+        if (alone) this.tell(`Not shown: ${several(alone, "row")} that only ${other} has.`);
         if (!rows.steps.meets(its.steps)) this.tell(`${state.run} and ${other} have no step in common, so there is no difference.`);
       }
     });

@@ -3,7 +3,7 @@
 import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
-import { h } from "./dom.js";
+import { h, several } from "./dom.js";
 
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
 const TRANSFORM_FACTS = {
@@ -46,8 +46,8 @@ export class OverviewView {
     if (!meta.steps) return h("p", {}, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
     const [first, last] = meta.steps;
     const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
-    const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${meta.tensors.length} tensors, ${tables} tables.`;
-    if (found.nonfinite.length) return h("p", {}, `${text} ${found.nonfinite.length} rows have NaN or infinite elements.`);
+    const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${several(meta.tensors.length, "tensor")}, ${several(tables, "table")}.`;
+    if (found.nonfinite.length) return h("p", {}, `${text} ${several(found.nonfinite.length, "row")} with NaN or infinite elements.`);
     const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
     if (!counted.length) return h("p", {}, text); // nobody has looked
     return h("p", {}, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
@@ -63,11 +63,12 @@ export class OverviewView {
     });
     const series = (await Promise.all(asked)).filter(Boolean);
     if (!series[0]?.steps.length) return null;
+    const text = tag.endsWith("overhead") ? percent : short;
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, tag, " ", helpButton(app, () => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, lastOf(tag, series[0]))),
-      lineChart(series, { label: tag, onStep: (step) => app.state.set({ view: "step", step }) }),
+      h("h3", {}, tag, " ", helpButton(app, () => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, text(series[0].last))),
+      lineChart(series, { label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
     );
   }
 
@@ -123,7 +124,7 @@ export class OverviewView {
       {},
       h("h2", {}, "NaN and infinite elements, earliest first"),
       table(["row", "since step", "steps", "most elements"], lines),
-      rows.length > shown.length ? h("p", {}, `and ${rows.length - shown.length} rows more`) : null,
+      rows.length > shown.length ? h("p", {}, `and ${several(rows.length - shown.length, "row")} more`) : null,
     );
   }
 
@@ -178,9 +179,9 @@ function grouped(tags) {
   return found;
 }
 
-/** The last value of a curve; shares of time in percent. */
-function lastOf(tag, { last }) {
-  return tag.endsWith("overhead") && Number.isFinite(last) ? `${short(100 * last)} %` : short(last);
+/** A share of time. */
+function percent(value) {
+  return Number.isFinite(value) ? `${short(100 * value)} %` : short(value);
 }
 
 function number(value) {

@@ -3,7 +3,7 @@
 import { keysOf, lastText, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
 import { helpButton } from "./controls.js";
-import { color, h } from "./dom.js";
+import { color, h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
@@ -78,7 +78,7 @@ export class RowView {
     const { app } = this;
     const { source, meta } = app;
     const tag = `${state.tensor}_histogram/${name}`;
-    if (!meta.histograms.includes(tag) && meta.left_out) return h("p", {}, `This report holds the histograms of ${meta.histograms.length} rows, and none of this one.`);
+    if (!meta.histograms.includes(tag) && meta.left_out) return h("p", {}, `This report holds the histograms of ${several(meta.histograms.length, "row")}, and none of this one.`);
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
     const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
     if (!found.length) return null;
@@ -124,7 +124,7 @@ function nonfiniteNote({ label, steps, ends, nan, infinite }) {
   if (first < 0) return null;
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   const since = `${steps[first] === ends[first] ? "" : "one of the "}${stepsText([steps[first], ends[first]])}`;
-  return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${sum(nan)} steps, infinite at ${sum(infinite)} steps, from ${since} on`);
+  return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${several(sum(nan), "step")}, infinite at ${several(sum(infinite), "step")}, from ${since} on`);
 }
 
 /** Steps by magnitude, brighter where more elements are; the axis is symmetric and logarithmic, as the buckets are. */
@@ -154,7 +154,7 @@ function histogramMap(found, map) {
   });
   context.putImageData(pixels, 0, 0);
   const [width, height] = [900, 260];
-  const label = `Histogram at ${columns} steps from ${found[0].step} to ${found.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
+  const label = `Histogram at ${several(columns, "step")} from ${found[0].step} to ${found.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
   const canvas = h("canvas", { width: width + 90, height: height + 26, class: "histogram", role: "img", "aria-label": label, style: "max-width: 100%" });
   const pen = canvas.getContext("2d");
   pen.imageSmoothingEnabled = false;

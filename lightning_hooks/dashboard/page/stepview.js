@@ -2,7 +2,7 @@
 
 import { INFINITE, NAN, makeScale, short } from "./colors.js";
 import { choice, color, h, onceAFrame } from "./dom.js";
-import { keyOfSpecial } from "./legend.js";
+import { keyOfSpecial, quantity } from "./legend.js";
 import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
@@ -36,6 +36,7 @@ export class StepView {
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
     this.holder = h("div", { class: "bars" }, this.canvas);
     this.title = h("h2", {});
+    this.quantity = h("span", { class: "legend-title" });
     this.legend = h("div", { class: "legend" });
     this.element = h(
       "div",
@@ -91,7 +92,8 @@ export class StepView {
     this.selected = null;
     this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     const has = (is) => this.bars.some((bar) => is(bar.now));
-    this.legend.replaceChildren(...keyOfSpecial(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
+    this.shown = state;
+    this.legend.replaceChildren(this.quantity, ...keyOfSpecial(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
     this.redraw();
   }
 
@@ -134,6 +136,7 @@ export class StepView {
     const bounds = log ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
     const y = (value) => HEIGHT - 20 - (bounds.index(value) / 255) * (HEIGHT - 34);
     const zero = log ? HEIGHT - 20 : y(0);
+    this.quantity.textContent = `Height: ${quantity(this.shown.tensor, this.shown.stat, bounds)}`;
     this.plot = width - 68;
     const step = this.plot / this.bars.length;
     context.font = "11px system-ui, sans-serif";
