@@ -89,8 +89,9 @@ def as_transform(item: Any, where: str) -> Any:
 
 def _takes_tensors_and_context(call: Any) -> bool:
     """Whether something can be called with two arguments; functions of torch that do not say what they take cannot."""
+    is_module = getattr(type(call).__call__, "__module__", "") == "torch.nn.modules.module"  # takes anything but in forward
     try:
-        inspect.signature(getattr(call, "forward", call)).bind(None, None)  # modules of torch take anything but in forward
+        inspect.signature(call.forward if is_module else call).bind(None, None)
     except TypeError:
         return False
     except ValueError:

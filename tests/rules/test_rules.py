@@ -228,7 +228,11 @@ def test_anything_that_takes_tensors_and_a_context_is_a_transform():
         def forward(self, tensors, context):
             return tensors
 
-    for transform in (function, lambda *given: given[0], Plain(), Module()):
+    class WithForward(Plain):
+        def forward(self, tensor):
+            return tensor
+
+    for transform in (function, lambda *given: given[0], Plain(), Module(), WithForward()):
         assert Apply(transform, params="*").transform == (transform,)
 
 
