@@ -136,7 +136,8 @@ def _folders_of_runs(logdir: Path) -> Iterator[Path]:
         if fnmatch.filter(files, PATTERN):
             yield folder
         for link in [folder / each for each in folders if os.path.islink(folder / each)]:
-            if any(link.samefile(above) for above in (folder, *folder.parents, *logdir.resolve().parents)):
+            above = (folder, *folder.parents, *logdir.resolve().parents)
+            if os.path.realpath(link) in map(os.path.realpath, above):  # which is no error where a link has just gone
                 folders.remove(link.name)
 
 

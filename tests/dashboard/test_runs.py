@@ -105,6 +105,13 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
     assert found.open("link/deep/run").steps("grad", "norm").tolist() == [0, 1, 2]
 
 
+def test_a_link_may_go_while_folders_are_listed(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", range(3))
+    (tmp_path / "latest").symlink_to("run")
+    monkeypatch.setattr("os.path.islink", lambda path: path.name == "latest" and not path.unlink())
+    assert [each["name"] for each in runs.LocalRuns(tmp_path).names()] == ["run"]
+
+
 def test_a_folder_named_like_an_event_file_is_none(tmp_path):
     write_run(tmp_path / "run", range(3))
     (tmp_path / "run" / "old.tfevents").mkdir()
