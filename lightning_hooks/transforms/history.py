@@ -27,7 +27,8 @@ class AutoClip(Transform):
     Source: Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation Networks", 2020.
 
     Args:
-        percentile: from 0, which clips to the minimum norm so far, to 100, of which only the 1e-6 is left; 10 by default.
+        percentile: from 0, which clips to the minimum norm so far, to 100, which scales only a new maximum, and that by
+            norm / (norm + 1e-6); 10 by default.
         history: how many of the last norms to keep; None, the default, for all, as in the source. Each takes four bytes, and
             all are sorted at every step: set a limit in CPU runs of more than about ten thousand steps.
 
