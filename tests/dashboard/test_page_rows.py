@@ -49,6 +49,10 @@ def test_steps_that_were_chosen_in_the_heat_map_are_said(browser, url):
         page.get_by_role("button", name="only steps 5 to 9: show all").click()
         page.wait_for_selector("[role=img][aria-label*=': 20 points']")
         assert page.get_by_role("button", name="show all").count() == 0
+        page.evaluate("() => lightningHooks.state.set({ from: 0, to: 20 })")  # all of them, as of a table that has more
+        page.get_by_role("button", name="after ▶").click()
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        assert page.get_by_role("button", name="show all").count() == 0
 
 
 def test_each_run_keeps_its_colour(browser, url):

@@ -25,14 +25,16 @@ export class RowView {
     const node = rows.rowByName.get(name);
     if (node === undefined) return this.showMissing(name, first);
     const { type, shape } = rows.nodes[node];
-    const { from, to } = app.range();
+    const range = app.range();
+    const { from, to } = range;
+    const part = from > range.first || to < range.last ? rows.steps.within(from, to) : null;
     const versions = [state.run, ...state.others].map((run) => [run, app.loaded.meta(run).version]);
     const asked = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
     const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
-    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, rows.steps.within(from, to))]);
+    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, part)]);
     if (!isCurrent()) return;
     this.shown = asked;
     this.element.replaceChildren(
@@ -85,8 +87,8 @@ export class RowView {
     return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(found, state.map));
   }
 
-  /** Where to go from here: rows before and after, of the same module, of other tensors; all steps where few are shown. */
-  async links(state, rows, node, shown) {
+  /** Where to go from here: rows before and after, of the same module, of other tensors; all steps where a part is shown. */
+  async links(state, rows, node, part) {
     const { app } = this;
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
@@ -104,7 +106,7 @@ export class RowView {
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...others.filter(Boolean).slice(0, 8).map((each) => to(`its ${each.tensor}`, each)),
       to("in the heat map", { view: "map" }),
-      state.from || state.to ? to(`only ${stepsText(shown)}: show all`, { from: "", to: "" }) : null,
+      part ? to(`only ${stepsText(part)}: show all`, { from: "", to: "" }) : null,
       chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
   }
