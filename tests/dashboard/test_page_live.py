@@ -295,6 +295,11 @@ def test_rows_that_have_changed_are_asked_for_again(browser, tmp_path, monkeypat
         page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
         page.wait_for_selector("[role=img][aria-label*=': 40 points']")
         assert not page.locator(".message").is_visible()
+        shutil.rmtree(tmp_path)
+        write_run(tmp_path, range(10), tensor="param")  # and no table of grad
+        page.evaluate("() => lightningHooks.state.set({ to: 5 })")
+        page.wait_for_selector(f"h2:has-text('param of {NAMES[1]}')")
+        assert not page.locator(".message").is_visible()
         page.close()
 
 

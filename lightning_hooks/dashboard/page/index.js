@@ -89,9 +89,9 @@ class App {
     if (error) await this.failed(error);
   }
 
-  /** Show an error, unless the rows that were asked for have changed: then what is new is shown. */
+  /** Show an error, unless the rows that were asked for have changed, or are gone: then what is new is shown. */
   async failed(error) {
-    if (error.status !== 400 || !(await this.poll())) this.fail(error);
+    if (![400, 404].includes(error.status) || !(await this.poll())) this.fail(error);
   }
 
   fail(error) {
