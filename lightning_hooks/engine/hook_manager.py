@@ -233,7 +233,7 @@ class HookManager:
                 memo.waiting = participants
                 return
             if name == "after_update" and not memo.acted and not self._said_unseen:
-                self._said_unseen = warn_unseen(optimizer, participants)
+                self._said_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
             for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)

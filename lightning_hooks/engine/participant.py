@@ -152,21 +152,24 @@ class PhaseMemo:
     scale: Tensor | None = None
 
 
-def warn_unseen(optimizer: Optimizer, participants: Iterable[Participant]) -> bool:
+def warn_unseen(optimizer: Optimizer, participants: Iterable[Participant], has_closure: bool) -> bool:
     """Warn that an optimizer has stepped and no participant was called before; False where that does not concern them.
 
     Args:
         optimizer: which has stepped.
         participants: who acts in the step.
+        has_closure: whether that step was given a closure, for which `before_update` has waited in vain.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    targets = (target for each in participants if each.acts_before for target in each.all_targets())
+    missed = [each for each in participants if each.acts_before or (has_closure and each.reads_updates)]
+    targets = (target for each in missed for target in each.all_targets())
     if not any(id(target.value) in held for target in targets):
         return False
+    tensors = "'param', 'grad' and 'update'" if has_closure else "'param' and 'grad'"
     warnings.warn(
-        f"{type(optimizer).__name__} has stepped without Lightning's on_before_optimizer_step: 'param' and 'grad' of its "
-        "parameters have no rows, and rules with when='step' do not change their gradients. The usual reason is a direct "
-        "step, as after self.optimizers(use_pl_optimizer=False): call step() of what self.optimizers() returns",
+        f"{type(optimizer).__name__} has stepped without Lightning's on_before_optimizer_step: {tensors} of its parameters "
+        "have no rows, and rules with when='step' do not change their gradients. The usual reason is a direct step, as after "
+        "self.optimizers(use_pl_optimizer=False): call step() of what self.optimizers() returns",
         stacklevel=2,
     )
     return True

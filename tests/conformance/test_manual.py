@@ -212,6 +212,23 @@ def test_a_rule_at_the_step_says_that_a_raw_step_passes_it_by(tmp_path: Path, wa
     assert len(passed_by) == (watched == "body.3.weight")
 
 
+@pytest.mark.parametrize("tensor", ["update", "grad"])
+def test_a_raw_step_with_a_closure_has_no_update_either_and_says_so(tmp_path: Path, tensor: str) -> None:
+    class Direct(Frequencies):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            def closure() -> None:
+                optimizer.zero_grad()
+                self(batch[0]).sum().backward()
+
+            _, optimizer = self.optimizers(use_pl_optimizer=False)
+            optimizer.step(closure)
+
+    monitor = StatsMonitor([Watch(params="body.3.*", tensors=tensor)], loggers=[])
+    with pytest.warns(UserWarning, match="^SGD has stepped without .*: 'param', 'grad' and 'update' of its parameters have"):
+        trainer_of(tmp_path, monitor).fit(Direct(), data(3))
+    assert not [tag for tag in monitor.latest if tag.startswith(tensor)]
+
+
 class Wrapper:
     """All that Lightning asks of an optimizer, around another one."""
 
