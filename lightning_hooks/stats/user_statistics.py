@@ -159,20 +159,20 @@ class UserRows:
         Args:
             row: which.
             sums: weighted sums with their weights, of all functions [functions, 2].
-            tensor: what the statistics are computed from; they are given a copy.
+            tensor: what the statistics are computed from; each is given a copy.
             merging: whether functions add to their sums or replace them; metrics always accumulate.
 
         Raises:
             RuleError: a function did not return a scalar.
         """
         self._filled.add(row)
-        # A copy: training overwrites what a metric may keep, and a statistic may work in place on what it is given.
-        tensor = whole(tensor).clone()
+        tensor = whole(tensor)
+        # Each gets a copy: training overwrites what a metric may keep, and a statistic may work in place on what it is given.
         for index, user in self._functions.get(row, ()):
-            pair = weighted(user, tensor).to(sums.device)
+            pair = weighted(user, tensor.clone()).to(sums.device)
             sums[index] = sums[index] + pair if merging else pair
         for user, metric in self._metrics.get(row, ()):
-            user.run(metric.update, tensor)
+            user.run(metric.update, tensor.clone())
 
     def reset(self, row: int | None = None) -> None:
         """Reset the metrics of a row, or all of them."""

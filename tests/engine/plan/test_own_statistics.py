@@ -106,6 +106,17 @@ def test_a_statistic_that_works_in_place_changes_nothing():
     assert written(watched) == {"output_largest/0": 3.0} and x.tolist() == [-3.0, 1.0]
 
 
+def test_a_statistic_that_works_in_place_does_not_change_what_the_others_see():
+    def emptied(tensor):
+        return tensor.zero_().sum()
+
+    model = nn.Sequential(nn.Identity())
+    with instrument(model, watch=[watch(emptied, torch.sum, Kept)]) as watched:
+        model(torch.tensor([-3.0, 1.0]))
+        watched.step()
+    assert written(watched) == {"output_emptied/0": 0.0, "output_sum/0": -2.0, "output_Kept/0": -2.0}
+
+
 def test_what_is_written_does_not_depend_on_the_row():
     one, other = named("f"), named("f!")
     model = nn.Sequential(nn.Identity(), nn.Identity())
