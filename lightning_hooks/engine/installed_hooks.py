@@ -96,17 +96,18 @@ class InstalledHooks:
         self._made.hooks.put_on(self._batch_handles)
         for participant, key in active:
             participant.register(key, self._gate, self._batch_handles)
-        if any(participant.reads_updates or participant.acts_before for participant, _ in active):
+        reads = any(participant.reads_updates for participant, _ in active)
+        if reads or any(participant.acts_before for participant, _ in active):
             for optimizer in self._optimizers():
-                self._hook_updates(optimizer)
+                self._hook_updates(optimizer, said=reads)
         if install_final is not None:
             self._batch_handles.keep(install_final())
 
-    def _hook_updates(self, optimizer: Optimizer) -> None:
+    def _hook_updates(self, optimizer: Optimizer, *, said: bool) -> None:
         try:
             hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
         except UnsupportedError as error:
-            if str(error) not in self._said:
+            if said and str(error) not in self._said:
                 self._said.add(str(error))
                 warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 

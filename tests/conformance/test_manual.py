@@ -269,6 +269,15 @@ def test_an_optimizer_without_hooks_has_no_update_and_the_reason(tmp_path: Path,
         instrument(watched, optimizer=kind(torch.optim.SGD(watched.parameters(), lr=0.1))).__enter__()
 
 
+def test_what_needs_no_update_does_not_miss_it(tmp_path: Path) -> None:
+    monitor = StatsMonitor([Watch(params="*", tensors="grad")], loggers=[])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*have no rows")
+        model = Net(lambda parameters: Wrapper(torch.optim.SGD(parameters, lr=0.1)))
+        trainer_of(tmp_path, monitor, GradientTransforms([Apply(Scale(0.5), params="*")])).fit(model, data(3))
+    assert "grad_norm/body.0.weight" in monitor.latest
+
+
 # -- LBFGS -----------------------------------------------------------------------------------------------------------------
 
 
