@@ -108,7 +108,7 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
-        if self._plan.rows:
+        if rules:
             refuse_other_rows(self._plan, device)
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *as_consumers(consumers)])

@@ -365,14 +365,19 @@ def other_rules_on_each_rank(root: Path) -> dict[str, Any]:
         "sizes": ({"modules": "body.0"}, {"modules": "body.*"}),
         "schedules": ({"modules": "body.0"}, {"modules": "body.0", "every_n_steps": 2}),
         "nothing": ({"modules": "body.0"}, {"modules": "absent", "strict": False}),
+        "groups": ({"modules": "body.0", "group_by": 1}, {"modules": "body.0", "group_by": 1, "stats": "histogram"}),
     }
     out = {}
     for name, each in rules.items():
-        monitor = StatsMonitor([Watch(tensors="output", stats="mean", **each[rank()])])
+        monitor = StatsMonitor([Watch(tensors="output", **{"stats": "mean", **each[rank()]})])
         try:
             fit(root, net(), mine(2), monitor)
         except HooksError as error:
             out[name] = f"{type(error).__name__}: {error}"
+    try:
+        instrument(net(), watch=[Watch(tensors="output", **rules["nothing"][rank()])])
+    except HooksError as error:
+        out["a loop"] = f"{type(error).__name__}: {error}"
     return out
 
 

@@ -172,10 +172,11 @@ def test_a_trainer_of_one_device_exchanges_nothing_with_the_processes_around_it(
 def test_rules_that_differ_between_ranks_are_an_error_on_all(ranks: Any) -> None:
     for number, rows in enumerate((["output of body.0"], ["output of body.1"])):
         found = ranks["other_rules_on_each_rank"][number]
-        assert found.keys() == {"names", "sizes", "schedules", "nothing"}
+        assert found.keys() == {"names", "sizes", "schedules", "nothing", "groups", "a loop"}
         assert found["names"] == (
-            f"RuleError: watch: the processes watch different rows, or at different steps: process {number} watches 1 "
-            f"({rows[0]}). Their tables are merged row by row, so every process needs the same model and the same callbacks"
+            f"RuleError: watch: the processes watch different rows or statistics, or at different steps: process {number} "
+            f"watches 1 ({rows[0]}). Their tables are merged row by row, so every process needs the same model and "
+            "the same callbacks"
         )
 
 

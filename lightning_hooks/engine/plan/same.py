@@ -18,13 +18,14 @@ def refuse_other_rows(plan: Plan, device: torch.device | str, where: str = "") -
         where: what goes before the names of rules in messages.
 
     Raises:
-        RuleError: other rows on another rank, or other steps.
+        RuleError: other rows or statistics on another rank, or other steps.
     """
-    rows = [(row.tensor, row.name, row.requests) for row in plan.rows]
-    if world_size() == 1 or have_the_same(repr(rows), device):
+    asked = [(each.tensor, each.name, each.requests) for each in plan.asked]
+    if world_size() == 1 or have_the_same(repr(asked), device):
         return
-    names = listed(f"{tensor} of {name}" for tensor, name, _ in rows) or "none"
+    names = listed(f"{row.tensor} of {row.name}" for row in plan.rows) or "none"
     raise RuleError(
-        f"{where}watch: the processes watch different rows, or at different steps: process {rank()} watches {len(rows)} "
-        f"({names}). Their tables are merged row by row, so every process needs the same model and the same callbacks"
+        f"{where}watch: the processes watch different rows or statistics, or at different steps: process {rank()} watches "
+        f"{len(plan.rows)} ({names}). Their tables are merged row by row, so every process needs the same model and the same "
+        "callbacks"
     )
