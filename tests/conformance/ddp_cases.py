@@ -14,6 +14,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 from lightning_hooks import (
     AddNoise,
@@ -378,6 +379,23 @@ def other_rules_on_each_rank(root: Path) -> dict[str, Any]:
         instrument(net(), watch=[Watch(tensors="output", **rules["nothing"][rank()])])
     except HooksError as error:
         out["a loop"] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def reports_of_two_optimizers(root: Path) -> list[float]:
+    """The norm that a rule reports of a sharded parameter and one that is not, stepped by one optimizer or by two."""
+    mesh, out = init_device_mesh("cpu", (2,)), []
+    for held in ("ab",), ("a", "b"), ("b", "a"):
+        model = nn.Module()
+        model.a = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
+        model.b = nn.Parameter(torch.ones(4))
+        optimizers = [torch.optim.SGD([getattr(model, name) for name in names]) for names in held]
+        with instrument(model, apply=[Apply(Scale(0.5), params="*")], optimizer=optimizers) as watched:
+            for parameter in model.parameters():
+                parameter.grad = parameter.detach().clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        out.append(watched.compute()["transform_norm_before/0_Scale"])
     return out
 
 

@@ -21,7 +21,7 @@ from tests.conformance.ddp_cases import BATCH, net, whole_batches
 
 CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
-    *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank"),
+    *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
 ]
 
@@ -178,6 +178,10 @@ def test_rules_that_differ_between_ranks_are_an_error_on_all(ranks: Any) -> None
             f"watches 1 ({rows[0]}). Their tables are merged row by row, so every process needs the same model and "
             "the same callbacks"
         )
+
+
+def test_reports_count_each_element_once_whichever_optimizer_steps_it(ranks: Any) -> None:
+    assert ranks["reports_of_two_optimizers"] == [[pytest.approx(8**0.5)] * 3] * 2
 
 
 def test_spawned_processes(tmp_path: Path) -> None:

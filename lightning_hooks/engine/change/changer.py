@@ -235,7 +235,9 @@ class Changer(Participant):
         seen = [whole(grad) for grad in grads] if gathered else parts_of(grads)
         if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
-        shares = [share_of(grad, world_size()) for grad in grads] if sharded and not gathered else None
+        # Of all calls of a step alike, although one optimizer may hold sharded parameters and another one does not.
+        in_parts = takes_parts(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
+        shares = [share_of(grad, world_size()) for grad in grads] if in_parts else None
         results = self.run(bound, seen, names, params, owned=True, shares=shares)
         for grad, tensor, result in zip(grads, seen, results, strict=True):
             if gathered and is_sharded(grad):
