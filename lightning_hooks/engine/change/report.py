@@ -147,8 +147,11 @@ def _shared(measured: Measured, shares: Sequence[float] | None) -> Measured:
     if shares is None:
         return measured
     squares = measured.squares
-    by: Any = squares.new_tensor(shares) if isinstance(squares, Tensor) else np.array(shares)
-    return measured._replace(squares=squares * by)
+    if len({*shares}) == 1:
+        return measured._replace(squares=squares * shares[0])
+    if isinstance(squares, Tensor):  # numbers of the host as a tensor would wait for the device
+        return measured._replace(squares=torch.stack([each * share for each, share in zip(squares, shares, strict=True)]))
+    return measured._replace(squares=squares * np.array(shares))
 
 
 def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
