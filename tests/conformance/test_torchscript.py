@@ -16,7 +16,7 @@ from lightning_hooks.errors import NoMatchError
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, everything, same_weights, three_runs
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.* is (deprecated|not supported)")
 SAID = "the rule has no effect on"
 
 
