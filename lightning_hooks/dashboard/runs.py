@@ -17,7 +17,7 @@ from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE, event_
 _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
 _PROVIDER_REFRESH: Final = 30.0
-"""The same for a data provider, which reads its tables anew."""
+"""The same for a data provider, which reads its tables again each time."""
 _MARKS: Final = (
     f"{TABLE}/".encode(),
     b"transform_norm_before/",
@@ -114,7 +114,7 @@ class LocalRuns:
         try:
             with open(file, "rb") as opened:
                 if opened.seek(0, os.SEEK_END) < at:
-                    at = 0  # it was begun anew
+                    at = 0  # the file was replaced
                 is_more = True
                 while is_more and at != _FOUND and (at == 0 or self._left > 0):
                     opened.seek(at)

@@ -89,7 +89,7 @@ class LocalRun:
 
     @property
     def history(self) -> int:
-        """Another number when a resume began another file, or the run was deleted and begun anew."""
+        """Another number when a resume began another file, or the run was deleted and started again."""
         return self._index.history
 
     def refresh(self) -> None:

@@ -45,8 +45,8 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """The same nest with every tensor replaced.
 
-    Dataclasses and dictionaries that are not registered with pytree are copied and not made anew: they keep what is no argument
-    of their class.
+    Dataclasses and dictionaries that are not registered with pytree are copied, not constructed again: they keep what is no
+    argument of their class.
     """
     if isinstance(tree, Tensor):
         return change(tree)

@@ -60,7 +60,7 @@ class RunIndex:
 
     Attributes:
         version: another number when there is more; no two indices have the same one, also in different processes.
-        history: another number when steps that were there before may have changed: a file is new, gone, or begun anew.
+        history: another number when steps that were there before may have changed: a file is new, gone, or replaced.
     """
 
     def __init__(self, path: Path) -> None:

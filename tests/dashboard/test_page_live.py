@@ -136,7 +136,7 @@ def test_a_run_that_is_resumed_and_one_that_begins(browser, tmp_path, monkeypatc
         assert not any("/run?run=begun" in each for each in asked)
 
 
-def test_a_run_that_is_deleted_and_trained_anew_under_its_name(browser, tmp_path, monkeypatch):
+def test_a_run_that_is_deleted_and_trained_again_under_its_name(browser, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_hooks.dashboard.runs._REFRESH", 0.0)
 
     def norms(value):

@@ -33,7 +33,7 @@ export function markTab(tabs, panel, view) {
 
 const tabOf = (view) => `tab-${view}`;
 
-/** The choices that a view uses, made anew where what there is to choose has changed. */
+/** The choices that a view uses, built again when what there is to choose has changed. */
 export function fillControls(app, element, view) {
   const { state, meta } = app;
   const runs = app.loaded.runs.filter((run) => run.shown || run.name === state.run).map((run) => [run.name, nameOf(run.name)]);

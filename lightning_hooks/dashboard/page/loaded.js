@@ -61,7 +61,7 @@ export class Loaded {
       if (answer.key !== rows.key) known.tables.set(name, new Rows(answer));
       else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps) });
     }
-    // Steps that were there before are others after a resume from an earlier checkpoint, and where a run was begun anew.
+    // Known steps change after a resume from an earlier checkpoint, and when a run is started again.
     const last = meta.history === known.meta.history ? (known.meta.steps?.[1] ?? -1) : -1;
     known.meta = meta;
     return last;

@@ -192,7 +192,7 @@ class BoundTransform:
         """Where this process draws what was drawn on a device when the checkpoint was saved.
 
         The checkpoint is that of rank 0, whose device need not be the one of this rank, nor exist here. Devices of another type
-        draw other numbers, so there the generators start anew.
+        draw other numbers, so there the generators start from their seed.
         """
         alike = [target.value.device for target in self.targets if target.value.device.type == saved.type]
         return saved if saved in alike else next(iter(alike), None)
