@@ -171,8 +171,8 @@ class StatsMonitor(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
         refuse_narrow(trainer.strategy.root_device, self._label)
-        plan = self._plan(pl_module)
-        if not is_alone(trainer):
+        plan, alone = self._plan(pl_module), is_alone(trainer)
+        if not alone:
             refuse_other_rows(plan, pl_module.device, self._label)
         if not plan.rows:
             return []
@@ -183,7 +183,7 @@ class StatsMonitor(HooksCallback):
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
         others = [other for other in ours if other is not self and other._hook_manager is not None]
         led = {stage for other in others if other.prefix == self.prefix for stage in other._producers}
-        self._producers = producers_of(self, led, hook_manager, plan, publisher, is_alone(trainer))
+        self._producers = producers_of(self, led, hook_manager, plan, publisher, alone)
         if self._trained is not None:
             self._trained.load_state_dict(self._saved)
             self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)

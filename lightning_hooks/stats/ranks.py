@@ -32,8 +32,13 @@ _SUMMED: Final = [column for column, moment in enumerate(schema.MOMENTS) if mome
 assert {moment.merge for moment in schema.MOMENTS} == {"sum", "mean", "m2", "min", "max"}
 
 
-def world_size() -> int:
-    return torch.distributed.get_world_size() if _BUILT_IN and torch.distributed.is_initialized() else 1
+def world_size(alone: bool = False) -> int:
+    """How many ranks there are.
+
+    Args:
+        alone: whether this process has nothing to do with the others of a process group, which an earlier run may have left.
+    """
+    return torch.distributed.get_world_size() if not alone and _BUILT_IN and torch.distributed.is_initialized() else 1
 
 
 def rank() -> int:
@@ -189,8 +194,8 @@ def merge_ranks(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
     Returns:
         The merged state: equal on all ranks, with the greatest of their requests.
     """
-    ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    owned = owned._replace(first=torch.where(owned.first < 0, rank, owned.first))
+    ranks = world_size()
+    owned = owned._replace(first=torch.where(owned.first < 0, rank(), owned.first))
     if ranks * state.nbytes <= GATHERED:
         return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight])), sections, owned)
     steps = merge_reduced(state, sections, owned, ranks)
@@ -276,7 +281,7 @@ def _numbers(keys: Tensor) -> Tensor:
 
 def _gather(state: Tensor) -> Tensor:
     """The states of all ranks, [ranks, elements]."""
-    ranks = torch.distributed.get_world_size()
+    ranks = world_size()
     out = torch.empty(ranks * state.numel(), dtype=state.dtype, device=state.device)
     gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor  # of torch 2.10
     gather(out, state.contiguous())

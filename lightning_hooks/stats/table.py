@@ -54,7 +54,7 @@ class Table:
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
             NaN for the sums.
         place: of this rank in its tensor-parallel group, and the size of the group.
-        alone: whether this process has nothing to do with the others of a process group.
+        alone: as of `world_size`.
 
     Example:
         >>> table = Table(2)
@@ -103,7 +103,7 @@ class Table:
     @property
     def ranks(self) -> int:
         """How many processes merge their tables."""
-        return 1 if self._alone else world_size()
+        return world_size(self._alone)
 
     @property
     def only_moments(self) -> bool:

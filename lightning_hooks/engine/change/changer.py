@@ -33,7 +33,7 @@ class Changer(Participant):
         transforms: from `resolve_applies`.
         scale: gives the loss scale as a tensor, or None where there is no scaler.
         rank: of this process.
-        alone: whether this process has nothing to do with the others of a process group.
+        alone: as of `world_size`.
 
     Attributes:
         step: the number of the step of training under way, which transforms are given in the other stages too.
@@ -200,7 +200,7 @@ class Changer(Participant):
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
         requested = any(bound.context.skip_reason is not None for bound in self._at_step)
-        if self.alone or world_size() == 1:
+        if world_size(self.alone) == 1:
             return requested
         device = next((target.value.device for bound in self._at_step for target in bound.targets), None)
         anywhere = torch.tensor(float(requested), device=device)
@@ -319,8 +319,10 @@ class ForwardChange:
 
 def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
     """A result in which the elements of a gradient that are not finite are not finite either."""
+    if grad.layout is torch.strided:
+        return torch.where(torch.isfinite(grad), result, grad)
     if grad.layout is not torch.sparse_coo:
-        return torch.where(torch.isfinite(grad), result, grad) if grad.layout is torch.strided else result
+        return result
     stored = grad.coalesce()
     broken = torch.where(stored.values().isfinite(), 0.0, stored.values())
     if not broken.any():  # waits for the device, as coalescing does

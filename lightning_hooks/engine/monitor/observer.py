@@ -43,7 +43,7 @@ class Observer(Participant):
         stage: `train`, or another; then of a plan that the forward pass fills.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
-        alone: whether this process has nothing to do with the others of a process group.
+        alone: as of `world_size`.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
@@ -88,7 +88,7 @@ class Observer(Participant):
             index.pair_rows,
             device,
             index.magnitudes,
-            (0, 1) if alone or world_size() == 1 else tensor_parallel_place(self.all_targets()),
+            tensor_parallel_place(self.all_targets()) if world_size(alone) > 1 else (0, 1),
             alone,
         )
         self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
