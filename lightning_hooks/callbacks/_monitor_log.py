@@ -76,12 +76,12 @@ class MonitorLog:
             return
         transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
         hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
-        table = plan_report(observer.plan, observer.shapes, self.writer.limits)
+        table = plan_report(observer.plan, observer.fallback.shapes, self.writer.limits)
         match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)])
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            about = _about(observer.plan, observer.shapes)
+            about = _about(observer.plan, observer.fallback.shapes)
             self.writer.write_start(page, charts, current_step(trainer), transforms=bool(transforms), about=about)
         except Exception as error:
             observer.fail(error)

@@ -17,7 +17,7 @@ from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
-from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
@@ -25,10 +25,10 @@ from lightning_hooks.errors import RuleError, StoppedError, listed
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
+from lightning_hooks.stats.tensor_kinds import is_sharded
 
 
 class Observer(Participant):
@@ -49,8 +49,6 @@ class Observer(Participant):
         factor: how many times longer intervals are than the rules say.
         schedules: those that are due in the step under way.
         scale: the loss scale of the last backward; None without a scaler.
-        execution_order: rows of modules in the order in which they are measured; None after the first step.
-        shapes: of tensors of modules in the first watched step, by row.
         uncalled: the modules that it did not call, with their classes; None before.
         label: the callback in messages, where one needs it.
     """
@@ -74,8 +72,6 @@ class Observer(Participant):
         self.factor = 1
         self.overhead: Overhead | None = None
         self.scale: Tensor | None = None
-        self.execution_order: list[int] | None = []
-        self.shapes: dict[int, tuple[int, ...]] = {}
         self.uncalled: dict[str, str] | None = None
         self.label = ""
         self.absent = AbsentParts()
@@ -98,7 +94,6 @@ class Observer(Participant):
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.ever = self.schedules = frozenset(plan.schedules)
-        self._unmeasurable: set[str] = set()
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -108,7 +103,7 @@ class Observer(Participant):
         return self.schedules or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.note_order()
+        self.fallback.note_order()
         if stage != "train":
             return
         if self.overhead is not None:
@@ -116,14 +111,6 @@ class Observer(Participant):
         self.table.clear()
         if self.pairs is not None:
             self.pairs.begin()
-
-    def note_order(self) -> None:
-        """Until a step has measured something every tensor takes the fallback, which notes the order of execution."""
-        if self.execution_order:
-            self.plan.index.set_execution_order(self.execution_order)
-            self.execution_order = None
-        if self.execution_order is None:
-            self.fallback.direct = not self.failed
 
     def note_cost(self, own: float, wall: float | None) -> None:
         seconds, calls = self.fallback.take_cost()
@@ -175,7 +162,7 @@ class Observer(Participant):
                     row.kind,
                     self.table.writer(row.index, self.fallback),
                     row.path,
-                    look=partial(self.fallback.take, row.index),
+                    look=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                 )
         for row in self.pairs.summed if self.pairs is not None else ():
@@ -221,7 +208,7 @@ class Observer(Participant):
             try:
                 self.pairs.add(row, look)
             except UnmeasurableError as error:
-                self.warn_unmeasurable(row.index, error)
+                self.fallback.warn_unmeasurable(row.index, error)
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Set the rows of parameters that are read in a phase."""
@@ -229,7 +216,7 @@ class Observer(Participant):
             return
         with self.guard():
             for row, look in self._reader.read(phase, optimizer, self.schedules, scale):
-                self.take(row, look, last=True)
+                self.fallback.put(row, look)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""
@@ -287,42 +274,3 @@ class Observer(Participant):
             self.fallback.direct = False
             said = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
             warnings.warn(f"a StatsMonitor stopped watching after {said}; training continues", stacklevel=2)
-
-    def take(self, row: int, look: Measurement, *, last: bool) -> None:
-        """Put a measurement into a row.
-
-        Args:
-            row: its index.
-            look: the measurement.
-            last: whether it replaces what was measured before in this step, instead of being merged with it.
-        """
-        if self.failed and not is_sharded(look.tensor):
-            return
-        try:
-            if last:
-                self.table.put(row, look)
-            elif self.scale is not None and row in self.table.users and self.plan.rows[row].kind in LOSS_SCALED:
-                # Moments are divided at the end of the step.
-                self.table.add(row, look, UnscaledMeasurement(look, self.scale).tensor)
-            else:
-                self.table.add(row, look)
-        except UnmeasurableError as error:
-            self.warn_unmeasurable(row, error)
-        except Exception as error:
-            if inside_transform(look.tensor):  # of a user's statistic, say
-                self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
-            else:
-                self.fail(error)
-
-    def warn_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
-        """Warn of a tensor that cannot be read, once for each module or parameter; of those inside torch.func once in all.
-
-        Args:
-            row: its index.
-            error: says what kind of tensor it is.
-        """
-        known = self.plan.rows[row]
-        key = TRANSFORMED if str(error) == TRANSFORMED else known.name
-        if key not in self._unmeasurable:
-            self._unmeasurable.add(key)
-            warnings.warn(f"{known.tensor} of {known.name} is not measured: a {error} has no readable elements", stacklevel=2)

@@ -90,7 +90,7 @@ class Producer:
         """
         observer = self.observer
         scale = observer.scale  # by which gradients of module tensors are still multiplied
-        observer.note_order()
+        observer.fallback.note_order()
         merging = observer.exchange()
         ended = _Ended(step, reports, observer.schedules, merging, None if scale is None else begin_copy(scale), time())
         try:
