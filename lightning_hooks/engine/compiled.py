@@ -29,17 +29,7 @@ def compiled_modules(model: nn.Module) -> dict[int, str]:
 
 
 def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], where: str, what: str) -> None:
-    """Refuse what cannot be traced into a compiled graph.
-
-    Args:
-        model: the root.
-        targets: the modules that a rule matches.
-        where: the option, for the message.
-        what: the rule would do there.
-
-    Raises:
-        UnsupportedError: with the first such module and the alternatives.
-    """
+    """Refuse what cannot be traced into a compiled graph: `what` a rule, whose option is `where`, would do at its targets."""
     inside = compiled_modules(model)
     for target in targets:
         if id(target.value) in inside:
@@ -52,11 +42,6 @@ def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], wher
 
 class CompiledHooks:
     """The hooks of one model inside compiled code. They are installed before the first trace and stay; each step fills them.
-
-    Args:
-        model: the root.
-        gate: of the model.
-        step_handles: take over what a step leaves on tensors.
 
     Attributes:
         inside: the ids of the modules inside compiled ones; these modules are kept alive for as long.
@@ -96,12 +81,7 @@ class CompiledHooks:
         return compiled_modules(self.model).keys() != self.inside.keys()
 
     def fill(self, parts: Iterable[Part], called: set[int]) -> None:
-        """Set what happens in the steps to come.
-
-        Args:
-            parts: of all participants; those outside compiled code are skipped.
-            called: takes the ids of the modules that are called.
-        """
+        """Set what happens in the steps to come; parts outside compiled code are skipped."""
         filled = {id(site.module): site for site in build_sites(self._inside_of(parts), called)}
         self.busy = bool(filled)
         for key, traced in self._sites.items():
@@ -121,9 +101,6 @@ def forget_graphs(modules: Sequence[nn.Module]) -> None:
 
     The compiler does not notice hooks on modules that had none when it traced them. It has a public way to drop every graph
     of the process only, which is the fallback.
-
-    Args:
-        modules: all modules inside compiled ones, themselves included.
     """
     lost = "all graphs of the process are dropped (torch.compiler.reset())"
     if not private("torch._dynamo.convert_frame.input_codes", lambda: _forget(modules), False, lost):

@@ -27,17 +27,11 @@ _LIVE: WeakSet[HookManager] = WeakSet()  # for `paused`, which is given a model 
 
 @dataclass
 class _Step:
-    """The step of one stage. A validation run may fall into a step of training, so each stage has its own.
+    """The step of one stage. A validation run may fall into a step of training, so each stage has its own."""
 
-    Args:
-        number: None between two steps.
-        active: who acts in it, each with the key of what it does.
-        called: the ids of the hooked modules that were called in it; one object for all steps: installed hooks write into it.
-    """
-
-    number: int | None = None
+    number: int | None = None  # between two steps
     active: Active = ()
-    called: set[int] = field(default_factory=set)
+    called: set[int] = field(default_factory=set)  # one object for all steps: installed hooks write into it
 
 
 class HookManager:
@@ -220,11 +214,8 @@ class HookManager:
     def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
         """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
 
-        Args:
-            name: of the phase.
-            optimizer: whose step.
-            has_closure: whether that step was given a closure: then `before_update` waits for what the closure does to the
-                parameters, since Lightning runs the training step in it.
+        Where the optimizer's step has a closure, `before_update` waits for what the closure does to the parameters: Lightning
+        runs the training step in it.
         """
         if self.gate.open:
             memo = self._memos.setdefault(optimizer, PhaseMemo())

@@ -48,7 +48,7 @@ class InstalledHooks:
         model: the root module.
         gate: that the hooks read.
         optimizers: called for the optimizers whose updates are watched; they may change during a fit.
-        phase: a bound method, known weakly; called with the name of a phase and the optimizer.
+        phase: a bound method, known weakly.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class InstalledHooks:
             active: who acts in it.
             called: takes the ids of the modules that are called.
             participants: who may act in any step: hooks inside compiled code are theirs.
-            install_final: installs what runs the phase `final`, if anything needs it.
+            install_final: None if nothing needs the phase `final`.
         """
         if self.active is not None and self._made is not None and self._made.is_for(active, called):
             return

@@ -32,9 +32,6 @@ class Meter:
 
     The clock is that of the process: what an accelerator still has to do when a call returns is not counted, since the call
     would have to wait for it.
-
-    Args:
-        clock: seconds from anywhere.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -61,11 +58,7 @@ class Meter:
 
 
 class Account:
-    """The seconds of one participant, or of the work that all have in common; a context manager around that work.
-
-    Args:
-        meter: whose clock.
-    """
+    """The seconds of one participant, or of the work that all have in common; a context manager around that work."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -131,13 +124,7 @@ class Overhead:
         self._is_watched = True
 
     def note(self, own: float, wall: float | None, calls: int = 0) -> None:
-        """A step is over.
-
-        Args:
-            own: seconds that were spent on watching.
-            wall: seconds of the step; None where they are not known.
-            calls: of hooks.
-        """
+        """A step is over: seconds spent on watching, seconds of the step if they are known, and how often hooks were called."""
         watched, self._is_watched = self._is_watched, False
         if wall is None or wall <= 0.0:
             return
@@ -179,9 +166,6 @@ def hook_cost(clock: Clock) -> float:
 
     Measured once a process, in some milliseconds, with the hooks of this package on a module of one element. The caches are
     overwritten before each hook is called, as a model does it.
-
-    Args:
-        clock: of the meter.
     """
     with torch.inference_mode(False), torch.enable_grad():
         cache = np.zeros(_EVICTED, dtype=np.uint8)

@@ -65,9 +65,7 @@ class Participant:
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (equal keys, equal hooks), or None for nothing. Asked once at every step.
 
-        Args:
-            step: in training the number of the step; in the other stages a running number of the batch.
-            stage: `train`, `validate`, `test` or `predict`.
+        In the stages `validate`, `test` and `predict` a step is a running number of the batch.
         """
         raise NotImplementedError
 
@@ -105,7 +103,7 @@ class Participant:
 
         Args:
             own: seconds that it took, outside hooks of modules; what all participants have in common included.
-            wall: seconds of the step; None where they are not known.
+            wall: seconds of the step, if they are known.
         """
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
@@ -155,10 +153,7 @@ class PhaseMemo:
 def warn_unseen(optimizer: Optimizer, participants: Iterable[Participant], has_closure: bool) -> bool:
     """Warn that an optimizer has stepped and no participant was called before; False where that does not concern them.
 
-    Args:
-        optimizer: which has stepped.
-        participants: who acts in the step.
-        has_closure: whether that step was given a closure, for which `before_update` has waited in vain.
+    `has_closure` says that the step was given a closure, for which `before_update` has waited in vain.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     missed = [each for each in participants if each.acts_before or (has_closure and each.reads_updates)]

@@ -49,12 +49,6 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
 
     None where the parameter did not step or the entry is empty.
 
-    Args:
-        optimizer: which has just stepped.
-        parameter: whose state.
-        before: not used.
-        key: `exp_avg_sq`, `momentum_buffer`, …
-
     Raises:
         RuleError: no such key (the message names the others), or it holds no tensor.
     """
@@ -92,14 +86,7 @@ RunPhase: TypeAlias = Callable[[str, Optimizer, bool], None]
 
 
 def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, handles: Handles) -> None:
-    """Run `before_update` and `after_update` around an optimizer's step.
-
-    Args:
-        optimizer: which.
-        run: of the hook manager; nothing is run where that was garbage-collected.
-        gate: of the model.
-        handles: takes over the handles.
-    """
+    """Run `before_update` and `after_update` around an optimizer's step, unless the hook manager was garbage-collected."""
 
     def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         alive = run()

@@ -29,13 +29,8 @@ def first_holder(tensor: object) -> int | None:
 def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
     """The place of this rank in its tensor-parallel group, whose ranks are given the same batch, and the size of the group.
 
-    The dimension of the mesh is found by its name, as Lightning and torch's examples call it.
-
-    Args:
-        targets: modules or parameters.
-
-    Returns:
-        (0, 1) without tensor parallelism.
+    It is (0, 1) without tensor parallelism. The dimension of the mesh is found by its name, as Lightning and torch's examples
+    call it.
     """
     for target in targets:
         for tensor in target.value.parameters() if isinstance(target.value, nn.Module) else [target.value]:
@@ -52,12 +47,7 @@ def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def share_of(tensor: object, ranks: int) -> float:
-    """What sums over the elements that a rank holds of a tensor are multiplied by, so that those of all ranks count each once.
-
-    Args:
-        tensor: sharded over some or all ranks, or the same on all.
-        ranks: how many there are.
-    """
+    """What a rank multiplies its sums over a tensor by, so that the sums of all ranks count each element once."""
     held: Any = tensor
     sizes = zip(held.device_mesh.shape, held.placements, strict=True) if is_sharded(tensor) else ()
     parts: int = prod(size for size, placement in sizes if not placement.is_replicate())
@@ -72,10 +62,7 @@ def takes_parts(transform: object) -> bool:
 def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list[Tensor | None]:
     """What a transform is given of sharded parameters: parts, the whole where it needs them so, or nothing to read.
 
-    Args:
-        transform: that acts on their gradients.
-        params: the parameters.
-        reader: how a message names the transform: `apply[0].transform (Mine)`.
+    `reader` is how a message names the transform: `apply[0].transform (Mine)`.
     """
     if takes_parts(transform):
         return list(parts_of(params))
@@ -109,12 +96,7 @@ class NotGathered(list[Tensor | None]):
 
 
 def put_back(tensor: Tensor, full: Tensor) -> None:
-    """Overwrite a tensor with its part of a full tensor that is equal on all ranks.
-
-    Args:
-        tensor: sharded.
-        full: of its full shape.
-    """
+    """Overwrite a sharded tensor with its part of a full tensor that is equal on all ranks."""
     from torch.distributed.tensor import distribute_tensor
 
     held: Any = tensor
@@ -124,16 +106,7 @@ def put_back(tensor: Tensor, full: Tensor) -> None:
 
 
 def refuse_sharded(targets: Iterable[Target[Any]], where: str, what: str) -> None:
-    """Refuse what needs a tensor hook on a sharded parameter: torch registers it and never calls it.
-
-    Args:
-        targets: the parameters that a rule matches.
-        where: the option, for the message.
-        what: what would never run.
-
-    Raises:
-        UnsupportedError: with the first such parameter.
-    """
+    """Refuse what needs a tensor hook on a sharded parameter: torch registers it and never calls it."""
     for target in targets:
         if is_sharded(target.value):
             raise UnsupportedError(

@@ -18,12 +18,7 @@ _FIELD_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "
 
 
 def build_sites(parts: Iterable[Part], called: set[int]) -> list[HookSite]:
-    """One site for each module at which anything happens.
-
-    Args:
-        parts: at modules, in the order in which they act.
-        called: takes the ids of the modules that are called.
-    """
+    """One site for each module at which anything happens; `called` takes the ids of the modules that are called."""
     sites: dict[int, HookSite] = {}
     groups: dict[tuple[int, str], list[list[Part]]] = {}
     for part in parts:
@@ -112,14 +107,7 @@ class AbsentParts:
         self._known: set[str] = set()
 
     def note(self, rule: str, module: str, found: bool, tree: Any) -> None:
-        """Note whether a call of a module has a tensor at the path of a rule. One module that has it is enough.
-
-        Args:
-            rule: names the rule and its tensor.
-            module: the name of the module.
-            found: whether there is one.
-            tree: the arguments or the result.
-        """
+        """Note whether a call of a module has a tensor at the path of a rule. One module that has it is enough."""
         if rule in self._known:
             return
         if found:

@@ -99,14 +99,7 @@ class BoundTransform:
             )
 
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
-        """Call the transform and check what it returns.
-
-        Args:
-            tensors: gradients, or activations, which autograd then differentiates.
-            names: of their targets.
-            params: the parameters behind them.
-            step: the number of the step.
-            owned: whether they may be overwritten.
+        """Call the transform on gradients, or on activations, which autograd then differentiates; check what it returns.
 
         Raises:
             InPlaceError: a tensor was changed in place that the transform does not own.
@@ -144,13 +137,7 @@ class BoundTransform:
         return list(results)
 
     def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
-        """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target.
-
-        Args:
-            tensors: before the transform.
-            names: of their targets.
-            error: of the report.
-        """
+        """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target."""
         name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if not is_plain(t)), ("", None))
         if odd is None:
             raise error

@@ -137,7 +137,7 @@ class Changer(Participant):
             names: of their targets.
             params: the parameters behind them.
             owned: whether it may overwrite the tensors.
-            report: whether this call counts; a repeated one does not.
+            report: False for a repeated call.
             shares: as of `Report.after`.
         """
         before = None
@@ -174,15 +174,7 @@ class Changer(Participant):
             bound.load_state_dict(saved)
 
     def refuse_unsupported(self, optimizers: Sequence[Optimizer], *, scaled: bool) -> None:
-        """Refuse what has no correct result on these parameters, with these optimizers, or under a loss scaler.
-
-        Args:
-            optimizers: whose steps are changed.
-            scaled: whether there is a loss scaler.
-
-        Raises:
-            UnsupportedError: with the first such transform.
-        """
+        """Refuse what has no correct result on these parameters, with these optimizers, or under a loss scaler."""
         for bound in self.transforms:
             if bound.when == "backward":
                 if bound.rule.params is not None:

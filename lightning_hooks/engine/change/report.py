@@ -43,11 +43,7 @@ Sums: TypeAlias = tuple[Any, Any, Any, Any]
 
 
 class Report:
-    """Sums over the calls of a step; on another device than the CPU they stay there until the step ends.
-
-    Args:
-        keeps_direction: what the transform promises.
-    """
+    """Sums over the calls of a step; on another device than the CPU they stay there until the step ends."""
 
     def __init__(self, keeps_direction: bool = False) -> None:
         self.keeps_direction = keeps_direction
@@ -62,12 +58,7 @@ class Report:
 
     @np.errstate(all="ignore")
     def before(self, tensors: Sequence[Tensor], *, owned: bool) -> Before:
-        """Keep what is needed of tensors that the transform is given next.
-
-        Args:
-            tensors: as they come.
-            owned: whether the transform may overwrite them.
-        """
+        """Keep what is needed of tensors that the transform is given next, and may overwrite if they are `owned`."""
         if self.keeps_direction and all(tensor.dtype in _EXACT for tensor in tensors):
             return _measured(tensors)
         return [tensor.clone() if owned else tensor for tensor in tensors]
@@ -86,7 +77,7 @@ class Report:
         Args:
             before: of the same tensors.
             results: what the transform returned.
-            factor: by which it multiplied all of them, if it says so.
+            factor: by which it multiplied all of them, if the transform says so.
             shares: where ranks have other elements, what the sums over each tensor are multiplied by before those of all ranks
                 are added up, when the step ends; None where every rank has all.
         """

@@ -28,7 +28,7 @@ def resolve_applies(
 
     Args:
         model: the root.
-        rules: apply rules, in order.
+        rules: in order.
         seed: of the random transforms; equal on all ranks.
         start: index of the first, above those of earlier callbacks.
         default: the tensor of a rule on modules that names none.

@@ -229,7 +229,7 @@ class Observer(Participant):
 
         Args:
             called: the ids of the modules that were called in the step that ends.
-            said: names of which there was a warning; takes these in.
+            said: names of which there was a warning; these are added.
         """
         if self.uncalled is not None:
             return
@@ -258,11 +258,7 @@ class Observer(Participant):
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching.
-
-        Raises:
-            Exception: the error, unless `on_error` is `warn`.
-        """
+        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching."""
         if isinstance(error, RuleError) and self.label and not str(error).startswith(self.label):
             error = RuleError(f"{self.label}{error}")
         if self.on_error == "raise":

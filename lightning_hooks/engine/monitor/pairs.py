@@ -16,15 +16,7 @@ from lightning_hooks.stats.tensor_kinds import is_plain, local_part
 
 
 class PairWatch:
-    """Fills the sums over pairs of a table.
-
-    Args:
-        plan: of the monitor.
-        table: of the monitor.
-
-    Attributes:
-        summed: the rows of parameters whose micro-batches are seen.
-    """
+    """Fills the sums over pairs of a table; `summed` are the rows of parameters whose micro-batches are seen."""
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self.table = table
@@ -43,11 +35,7 @@ class PairWatch:
         self._compared.clear()
 
     def add(self, row: Row, look: Measurement) -> None:
-        """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet.
-
-        Raises:
-            UnmeasurableError: it cannot be read.
-        """
+        """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet."""
         sums = self.table.pair_sums(row.index)
         new = look.moments.to(sums.device, non_blocking=True)
         if row.target.value.grad is None or row.index in self._compared:
@@ -60,12 +48,8 @@ class PairWatch:
     def compare(self, parameter: nn.Parameter, row: int, scale: Tensor | None) -> None:
         """A step has this gradient: compare it with that of the step before, and keep a copy.
 
-        Sparse gradients and tensor subclasses are not compared. Of a sharded one all ranks must call this.
-
-        Args:
-            parameter: whose gradient.
-            row: its index.
-            scale: the loss scale by which the gradient is still multiplied, if it is.
+        Sparse gradients and tensor subclasses are not compared. Of a sharded one all ranks must call this. `scale` is the loss
+        scale by which the gradient is still multiplied, if it is.
         """
         self._compared.add(row)
         if row not in self._kept or parameter.grad is None or parameter.grad.layout is not torch.strided:

@@ -44,15 +44,7 @@ class TensorRows(NamedTuple):
 
 
 class ParamReader:
-    """Reads tensors of an optimizer's parameters into the rows of a table.
-
-    Args:
-        plan: whose rows.
-        table: in which they are.
-
-    Attributes:
-        phases: those in which anything is read.
-    """
+    """Reads tensors of an optimizer's parameters into the rows of a table; `phases` are those in which anything is read."""
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self._plan = plan
@@ -99,16 +91,7 @@ class ParamReader:
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
     def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:
-        """Set the rows of a phase.
-
-        Args:
-            phase: which; `after_update` needs `copy_parameters` before it.
-            optimizer: whose parameters.
-            schedules: those that are due.
-            scale: the loss scale by which gradients are still multiplied, if they are.
-
-        Returns:
-            What is not written.
+        """Set the rows of a phase, and return what is not written; `after_update` needs `copy_parameters` before it.
 
         Raises:
             RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.

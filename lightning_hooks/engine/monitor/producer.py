@@ -80,10 +80,6 @@ class Producer:
     def end(self, step: int, reports: Mapping[str, float]) -> None:
         """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
 
-        Args:
-            step: its number.
-            reports: of the transforms, tag to value.
-
         Raises:
             StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
             Exception: the first error of a consumer.
@@ -224,12 +220,7 @@ class _Totals:
         self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
-        """The numbers of a step; none of a tensor of which nothing was measured.
-
-        Args:
-            moments: of rows and groups.
-            noise_scale: over all rows; NaN where there is none.
-        """
+        """The numbers of a step; none of a tensor of which nothing was measured, nor a noise scale that is NaN."""
         rows = moments[: self._count]
         counts = rows[:, COUNT]
         squared = squares(rows)  # 0 where nothing was measured

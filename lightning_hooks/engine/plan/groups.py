@@ -21,14 +21,7 @@ def add_groups(
     users: Mapping[str, UserStatistic],
     where: str,
 ) -> list[Row]:
-    """Sort the rows of one tensor into groups of a rule; returns those that are in none.
-
-    Args:
-        found: takes the groups in.
-        rows: of one tensor.
-        request: the statistics and their schedule.
-        users: the user's own statistics among them.
-        where: the rule, for messages.
+    """Sort the rows of one tensor into groups, which `found` takes in; returns those that are in none.
 
     Raises:
         RuleError: a pattern that matches none of the rows, or a metric, which does not merge.

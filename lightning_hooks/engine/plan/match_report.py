@@ -102,14 +102,7 @@ def plan_report(
     limits: Limits | None = None,
     histogram_every_n_steps: int = 1,
 ) -> list[MatchLine]:
-    """One line for each target of each watch rule, and one for each group.
-
-    Args:
-        plan: from `resolve`.
-        shapes: of tensors of modules, by row, where they are known.
-        limits: by which rows may lose their tags; none by default.
-        histogram_every_n_steps: how many steps are between two histograms.
-    """
+    """One line for each target of each watch rule, and one for each group; by `limits` rows may lose their tags."""
 
     def written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
         """The fields of a line that tell what is written of rows; `target` is None for a group."""
@@ -169,13 +162,7 @@ def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
 
 
 def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str) -> list[MatchLine]:
-    """One line for each module that is captured; its files grow with the batches, not with the steps that are logged.
-
-    Args:
-        targets: the modules.
-        tensor: what is captured of them.
-        kept: what is kept of it.
-    """
+    """One line for each module that is captured; its files grow with the batches, not with the steps that are logged."""
     return [_target_line("capture", target, tensor, kept) for target in targets]
 
 

@@ -19,19 +19,12 @@ LOSS_SCALED = ("input_grad", "output_grad")
 
 @dataclass
 class Matched:
-    """What a rule matched.
-
-    Args:
-        rule: the rule.
-        where: its name in messages.
-        members: the indices of its rows.
-        groups: its groups, where it merges rows.
-    """
+    """What a rule matched."""
 
     rule: Watch
-    where: str
-    members: array[int] = field(default_factory=lambda: array("i"))
-    groups: list[Row] = field(default_factory=list)
+    where: str  # its name in messages
+    members: array[int] = field(default_factory=lambda: array("i"))  # the indices of its rows
+    groups: list[Row] = field(default_factory=list)  # where it merges rows
 
 
 @dataclass

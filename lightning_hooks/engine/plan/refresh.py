@@ -17,9 +17,6 @@ class Refresh:
 
     Looking through a large model costs more than a step may, so it is done when an epoch begins, which is when callbacks
     change models, and where a module that was called in the step before is not called any more.
-
-    Args:
-        model: the root.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -55,15 +52,9 @@ class Refresh:
             self.requested = True
 
     def run(self, targets: Iterable[Target[Any]]) -> bool:
-        """Look up targets; those that were replaced hold the new object afterwards.
+        """Look up targets; returns whether any was replaced. Such a target holds the new object afterwards.
 
         Missing targets are named in one warning.
-
-        Args:
-            targets: of all rules.
-
-        Returns:
-            Whether any was replaced.
         """
         self.requested = False
         there: dict[tuple[bool, str], Target[Any]] = {}

@@ -31,19 +31,12 @@ from lightning_hooks.rules.schedule import EveryN, every_n
 
 @dataclass
 class BoundHook:
-    """A hook rule with the modules or parameters it matched.
-
-    Args:
-        rule: where it comes from.
-        where: how a message names it: `hooks[0]`.
-        schedule: at which steps it runs.
-        runners: one for each target; the hook of an optimizer has one without a target.
-    """
+    """A hook rule with the modules or parameters it matched."""
 
     rule: Hook
-    where: str
+    where: str  # how a message names it: `hooks[0]`
     schedule: EveryN
-    runners: list[HookRunner]
+    runners: list[HookRunner]  # one for each target; the hook of an optimizer has one without a target
 
     @property
     def targets(self) -> list[Target[Any]]:
@@ -51,12 +44,7 @@ class BoundHook:
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> list[BoundHook]:
-    """Hook rules with their targets in a model.
-
-    Args:
-        model: the root.
-        rules: hook rules, in order.
-        where: what goes before the names of rules in messages.
+    """Hook rules with their targets in a model; `where` goes before the names of rules in messages.
 
     Raises:
         RuleError: a rule that matches nothing.
@@ -77,10 +65,7 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> l
 class UserHooksParticipant(Participant):
     """Runs the hooks of a user.
 
-    Args:
-        hooks: from `resolve_hooks`.
-        optimizers: called for the optimizers.
-        stays: whether hooks of optimizers stay registered between steps: they must where an optimizer's step ends the step.
+    `stays` says whether hooks of optimizers stay registered between steps: they must where an optimizer's step ends the step.
     """
 
     def __init__(
