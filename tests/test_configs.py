@@ -1,0 +1,90 @@
+"""The configurations of the callbacks in configs/: each names every option, and trains."""
+
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from lightning.pytorch import Callback
+
+import lightning_hooks
+from lightning_hooks import Apply, Hook, Watch, load_capture, read_run
+from lightning_hooks.cli.main import main
+from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.statistics import NAMES
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = {  # callback, rules in it, further words that it must name
+    "stats_monitor": ("StatsMonitor", Watch, (*NAMES, *PAIR_STATS)),
+    "gradient_transforms": ("GradientTransforms", Apply, ()),
+    "transforms/activations": ("ActivationTransforms", Apply, ()),
+    "custom_hooks": ("CustomHooks", Hook, (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)),
+    "activation_capture": ("ActivationCapture", None, ()),
+}
+NOT_FOR = {"GradientTransforms": {"stages"}, "ActivationTransforms": {"params", "when"}}
+
+pytest.importorskip("sklearn")  # the digits
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it
+    yield tmp_path
+    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(variable, None)
+
+
+def options_of(called: object) -> set[str]:
+    return set(inspect.signature(called).parameters)  # type: ignore[arg-type]
+
+
+def test_there_is_one_for_each_callback() -> None:
+    public = {name: getattr(lightning_hooks, name) for name in lightning_hooks.__all__}
+    callbacks = {name for name, each in public.items() if isinstance(each, type) and issubclass(each, Callback)}
+    assert callbacks == {callback for callback, _, _ in CONFIGS.values()}
+    assert {path.stem for path in (ROOT / "configs").glob("*.yaml")} == {
+        *(name for name in CONFIGS if "/" not in name),
+        "digits",
+        "char_gpt",
+        "environment",
+    }
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_names_every_option(name: str) -> None:
+    callback, rule, words = CONFIGS[name]
+    text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    wanted = options_of(getattr(lightning_hooks, callback)) | (options_of(rule) if rule is not None else set())
+    assert wanted - NOT_FOR.get(callback, set()) - set(re.findall(r"(\w+):", text)) == set()
+    assert {word for word in words if not re.search(rf"\b{word}\b", text)} == set()
+    assert f"--config configs/{name}.yaml" in text
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_trains(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {
+        "max_epochs": "1",
+        "limit_train_batches": "4",
+        "limit_val_batches": "1",
+        "enable_progress_bar": "false",
+        "enable_model_summary": "false",
+        "enable_checkpointing": "false",
+    }
+    config = ROOT / "configs" / f"{name}.yaml"
+    configs = ["--config", str(ROOT / "configs" / "digits.yaml"), "--config", str(config)]
+    assert main(["match", *configs]) == 0
+    assert main(["fit", *configs, *(f"--trainer.{option}={value}" for option, value in options.items())]) == 0
+    run = read_run(folder / "runs" / "digits")
+    written = [callback["class_path"] for callback in yaml.safe_load(config.read_text("utf-8"))["trainer"]["callbacks"]]
+    if "lightning_hooks.StatsMonitor" in written:
+        assert any(name.startswith("grad_norm/") for name in run.scalars)
+    if name == "custom_hooks":
+        assert "features.conv1" in capsys.readouterr().out
+    if name == "activation_capture":
+        assert load_capture(folder / "runs" / "digits" / "captures")["features.pool"].steps == (1, 3)
