@@ -29,13 +29,14 @@ class ParamTensor(NamedTuple):
         phase: in which it exists.
         value: of an optimizer, a parameter, its copy from `before_update` and the key of a state; None where there is none.
         scaled: whether an optimizer that unscales inside its step is still to divide it by the loss scale.
-        copied: whether it needs the copy.
+        is_change: whether it is what the parameter is more than its copy. The kernels subtract; `value` serves where they
+            cannot.
     """
 
     phase: str
     value: Callable[[Any, nn.Parameter, Tensor | None, str], Tensor | None]
     scaled: bool = False
-    copied: bool = False
+    is_change: bool = False
 
 
 def _update(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
@@ -73,7 +74,7 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
     "param": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter),
     "grad": ParamTensor("before_step", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
     "final_grad": ParamTensor("final", lambda optimizer, parameter, before, key: parameter.grad, scaled=True),
-    "update": ParamTensor("after_update", _update, copied=True),
+    "update": ParamTensor("after_update", _update, is_change=True),
     "state": ParamTensor("after_update", state_of),
 }
 """Every tensor of a parameter: a row here, its name in `rules.PARAM_TENSORS`."""

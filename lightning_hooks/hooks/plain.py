@@ -1,4 +1,4 @@
-"""Plain hooks: those of a module whose result, or the gradient of it, is only read.
+"""Plain hooks: those of a module of which only the result is read, and the gradient of it read or changed.
 
 Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. The
 compiled classes are used where they were built; they do the same in the same order.

@@ -65,7 +65,6 @@ class Observer(Participant):
         self.plan = plan
         self.stage = stage
         self.reports = stage == "train"
-        self.reads_final = "final_grad" in plan.tensors
         self.on_error = on_error
         self.failed = False
         self.stopped = False
@@ -91,6 +90,7 @@ class Observer(Participant):
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self.acts_before = "before_step" in self._reader.phases
+        self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.ever = self.schedules = frozenset(plan.schedules)

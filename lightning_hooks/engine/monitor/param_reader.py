@@ -83,7 +83,7 @@ class ParamReader:
     def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
-        parameters = [parameter for part in due if part.kind.copied for parameter in part.parameters]
+        parameters = [parameter for part in due if part.kind.is_change for parameter in part.parameters]
         if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
@@ -98,7 +98,9 @@ class ParamReader:
         """
         left: Unwritten = []
         for part in self.due(phase, optimizer, schedules):
-            left += self._read_changes(part, optimizer) if part.kind.copied else self._read_values(part, optimizer, scale)
+            left += self._read_changes(part, optimizer) if part.kind.is_change else self._read_values(part, optimizer, scale)
+        if phase == "after_update":
+            self._before.pop(optimizer, None)
         return left
 
     def _read_values(self, part: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
@@ -114,7 +116,7 @@ class ParamReader:
 
     def _read_changes(self, part: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
-        parameters, copies = self._before.pop(optimizer, ([], []))
+        parameters, copies = self._before.get(optimizer, ([], []))
         rows, every = part.rows.rows, _are_same(parameters, part.parameters)
         if not every:
             row_of = dict(zip(part.parameters, rows, strict=True))
