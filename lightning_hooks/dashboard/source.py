@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
-from lightning_hooks.tensorboard.event_file import buckets, strings
+from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, table_of
 
 Steps = NDArray[np.int64]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
+from lightning_hooks.tensorboard.messages import value_bytes
 from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lightning_hooks.records.step_view import Series
 
 _TEMPLATES = 16
-_WALL_TIME, _STEP, _SUMMARY, _VALUE = b"\x09", b"\x10", b"\x2a", b"\x0a"  # field numbers and wire types in their messages
 
 
 class EventBuilder:
@@ -124,10 +123,8 @@ class EventBuilder:
     def _add_vector(self, out: Summary, tag: str, values: NDArray[np.float64]) -> None:
         with np.errstate(over="ignore"):
             content = values.astype("<f4").tobytes()
-        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(values))])
-        tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=content)
         metadata = None if tag in self._explained else self._metadata(tag)
-        out.value.add(tag=tag, tensor=tensor, metadata=metadata)
+        out.value.add(tag=tag, tensor=_float_tensor(content), metadata=metadata)
 
     def _metadata(self, tag: str) -> Any:
         self._explained.add(tag)
@@ -174,7 +171,7 @@ class Template:
         ends: list[int] = []
         size = 0
         for message in [*(_vector(tag, length) for tag, length in vectors), *map(_number, numbers)]:
-            part = _VALUE + varint(len(message)) + message
+            part = value_bytes(message)
             size += len(part)
             parts.append(part)
             ends.append(size)
@@ -230,36 +227,13 @@ class _FloatFields:
         np.frombuffer(buffer, dtype=np.uint8)[into] = floats.view(np.uint8)
 
 
-def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:
-    """A serialized event.
-
-    Args:
-        wall_time: seconds since 1970.
-        step: the x-axis, at least 0.
-        summary: serialized.
-    """
-    return b"".join((_WALL_TIME, struct.pack("<d", wall_time), _STEP, varint(step), _SUMMARY, varint(len(summary)), summary))
-
-
-def varint(number: int) -> bytes:
-    """A number of at least 0 in groups of seven bits, as protocol buffers write it.
-
-    Example:
-        >>> varint(300).hex()
-        'ac02'
-    """
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+def _float_tensor(content: bytes) -> TensorProto:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(content) // 4)])
+    return TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=content)
 
 
 def _vector(tag: str, length: int) -> bytes:
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=length)])
-    tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=bytes(4 * length))
-    message: bytes = Summary.Value(tag=tag, tensor=tensor).SerializeToString()
+    message: bytes = Summary.Value(tag=tag, tensor=_float_tensor(bytes(4 * length))).SerializeToString()
     return message
 
 

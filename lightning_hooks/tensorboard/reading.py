@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.tensorboard.event_file import buckets, strings
+from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_index import RunIndex, runs_below
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.tensorboard.event_file import EventFile, Kind, Offsets, strings
+from lightning_hooks.tensorboard.event_file import EventFile, Offsets
+from lightning_hooks.tensorboard.messages import Kind, strings
 
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
@@ -47,7 +48,7 @@ class Points(NamedTuple):
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
-NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE, _NONE)
+_NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE, _NONE)
 
 
 class RunIndex:
@@ -125,8 +126,8 @@ class RunIndex:
     def points(self, *tags: str) -> Points:
         """Where the values of these tags are, joined over files and tags by step."""
         if tags not in self._points:
-            pieces = [*self._pieces(tags)]
-            joined = Points(*(np.concatenate(column) for column in zip(*pieces, strict=True))) if pieces else NO_POINTS
+            pieces = [_NO_POINTS, *self._pieces(tags)]
+            joined = Points(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
             # The last of equal steps counts; np.unique gives the first of the reversed.
             _, first = np.unique(joined.steps[::-1], return_index=True)
             self._points[tags] = joined.at(len(joined.steps) - 1 - first)

@@ -20,8 +20,9 @@ from tensorboard.util.tensor_util import make_tensor_proto
 from lightning_hooks.private import attribute
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.charts import categories, layout_summary
-from lightning_hooks.tensorboard.events import EventBuilder, event_bytes
+from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.images import feature_map_grid, image_summary
+from lightning_hooks.tensorboard.messages import event_bytes
 from lightning_hooks.tensorboard.projector import write_projector
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class RunWriter:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
-        self._append: Append = _unopened
+        self._append: Append  # of the open file, since the first call of `_current`
 
     def write_start(
         self,
@@ -140,7 +141,3 @@ def _file_writer_of(writer: SummaryWriter) -> Any:
     if writer.file_writer is None:
         writer.add_scalar("hooks/opened", 1.0, 0)
     return writer.file_writer
-
-
-def _unopened(event: bytes) -> None:
-    raise AssertionError("no file is open")

@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lightning_hooks import backends
 from lightning_hooks.tensorboard import appending
 from lightning_hooks.tensorboard.appending import appender
-from lightning_hooks.tensorboard.events import event_bytes
+from lightning_hooks.tensorboard.messages import event_bytes
 
 
 def event(step, size=10):

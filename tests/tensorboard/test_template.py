@@ -10,8 +10,9 @@ from lightning_hooks.records.layout import LogEntry
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.tensorboard import events
-from lightning_hooks.tensorboard.events import EventBuilder, event_bytes, varint
+from lightning_hooks.tensorboard.events import EventBuilder
 from lightning_hooks.tensorboard.histograms import histogram_bytes, histogram_proto
+from lightning_hooks.tensorboard.messages import event_bytes, varint
 
 from .records import record
 
