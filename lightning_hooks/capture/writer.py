@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,7 +12,7 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
-from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, number_of
+from lightning_hooks.capture.files import Item, RankFiles
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.fields import as_count, check_local
 
@@ -26,43 +23,6 @@ STORED: Final = frozenset({
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
 })
 # fmt: on
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A collected tensor that is not on disk yet."""
-
-    name: str
-    call: int
-    step: int
-    stage: str
-    dataloader_idx: int
-    batch_idx: int
-    sample_indices: tuple[int, ...] | None
-    tensor: Tensor
-
-    def stored(self) -> Tensor:
-        """What the file holds: complex numbers as pairs [..., 2] of real ones, since it has no dtype for all of them."""
-        return torch.view_as_real(self.tensor) if self.tensor.is_complex() else self.tensor
-
-    def entry(self, rank: int, run: int, file: str, key: str) -> Entry:
-        """Its line in the index."""
-        return Entry(
-            name=self.name,
-            call=self.call,
-            step=self.step,
-            stage=self.stage,
-            rank=rank,
-            run=run,
-            dataloader_idx=self.dataloader_idx,
-            batch_idx=self.batch_idx,
-            shape=tuple(self.tensor.shape),
-            dtype=str(self.tensor.dtype).removeprefix("torch."),
-            sample_indices=self.sample_indices,
-            bytes=self.tensor.nbytes,
-            file=file,
-            key=key,
-        )
 
 
 class CaptureWriter:
@@ -120,27 +80,23 @@ class CaptureWriter:
         self.max_bytes = max_bytes
         self.stopped: str | None = None
         self._on_problem = on_problem or _warn
-        self._library = need_safetensors()
-        self._temporary = self.folder / f".rank{rank}.tmp"
-        self._current: list[_Item] = []
+        self._current: list[Item] = []
         self._devices: set[torch.device] = set()
-        self._pending: dict[str, list[_Item]] = {}
+        self._pending: dict[str, list[Item]] = {}
         self._batches: dict[str, int] = {}
         self._calls: dict[tuple[str, str], int] = {}
         self._held = 0
         self._over = False
         self._refused: set[str] = set()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self._temporary, ignore_errors=True)  # what a killed run left
-            self._index = IndexWriter(self.folder, rank)
-            found = {path.name: path for path in self.folder.iterdir() if number_of(path.name, rank) is not None}
-            self._number = max((number_of(name, rank) or 0 for name in found), default=-1) + 1
-            for name in sorted(found.keys() - self._index.files):
-                self._adopt(found[name])
-            self.bytes_written = sum(path.stat().st_size for path in found.values())
+            self._files = RankFiles(self.folder, rank)
         except OSError as error:
             raise RuleError(f"CaptureWriter.folder: cannot capture to {str(folder)!r}: {error}") from error
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of all files of this rank in the folder."""
+        return self._files.size
 
     def add(
         self,
@@ -186,7 +142,7 @@ class CaptureWriter:
         call = self._calls[stage, name] = self._calls.get((stage, name), -1) + 1
         samples = None if sample_indices is None else tuple(int(index) for index in sample_indices)
         copy = self._copy(tensor.detach(), dtype)
-        self._current.append(_Item(name, call, step, stage, dataloader_idx, batch_idx, samples, copy))
+        self._current.append(Item(copy, name, call, step, stage, dataloader_idx, batch_idx, samples))
         self._held += size
 
     def end_batch(self) -> None:
@@ -214,7 +170,7 @@ class CaptureWriter:
             self._write(stage)
         if self.stopped is None:
             self.stopped = "closed"
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._files.remove_unfinished()
 
     def __enter__(self) -> Self:
         """The writer itself."""
@@ -232,35 +188,13 @@ class CaptureWriter:
         return tensor.to(dtype=dtype, memory_format=torch.contiguous_format).to("cpu", non_blocking=True)
 
     def _write(self, stage: str) -> None:
-        items = self._pending.pop(stage, [])
+        items = self._pending.pop(stage, [])  # none where the file of another stage has just failed
         self._batches.pop(stage, None)
         self._held -= sum(item.tensor.nbytes for item in items)
-        if not items or self.stopped is not None:
-            return
-        file = f"{stage}-rank{self.rank}-{self._number:06}.safetensors"
-        temporary = self._temporary / file
-        keys = [f"{position}:{item.name}" for position, item in enumerate(items)]
-        entries = (item.entry(self.rank, self._index.run, file, key) for item, key in zip(items, keys, strict=True))
-        record = FileRecord(file, self.rank, self._index.run, tuple(entries))
-        tensors = {key: item.stored() for key, item in zip(keys, items, strict=True)}
-        try:
-            self._temporary.mkdir(exist_ok=True)
-            temporary.touch()
-            allowed = temporary.stat().st_mode  # by the umask; safetensors writes for the owner alone
-            self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
-            temporary.chmod(allowed)
-            size = temporary.stat().st_size
-            if self.max_bytes is not None and self.bytes_written + size > self.max_bytes:
-                self._stop(f"the next file, {size} bytes, would exceed max_bytes={self.max_bytes}")
-                return
-            _to_disk(temporary)
-            os.rename(temporary, self.folder / file)
-            self._number += 1
-            self.bytes_written += size
-            _to_disk(self.folder)
-            self._index.append(record)
-        except (OSError, self._library.SafetensorError) as error:
-            self._stop(f"{file} could not be written: {error}")
+        if items:
+            reason = self._files.write(stage, items, self.max_bytes)
+            if reason:
+                self._stop(reason)
 
     def _stop(self, reason: str) -> None:
         """Stop the capture with one message."""
@@ -269,23 +203,13 @@ class CaptureWriter:
         self.stopped = reason
         self._current.clear()
         self._pending.clear()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._files.remove_unfinished()
         self._on_problem(f"the capture to {self.folder} stopped, the run continues: {reason}")
 
     def _refuse(self, name: str, tensor: Tensor) -> None:
         if name not in self._refused:
             self._refused.add(name)
             self._on_problem(f"{name} is not captured: {tensor.dtype} of {tensor.layout} on {tensor.device} cannot be stored")
-
-    def _adopt(self, path: Path) -> None:
-        """Add to the index a complete file whose line is missing because the run was killed."""
-        # An incomplete file, or one of other origin, stays in the folder and out of the index.
-        with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
-            with self._library.safe_open(path, framework="pt") as opened:
-                record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
-            if record.file == path.name:
-                self._index.append(record)
-                self._index.run = max(self._index.run, record.run + 1)
 
     @staticmethod
     def check(where: str, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:
@@ -315,15 +239,6 @@ def _floating(name: str, dtype: torch.dtype | str | None) -> torch.dtype | None:
     if dtype is not None and (isinstance(dtype, str) or dtype not in FLOATS):
         raise RuleError(f"{name} must be None, {', '.join(names)}, got {dtype!r}")
     return dtype
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _warn(message: str) -> None:
