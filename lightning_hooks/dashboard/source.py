@@ -187,19 +187,22 @@ class ProviderRun:
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
         self._version += 1
 
-    def _tensors(self, tags: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+    def _read(
+        self, read: Callable[..., Any], plugin: str, tags: Sequence[str], most: int = REMOTE_STEPS
+    ) -> Mapping[str, Sequence[Any]]:
+        """What the provider knows of each tag of a plugin, at most so many steps."""
         from tensorboard.data.provider import RunTagFilter
 
         chosen = RunTagFilter(runs=[self._run], tags=[*tags])
-        read = self._provider.read_tensors(**self._asked(), plugin_name=PLUGIN, run_tag_filter=chosen, downsample=REMOTE_STEPS)
-        found: Mapping[str, Sequence[Any]] = read.get(self._run, {})
-        return found
+        found = read(**self._asked(), plugin_name=plugin, run_tag_filter=chosen, downsample=most)
+        of_run: Mapping[str, Sequence[Any]] = found.get(self._run, {})
+        return of_run
 
     def _table(self, tensor: str, stat: str) -> tuple[tuple[str, ...], Steps, Values]:
         if (tensor, stat) not in self._data:
             tags = self._tags[tensor, stat]
             lists = {tag: _LISTS + tag.rsplit("/", 1)[1] for tag in tags}
-            read = self._tensors([*tags, *lists.values()])
+            read = self._read(self._provider.read_tensors, PLUGIN, [*tags, *lists.values()])
             listed = {tag: _names(read.get(where, [])) for tag, where in lists.items()}
             names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
             column = {name: i for i, name in enumerate(names)}
@@ -228,30 +231,20 @@ class ProviderRun:
         return [*self._listed["scalars"]]
 
     def scalar(self, tag: str) -> tuple[Steps, Floats]:
-        from tensorboard.data.provider import RunTagFilter
-
-        chosen = RunTagFilter(runs=[self._run], tags=[tag])
-        read = self._provider.read_scalars(
-            **self._asked(), plugin_name="scalars", run_tag_filter=chosen, downsample=REMOTE_STEPS
-        )
-        points = read.get(self._run, {}).get(tag, [])
+        points = self._read(self._provider.read_scalars, "scalars", [tag]).get(tag, [])
         return np.array([p.step for p in points], dtype=np.int64), np.array([p.value for p in points], dtype=np.float64)
 
     def histogram_tags(self) -> list[str]:
         return [*self._provider.list_tensors(**self._asked(), plugin_name="histograms").get(self._run, {})]
 
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        from tensorboard.data.provider import RunTagFilter
-
-        chosen = RunTagFilter(runs=[self._run], tags=[tag])
-        read = self._provider.read_tensors(**self._asked(), plugin_name="histograms", run_tag_filter=chosen, downsample=steps)
         # TensorBoard turns histograms into rows of left edge, right edge and count.
-        found = read.get(self._run, {}).get(tag, [])
+        found = self._read(self._provider.read_tensors, "histograms", [tag], steps).get(tag, [])
         return [(datum.step, datum.numpy[:, 1], datum.numpy[:, 2]) for datum in found]
 
     def about(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
-        for data in self._tensors(self._about_tags).values():
+        for data in self._read(self._provider.read_tensors, PLUGIN, self._about_tags).values():
             found.update(_object(_names(data)))
         return found
 
