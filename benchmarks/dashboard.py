@@ -104,7 +104,7 @@ found = {"index": index}
 for name, stat, chosen in (("a tile of all rows", "norm", rows), ("a tile of folded parts", "norm", folded),
                            ("a tile of folded parts, std", "std", folded)):
     for level in (0, 3):
-        times = [seconds(lambda: tile(run, "grad", stat, chosen, 1, level, 128 * i, 128 * (i + 1))) for i in range(9)]
+        times = [seconds(lambda: tile(run, "grad", stat, chosen, 2**level, 128 * i, 128 * (i + 1))) for i in range(9)]
         found[f"{name}, {2**level} step{'s' if level else ''} a cell"] = statistics.median(times)
 print(json.dumps(found))
 """

@@ -25,10 +25,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
+from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.source import RunSource
-from lightning_hooks.dashboard.tiles import difference, merges_exactly, progressions, tile, unit_of
+from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit_of
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
@@ -159,19 +160,19 @@ class Api:
 
     def _tile(self, args: Mapping[str, str]) -> bytes:
         (run, nodes), tensor, stat = self._current(args, "key"), args["tensor"], args["stat"]
-        unit, level = _whole(args, "unit", 1, _MAX_STEP), _whole(args, "level", 0, MAX_LEVEL)
+        width = _whole(args, "unit", 1, _MAX_STEP) << _whole(args, "level", 0, MAX_LEVEL)
         first, last = _whole(args, "first", 0, _MAX_STEP), _whole(args, "last", 0, _MAX_STEP)
         chosen = _chosen(_text(args, "nodes"), len(nodes))
         if not first < last or (last - first) * len(chosen) > MAX_CELLS:
             raise BadRequest(f"first, last: {first} to {last} of {len(chosen)} nodes is not from 1 to {MAX_CELLS} cells")
-        if (last * unit) << level > 1 << 62:
+        if last * width > 1 << 62:
             raise BadRequest("level: the steps of these cells are beyond any run")
         if "other" not in args:
-            return tile(run, tensor, stat, [nodes[i] for i in chosen], unit, level, first, last).bytes()
+            return tile(run, tensor, stat, [nodes[i] for i in chosen], width, first, last).bytes()
         other, theirs = self._current({**args, "run": args["other"]}, "other_key")
         twins = {(node.name, node.row is None): node for node in theirs}
         pairs = [(nodes[i], twins.get((nodes[i].name, nodes[i].row is None))) for i in chosen]
-        return difference(run, other, tensor, stat, pairs, unit, level, first, last).bytes()
+        return difference(run, other, tensor, stat, pairs, width, first, last).bytes()
 
     def _scalar(self, args: Mapping[str, str]) -> Any:
         run, tag = self._open(args), _text(args, "tag")

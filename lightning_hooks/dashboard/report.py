@@ -123,11 +123,12 @@ def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _
     steps, level = source.steps(tensor, stat), 0
     unit = unit_of(steps)
     if not len(steps):
-        return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 0, 1))
+        return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 1))
     while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells:
         level += 1
-    first, last = int(steps[0]) // (unit << level), int(steps[-1]) // (unit << level) + 1
-    return _Table(level, first, last, tile(source, tensor, stat, nodes, unit, level, first, last))
+    width = unit << level
+    first, last = int(steps[0]) // width, int(steps[-1]) // width + 1
+    return _Table(level, first, last, tile(source, tensor, stat, nodes, width, first, last))
 
 
 def _coarser(table: _Table) -> _Table:

@@ -25,7 +25,7 @@ def test_cells_at_every_level_hold_the_extremes(tmp_path):
     for level in range(9):
         width = 2**level
         first, last = 64 // width, -(-256 // width)
-        found = tile(run, "grad", "mean", nodes, 1, level, first, last)
+        found = tile(run, "grad", "mean", nodes, width, first, last)
         for cell in range(first, last):
             inside = [values[s - 100][order] for s in range(cell * width, (cell + 1) * width) if 100 <= s < 200]
             if inside:
@@ -49,19 +49,19 @@ def test_nan_infinite_and_not_measured_differ(tmp_path):
     write_run(tmp_path, range(8), change=change)
     run = LocalRun(tmp_path)
     row = next(node for node in nodes_of(run) if node.name == NAMES[0])
-    found = tile(run, "grad", "norm", [row], 1, 0, 0, 8)
+    found = tile(run, "grad", "norm", [row], 1, 0, 8)
     assert found.nan[0].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
     assert found.infinite[0].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
     assert np.isnan(found.least[0]).tolist() == [False, False, False, True, True, True, False, False]
-    whole = tile(run, "grad", "norm", [row], 1, 3, 0, 1)
+    whole = tile(run, "grad", "norm", [row], 8, 0, 1)
     assert (whole.nan.item(), whole.infinite.item(), bool(np.isfinite(whole.least.item()))) == (1, 1, True)
 
 
-def minus(tmp_path, level=0, last=12, part=""):
+def minus(tmp_path, width=1, last=12, part=""):
     """Cells of the first row, or of a part, of the run a minus b."""
     a, b = LocalRun(tmp_path / "a"), LocalRun(tmp_path / "b")
     node, twin = (next((each for each in nodes_of(run) if each.name == (part or NAMES[0])), None) for run in (a, b))
-    found = difference(a, b, "grad", "norm", [(node, twin)], 1, level, 0, last)
+    found = difference(a, b, "grad", "norm", [(node, twin)], width, 0, last)
     return found.least[0], found.greatest[0], found.nan[0].tolist(), found.infinite[0].tolist()
 
 
@@ -77,7 +77,7 @@ def test_a_difference_is_of_the_steps_and_rows_that_both_have(tmp_path):
     least, greatest, nan, infinite = minus(tmp_path)
     assert least.tolist() == greatest.tolist() == [0.0, -49.0, -49.0, -49.0] * 3
     assert not any(nan + infinite)
-    least, greatest, *_ = minus(tmp_path, level=2, last=4)
+    least, greatest, *_ = minus(tmp_path, width=4, last=4)
     assert least[:3].tolist() == [-49.0] * 3 and greatest[:3].tolist() == [0.0] * 3 and np.isnan(least[3])
     assert np.flatnonzero(~np.isnan(minus(tmp_path, last=400)[0])).tolist() == [*range(12), 100, 200, 300]
     assert np.isnan(minus(tmp_path, part="head.weight")[0]).all()
@@ -111,7 +111,7 @@ def test_a_difference_counts_nan_and_infinite_values_and_is_not_measured_where_o
 def test_the_bytes_are_the_four_arrays(tmp_path):
     write_run(tmp_path, range(4))
     run = LocalRun(tmp_path)
-    found = tile(run, "grad", "norm", nodes_of(run)[:3], 1, 0, 0, 4)
+    found = tile(run, "grad", "norm", nodes_of(run)[:3], 1, 0, 4)
     data = found.bytes()
     assert len(data) == 12 * 3 * 4
     np.testing.assert_array_equal(np.frombuffer(data, "<f4", 12, 48).reshape(3, 4), found.greatest)
@@ -124,7 +124,7 @@ def test_a_folded_part_is_merged_exactly(tmp_path, stat):
     run = LocalRun(tmp_path)
     part = next(node for node in nodes_of(run, stat) if node.name == "net")
     assert sorted(part.leaves) == [0, 1, 2]
-    found = tile(run, "grad", stat, [part], 1, 0, 0, 5)
+    found = tile(run, "grad", stat, [part], 1, 0, 5)
     for step in range(5):
         x = np.concatenate([elements(step, row) for row in part.leaves])
         expected = {
