@@ -44,7 +44,7 @@ _DRAWN = """() => {
   const panel = window.lightningHooks?.views.map.panels[0];
   if (!panel?.drawn) return false;
   let cells = 0, unknown = 0;
-  panel.each(panel.layout(), () => cells++, () => unknown++);
+  panel.segments(panel.layout(), (r, begin, from, to, segment) => segment ? (cells += to - from) : unknown++);
   return cells > 1000 && !unknown;
 }"""
 _PAN = """async () => {

@@ -40,6 +40,18 @@ export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+/** What draws on an empty canvas of so many pixels of the page, of which the screen may have several for one. */
+export function penOf(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  return pen;
+}
+
 /** Call a function once in the next frame, however often it is asked for. */
 export function onceAFrame(call) {
   let waiting = false;

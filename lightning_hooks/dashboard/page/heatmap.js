@@ -1,6 +1,6 @@
 // The heat map: rows of a table by steps. Knows what is in sight, draws what of that has arrived, and asks for what is missing.
 
-import { h, onceAFrame } from "./dom.js";
+import { h, onceAFrame, penOf } from "./dom.js";
 import { AXIS, drawMap, widestLabel } from "./mapdraw.js";
 import { listenTo } from "./mapinput.js";
 import { cellOf, summaryOf } from "./segments.js";
@@ -74,7 +74,8 @@ export class HeatMap {
     const cell = unit * 2 ** level; // steps
     const begin = Math.max(Math.floor(from / cell), 0);
     const end = Math.max(Math.ceil(to / cell), begin + 1);
-    return { width, gutter, plot, row, total, height, top, first, last, span, level, cell, begin, end };
+    const [firstTile, lastTile] = [begin, end - 1].map((each) => Math.floor(each / TILE));
+    return { width, gutter, plot, row, total, height, top, first, last, span, level, cell, begin, end, firstTile, lastTile };
   }
 
   /** The first and the last step of a cell. */
@@ -94,16 +95,16 @@ export class HeatMap {
 
   /** Call with every segment in sight: line, its first cell, first and last cell in sight within it, segment; undefined if it has not arrived. */
   segments(at, call) {
-    const { shown, rows, isOpen, cells } = this.model;
+    const { shown, isOpen, cells } = this.model;
     const tiles = [];
-    for (let tile = Math.floor(at.begin / TILE); tile * TILE < at.end; tile++) {
+    for (let tile = at.firstTile; tile <= at.lastTile; tile++) {
       const begin = tile * TILE;
       const [from, to] = [Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE)];
       tiles.push({ begin, from, to, here: cells.tile(at.level, tile) });
     }
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
-      if (rows.isPart(node) && isOpen(node)) continue;
+      if (isOpen(node)) continue;
       for (const { begin, from, to, here } of tiles) call(r, begin, from, to, here?.get(node));
     }
   }
@@ -111,9 +112,8 @@ export class HeatMap {
   /** What the summaries depend on: the same values for the same segments. */
   sight() {
     const { shown, cells } = this.model;
-    const { first, last, level, begin, end } = this.layout();
-    const tiles = [begin, end - 1].map((cell) => Math.floor(cell / TILE));
-    return [shown, cells, cells.arrivals, first, last, level, ...tiles];
+    const { first, last, level, firstTile, lastTile } = this.layout();
+    return [shown, cells, cells.arrivals, first, last, level, firstTile, lastTile];
   }
 
   /** Summaries of the segments in sight, as `summaryOf` returns them. */
@@ -123,35 +123,26 @@ export class HeatMap {
     return found;
   }
 
-  /** Call with every cell in sight that has arrived and was measured: line, cell, least, greatest, NaN, infinite. */
-  each(at, call, unknown = null) {
-    this.segments(at, (r, begin, from, to, segment) => {
-      if (segment === undefined) unknown?.(r, begin + from, begin + to);
-      for (let i = from; segment && i < to; i++) {
-        const found = cellOf(segment, i);
-        if (found) call(r, begin + i, found.least, found.greatest, found.nan, found.infinite);
-      }
-    });
-  }
-
-  /** What is in sight, as rows of a table: name, first and last step, least, greatest, NaN, infinite. */
+  /** What is in sight, has arrived and was measured, as rows of a table: name, first and last step, least, greatest, NaN, infinite. */
   visible() {
     const at = this.layout();
     const lines = [];
-    this.each(at, (r, cell, least, greatest, nan, infinite) => {
+    this.segments(at, (r, begin, from, to, segment) => {
       const { name } = this.model.rows.nodes[this.model.shown[r]];
-      lines.push([name, ...this.stepsOf(cell, at), least, greatest, nan, infinite]);
+      for (let i = from; segment && i < to; i++) {
+        const found = cellOf(segment, i);
+        if (found) lines.push([name, ...this.stepsOf(begin + i, at), found.least, found.greatest, found.nan, found.infinite]);
+      }
     });
     return lines;
   }
 
   async load() {
-    const { shown, rows, isOpen, cells } = this.model;
+    const { shown, isOpen, cells } = this.model;
     const at = this.layout();
-    const nodes = shown.slice(at.first, at.last).filter((node) => !(rows.isPart(node) && isOpen(node)));
+    const nodes = shown.slice(at.first, at.last).filter((node) => !isOpen(node));
     if (!nodes.length) return;
-    const tiles = [Math.floor(at.begin / TILE), Math.floor((at.end - 1) / TILE)];
-    if (await cells.load(at.level, ...tiles, nodes)) this.on.onArrival();
+    if (await cells.load(at.level, at.firstTile, at.lastTile, nodes)) this.on.onArrival();
   }
 
   draw() {
@@ -160,15 +151,7 @@ export class HeatMap {
     this.load().catch((error) => this.on.onError(error));
     this.spacer.style.height = `${at.total - at.height}px`;
     this.scroll.style.height = `${at.height + AXIS}px`;
-    const ratio = window.devicePixelRatio || 1;
-    const { canvas } = this;
-    canvas.width = at.width * ratio;
-    canvas.height = (at.height + AXIS) * ratio;
-    canvas.style.width = `${at.width}px`;
-    canvas.style.height = `${at.height + AXIS}px`;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    drawMap(context, this, at);
+    drawMap(penOf(this.canvas, at.width, at.height + AXIS), this, at);
   }
 
   /** Change how many steps are shown, by a factor, around a step. */

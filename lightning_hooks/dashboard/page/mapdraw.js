@@ -18,7 +18,7 @@ export function drawMap(context, map, at) {
 }
 
 function drawCells(context, map, at) {
-  const { scale, map: colors, shown, rows, isOpen, from } = map.model;
+  const { scale, map: colors, shown, isOpen, from } = map.model;
   const [columns, lines] = [at.end - at.begin, at.last - at.first];
   if (lines < 1) return;
   const x = at.gutter + ((at.begin * at.cell - from) / at.span) * at.plot;
@@ -44,8 +44,7 @@ function drawCells(context, map, at) {
   context.drawImage(map.image, x, y, width, lines * at.row);
   context.fillStyle = color("group");
   for (let r = at.first; r < at.last; r++) {
-    if (!(rows.isPart(shown[r]) && isOpen(shown[r]))) continue;
-    context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
+    if (isOpen(shown[r])) context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
   }
   context.restore();
 }

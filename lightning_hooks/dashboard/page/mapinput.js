@@ -68,7 +68,7 @@ export function describeCell(map, r, cell) {
   if (cell === null) return lines;
   const [first, last] = map.stepsOf(cell, map.drawn);
   lines.push(stepsText([first, last]), ...map.marksIn(r, [first, last]).map((mark) => `▼ ${mark.text}`));
-  if (isPart && isOpen(shown[r])) return lines;
+  if (isOpen(shown[r])) return lines;
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(shown[r]);
   const found = segment && cellOf(segment, cell % TILE);
   const what = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;

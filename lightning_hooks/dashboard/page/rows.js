@@ -40,6 +40,7 @@ export class Rows {
   }
 
   isOpen(i, folding) {
+    if (!this.isPart(i)) return false;
     const open = folding.all === "" ? this.nodes[i].depth < this.openDepth : folding.all === "+";
     return open !== folding.toggled.has(this.nodes[i].name);
   }
@@ -49,7 +50,7 @@ export class Rows {
     const found = [];
     for (let i = 0; i < this.nodes.length; ) {
       found.push(i);
-      i = this.isPart(i) && !isOpen(i) ? this.ends[i] : i + 1;
+      i = isOpen(i) ? i + 1 : this.ends[i];
     }
     return found;
   }
@@ -57,8 +58,7 @@ export class Rows {
   /** The index among shown nodes of the one that shows a node: itself, or the folded part that it is in; -1 where none does. */
   placeOf(node, shown) {
     const r = countWhile(shown, (each) => each <= node) - 1;
-    const isIn = r >= 0 && (shown[r] === node || (this.isPart(shown[r]) && this.ends[shown[r]] > node));
-    return isIn ? r : -1;
+    return r >= 0 && this.ends[shown[r]] > node ? r : -1;
   }
 
   /** The rows whose name a filter takes, without parts; all without a filter. */
@@ -71,7 +71,7 @@ export class Rows {
     const target = this.rowByName.get(name);
     const toggled = new Set(folding.toggled);
     this.nodes.forEach((node, i) => {
-      if (this.isPart(i) && i < target && target < this.ends[i] && !this.isOpen(i, { all: folding.all, toggled })) {
+      if (i < target && target < this.ends[i] && !this.isOpen(i, { all: folding.all, toggled })) {
         if (!toggled.delete(node.name)) toggled.add(node.name);
       }
     });

@@ -32,7 +32,8 @@ export class RowView {
     const asked = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
     if (asked === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
-    const ordered = [state.stat, ...stats.filter((stat) => stat !== state.stat && stat !== "count"), ...(state.stat === "count" ? [] : stats.filter((stat) => stat === "count"))];
+    const turn = (stat) => (stat === state.stat ? 0 : stat === "count" ? 2 : 1);
+    const ordered = stats.toSorted((a, b) => turn(a) - turn(b));
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
     const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, part)]);
     if (!isCurrent()) return;

@@ -1,7 +1,7 @@
 // The view of one step: a bar for every row, from the first layer to the last or back, and a second step to compare with.
 
 import { INFINITE, NAN, makeScale, short } from "./colors.js";
-import { choice, color, h, onceAFrame } from "./dom.js";
+import { choice, color, h, onceAFrame, penOf } from "./dom.js";
 import { keyOfSpecial, quantity } from "./legend.js";
 import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
@@ -120,13 +120,7 @@ export class StepView {
   draw() {
     if (!this.bars || !this.element.isConnected) return;
     const width = Math.max(this.holder.clientWidth, 200);
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = width * ratio;
-    this.canvas.height = HEIGHT * ratio;
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${HEIGHT}px`;
-    const context = this.canvas.getContext("2d");
-    context.scale(ratio, ratio);
+    const context = penOf(this.canvas, width, HEIGHT);
     const all = this.bars.flatMap((bar) => [bar.now, bar.then]).filter((value) => Number.isFinite(value) && value !== null);
     const positive = all.map(Math.abs).filter((value) => value > 0);
     const leastPositive = Math.min(...positive);
