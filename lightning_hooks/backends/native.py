@@ -20,11 +20,8 @@ from lightning_hooks.backends._native import (
     MOMENTS,
     FallbackWriter,
     copy_many,
-    draw,
-    fill_floats,
     instructions,
     measure_many_into,
-    record,
     writer,
 )
 from lightning_hooks.backends._native import measure as read
@@ -36,14 +33,11 @@ __all__ = [
     "MOMENTS",
     "FallbackWriter",
     "copy_many",
-    "draw",
-    "fill_floats",
     "instructions",
     "measure_many_into",
     "read",
     "read_histogram",
     "read_many",
-    "record",
     "writer",
 ]
 

@@ -114,17 +114,15 @@ class Api:
     def _run(self, args: Mapping[str, str]) -> Any:
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
-        first, last = None, None
+        ends: list[int] = []
         for tensor, stat in run.tables():
             tensors.setdefault(tensor, []).append(stat)
             steps = run.steps(tensor, stat)
-            if len(steps):
-                first = int(steps[0]) if first is None else min(first, int(steps[0]))
-                last = int(steps[-1]) if last is None else max(last, int(steps[-1]))
+            ends += [*steps[:1].tolist(), *steps[-1:].tolist()]
         return {
             "version": run.version,
             "history": run.history,
-            "steps": None if first is None else [first, last],
+            "steps": [min(ends), max(ends)] if ends else None,
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
             "scalars": run.scalar_tags(),
             "histograms": run.histogram_tags(),

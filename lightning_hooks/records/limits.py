@@ -37,9 +37,7 @@ class Limits:
         pinned: names that are never merged.
     """
 
-    def __init__(
-        self, stages: Mapping[str, RowIndex], max_scalars: int, max_histograms: int, pinned: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, stages: Mapping[str, RowIndex], max_scalars: int, max_histograms: int, pinned: Iterable[str]) -> None:
         self.max_scalars, self.max_histograms = max_scalars, max_histograms
         self._pinned = frozenset(pinned)
         columns = [column for stage, index in stages.items() for column in self._labels(stage, index)]

@@ -76,22 +76,16 @@ class RowIndex:
         self.module_types = (*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups))
         self.members = {group.index: group.members for group in groups}
         self.order = tuple(row.index for row in rows if row.target.owner is row.target.value)
-        self.alike: tuple[Alike, ...] = ()
-        self.groups: tuple[Alike, ...] = ()
-        self.param_row_of: Mapping[int, int] = {}
-        self.histogram_index: Mapping[int, int] = {}  # row: where its histogram is among those of a view
-        self.pair_rows: tuple[int, ...] = ()
-        self.magnitudes = False
-        if plan is not None:
-            found: dict[tuple[str, Requests], list[int]] = {}
-            for row in rows:
-                found.setdefault((row.tensor, row.requests), []).append(row.index)
-            self.alike = tuple(Alike(*key, np.array(indices)) for key, indices in found.items())
-            self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
-            self.param_row_of = dict(plan.param_row_of)
-            self.histogram_index = {row: i for i, row in enumerate(self.rows_with(needs_histogram).tolist())}
-            self.pair_rows = tuple(self.rows_with(PAIR_STATS.__contains__).tolist())
-            self.magnitudes = len(self.rows_with(MAGNITUDE_STATS.__contains__)) > 0
+        self.param_row_of: Mapping[int, int] = {} if plan is None else dict(plan.param_row_of)
+        found: dict[tuple[str, Requests], list[int]] = {}
+        for row in rows:
+            found.setdefault((row.tensor, row.requests), []).append(row.index)
+        self.alike = tuple(Alike(*key, np.array(indices)) for key, indices in found.items())
+        self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
+        # Where the histogram of a row is among those of a view.
+        self.histogram_index = {row: i for i, row in enumerate(self.rows_with(needs_histogram).tolist())}
+        self.pair_rows = tuple(self.rows_with(PAIR_STATS.__contains__).tolist())
+        self.magnitudes = len(self.rows_with(MAGNITUDE_STATS.__contains__)) > 0
         self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
 
     def __len__(self) -> int:

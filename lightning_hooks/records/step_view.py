@@ -187,7 +187,8 @@ class StepView:
         return found
 
     def _of_pairs(self, stat: str, rows: Indices) -> Array:
-        kept = {*self.rows.pair_rows, *(i for i, each in self.rows.members.items() if {*each} & {*self.rows.pair_rows})}
+        pair_rows, members = {*self.rows.pair_rows}, self.rows.members
+        kept = pair_rows | {group for group, each in members.items() if not pair_rows.isdisjoint(each)}
         missing = next((row for row in rows.tolist() if row not in kept), None)
         if missing is not None:
             raise RuleError(
@@ -201,7 +202,6 @@ class StepView:
             return micro_cosine(self.pairs[rows], squares(self.moments[rows]) * float(self.ranks) ** 2)
         average = NoiseAverage(0)
         average.values = self.noise
-        members = self.rows.members
         return np.array([average.scale(np.array(members.get(row, (row,)))) for row in rows.tolist()])
 
     def _is_asked(self, stat: str) -> bool:
