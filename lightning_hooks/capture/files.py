@@ -35,17 +35,12 @@ class Item(NamedTuple):
 class RankFiles:
     """The files of one rank. What a killed run has left is put in order first.
 
-    Args:
-        folder: of the capture; created if missing.
-        rank: of this process.
-
     Attributes:
         size: of all its files in bytes, those of earlier runs included.
 
     Raises:
         OSError: the folder cannot be used.
         RuleError: the index is none of a capture.
-        UnsupportedError: safetensors is not installed.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -69,12 +69,6 @@ class Entry:
 class FileRecord:
     """One file of tensors: one line of the index.
 
-    Args:
-        file: its name in the folder.
-        rank: of the process that wrote it.
-        run: see `Entry`.
-        entries: its tensors.
-
     Example:
         >>> record = FileRecord("predict-rank0-000000.safetensors", 0, 0, ())
         >>> FileRecord.from_line(record.to_line()) == record
@@ -123,9 +117,6 @@ def _entry(data: Mapping[str, Any], file: str, rank: int, run: int) -> Entry:
 def read_index(path: Path) -> tuple[list[FileRecord], int]:
     """The records of an index file, and how many of its bytes they take.
 
-    Args:
-        path: of the index file.
-
     Raises:
         RuleError: a line other than the last cannot be read.
     """
@@ -150,10 +141,6 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
 class IndexWriter:
     """The index of one rank, open for appending; lines of earlier runs stay.
 
-    Args:
-        folder: of the capture.
-        rank: of this process.
-
     Raises:
         OSError: it cannot be read, or not be repaired after a killed run.
         RuleError: the file is not an index of a capture.
@@ -171,11 +158,7 @@ class IndexWriter:
                 os.truncate(self.path, length)
 
     def append(self, record: FileRecord) -> None:
-        """Add a line and wait until it is on the disk; after an error the index is unchanged.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Add a line and wait until it is on the disk; after an `OSError` the index is unchanged."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(descriptor).st_size

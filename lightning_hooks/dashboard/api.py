@@ -43,13 +43,7 @@ BINARY: Final = "application/octet-stream"
 
 
 class Answer(NamedTuple):
-    """The answer to a request.
-
-    Args:
-        status: of HTTP.
-        kind: the content type.
-        body: the content.
-    """
+    """The answer to a request: its status of HTTP, its content type and its content."""
 
     status: int
     kind: str
@@ -65,11 +59,7 @@ class NotFound(LookupError):
 
 
 class Api:
-    """Answers requests.
-
-    Args:
-        runs: what may be asked for.
-    """
+    """Answers requests about runs."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs

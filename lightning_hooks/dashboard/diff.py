@@ -25,9 +25,6 @@ class RowDifference:
     """A row whose values differ.
 
     Args:
-        tensor: of the table.
-        stat: of the table.
-        name: of the row.
         step: the first one at which it differs.
         a: its value there in the first run; None where it was not measured.
         b: in the second run.
@@ -92,11 +89,7 @@ class Difference:
 
 
 def diff(a: Path, b: Path) -> Difference:
-    """Compare the tables of two runs bit by bit.
-
-    Args:
-        a: the folder of a run, or one event file.
-        b: likewise.
+    """Compare the tables of two runs bit by bit; each is a folder or one event file.
 
     Raises:
         RuleError: there is no run, it has no table, or the two have no table or no step in common.

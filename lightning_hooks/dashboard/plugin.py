@@ -24,20 +24,11 @@ class HooksLoader(base_plugin.TBLoader):
             return
 
     def load(self, context: Any) -> base_plugin.TBPlugin:
-        """The plugin of a TensorBoard.
-
-        Args:
-            context: of TensorBoard, a `TBContext`.
-        """
         return HooksPlugin(context)
 
 
 class HooksPlugin(base_plugin.TBPlugin):
-    """The Hooks tab.
-
-    Args:
-        context: of TensorBoard, a `TBContext`.
-    """
+    """The Hooks tab of a TensorBoard, which says in a `TBContext` what it shows."""
 
     plugin_name = NAME
 
@@ -60,7 +51,6 @@ class HooksPlugin(base_plugin.TBPlugin):
             return False
 
     def frontend_metadata(self) -> Any:
-        """What TensorBoard shows."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Hooks", disable_reload=True)
 
     def _load(self) -> None:

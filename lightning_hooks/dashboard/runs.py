@@ -54,9 +54,6 @@ class LocalRuns:
     """The runs below a folder here.
 
     Only these are ever opened: a name is looked up among them, and never becomes a path.
-
-    Args:
-        logdir: the folder.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -142,11 +139,7 @@ def _folders_of_runs(logdir: Path) -> Iterator[Path]:
 
 
 class ProviderRuns:
-    """The runs that TensorBoard's data provider knows.
-
-    Args:
-        provider: of the plugin's context.
-    """
+    """The runs that TensorBoard's data provider knows."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider

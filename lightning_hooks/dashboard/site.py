@@ -43,7 +43,6 @@ class Site:
         self._reader = ThreadPoolExecutor(1, "lightning_hooks")
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer a request."""
         response = self._answer(Request(environ))
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"

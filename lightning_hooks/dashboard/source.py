@@ -70,11 +70,7 @@ class RunSource(Protocol):
 
 
 class LocalRun:
-    """A run whose event files are in a folder here.
-
-    Args:
-        path: the folder.
-    """
+    """A run whose event files are in a folder here."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +80,6 @@ class LocalRun:
 
     @property
     def version(self) -> int:
-        """Another number when the run has grown."""
         return self._index.version + self._findings_changed
 
     @property
@@ -147,9 +142,7 @@ class ProviderRun:
     """A run read through TensorBoard's data provider, with at most a thousand steps of each tag.
 
     Args:
-        provider: of the plugin's context.
         asked: gives what every question takes: the context of the request that is being served, and the experiment.
-        run: the name of the run.
     """
 
     def __init__(self, provider: Any, asked: Callable[[], Mapping[str, Any]], run: str) -> None:

@@ -64,16 +64,11 @@ def progressions(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:
 
 
 def tile(source: RunSource, tensor: str, stat: str, nodes: Sequence[Node], width: int, first: int, last: int) -> Tile:
-    """The cells `first` to `last` of some nodes.
+    """The cells from `first` to before `last` of some nodes of the tree of a table.
 
     Args:
-        source: the run.
-        tensor: of the table.
-        stat: of the table.
-        nodes: of its tree; a node with rows below it shows the statistic of their union.
+        nodes: one with rows below it shows the statistic of their union.
         width: of a cell in steps; cell i holds the steps from i times its width on.
-        first: cell.
-        last: the cell after the last.
     """
     steps, reader = source.steps(tensor, stat), Reader(source, tensor, stat, nodes)
     return _cells(steps, reader.read, len(nodes), width, first, last)
@@ -92,14 +87,7 @@ def difference(
     """As `tile`, of one run minus another: of the steps and nodes that both have; elsewhere nothing was measured.
 
     Args:
-        source: the run.
-        other: what is subtracted.
-        tensor: of the table of both.
-        stat: of the table of both.
         pairs: nodes of the tree of the first run, each with that of the other run; None where this has none.
-        width: as `tile` says.
-        first: likewise.
-        last: likewise.
     """
     common, *places = np.intersect1d(
         source.steps(tensor, stat), other.steps(tensor, stat), assume_unique=True, return_indices=True

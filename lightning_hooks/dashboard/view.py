@@ -29,7 +29,6 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     """A server of the runs below a folder; it serves when `serve_forever` is called.
 
     Args:
-        logdir: the folder.
         host: the address to listen at; others than this machine can ask only where it is not a loopback address.
         port: 0 for any that is free.
 
@@ -54,10 +53,9 @@ def url(server: BaseWSGIServer) -> str:
 
 
 def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, opens: bool = False) -> None:
-    """Serve until Ctrl-C.
+    """Serve the runs below a folder until Ctrl-C.
 
     Args:
-        logdir: the folder with the runs.
         host: the address to listen at.
         port: default 6007, or another one where that is taken.
         opens: whether to open the page in the browser.

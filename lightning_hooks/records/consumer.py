@@ -56,14 +56,7 @@ class StepConsumer(Protocol):
 
 
 def as_consumers(consumers: Any) -> list[StepConsumer]:
-    """The consumers that a user passed, as a list.
-
-    Args:
-        consumers: objects, and mappings with `class_path` and `init_args`; None for no consumers.
-
-    Raises:
-        RuleError: one of them is none, or cannot be made.
-    """
+    """The consumers that a user passed: objects, and mappings with `class_path` and `init_args`; None for no consumers."""
     if consumers is None:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, str):

@@ -124,8 +124,6 @@ class Layout:
     Args:
         rows: of the views.
         due: the schedules.
-        stage: of the views.
-        prefix: of the monitor.
         levels: of the module tree at which rows are merged.
 
     Attributes:

@@ -18,9 +18,6 @@ class Labels(NamedTuple):
     """One statistic of one tensor in one stage, as the roll-up knows it.
 
     Args:
-        stage: `train`, `validate` …
-        tensor: `grad`, `output[0]` …
-        stat: the statistic.
         names: of the rows that can be merged.
         kept: names that are written in any case: of pinned rows and of groups.
     """
@@ -73,10 +70,6 @@ def roll_up(columns: Sequence[Labels], limit: int) -> RollUp:
 
     The first statistic of every tensor takes the deepest level at which all of these fit. The other statistics then go down one
     level after the other as far as there is room. Those for which there is none are not written.
-
-    Args:
-        columns: everything that is written.
-        limit: how many scalars there may be.
 
     Example:
         >>> names = tuple(f"layers.{i}.weight" for i in range(10))

@@ -31,13 +31,7 @@ def requested(requests: Requests, due: Due) -> tuple[str, ...]:
 
 
 class Alike(NamedTuple):
-    """Rows of one tensor of which the same is asked.
-
-    Args:
-        tensor: `grad`, `output[0]` …
-        requests: the statistics with their schedules.
-        rows: their indices.
-    """
+    """Rows of one tensor of which the same is asked."""
 
     tensor: str
     requests: Requests

@@ -1,4 +1,7 @@
-"""The fields of rules: their types, their checks, and a `repr` that is valid code."""
+"""The fields of rules: their types, their checks, and a `repr` that is valid code.
+
+A check raises a `RuleError` that names the option and the value.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,7 @@ _EMPTY: Final = {
 
 
 def check_one_target(rule: Any) -> None:
-    """Refuse a rule that has both `modules` and `params`, or neither.
-
-    Raises:
-        RuleError: naming the rule's class.
-    """
+    """Refuse a rule that has both `modules` and `params`, or neither."""
     if (rule.modules is None) == (rule.params is None):
         have = "both" if rule.modules is not None else "neither"
         raise RuleError(f"modules: {type(rule).__name__} needs exactly one of modules and params, got {have}")
@@ -66,12 +65,6 @@ def normalise(rule: Any) -> None:
     """Check what rules have in common, and make lists tuples, so that equal rules compare equal and cannot change later.
 
     One pattern stays a string. Flags are True or False only: `"false"` counts as true.
-
-    Args:
-        rule: a frozen dataclass.
-
-    Raises:
-        RuleError: naming the field and the value.
     """
     for field in dataclasses.fields(rule):
         name, value = field.name, getattr(rule, field.name)
@@ -93,21 +86,13 @@ def normalise(rule: Any) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse anything but True and False.
-
-    Raises:
-        RuleError: naming the option and the value.
-    """
+    """Refuse anything but True and False."""
     if not isinstance(value, bool):
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
 
 
 def as_count(name: str, value: Any, at_least: int = 0) -> int:
-    """A value that is an integer of at least `at_least`; True and False are none.
-
-    Raises:
-        RuleError: naming the option and the value.
-    """
+    """A value that is an integer of at least `at_least`; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise RuleError(f"{name} must be an integer of at least {at_least}, got {value!r}")
     return value
@@ -120,9 +105,6 @@ def check_local(name: str, folder: Any, instead: str) -> None:
         name: of the option.
         folder: its value; anything. None is for no folder.
         instead: what would be right instead of a folder elsewhere.
-
-    Raises:
-        RuleError: naming the option and the folder.
     """
     if folder is not None and not (isinstance(folder, (str, os.PathLike)) and os.fspath(folder)):
         raise RuleError(f"{name} must be the path of a folder, got {folder!r}")
@@ -131,11 +113,7 @@ def check_local(name: str, folder: Any, instead: str) -> None:
 
 
 def as_patterns(name: str, patterns: Any) -> list[str]:
-    """One pattern or several as a list; none for None.
-
-    Raises:
-        RuleError: naming the option and the value.
-    """
+    """One pattern or several as a list; none for None."""
     found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
     if not isinstance(found, Sequence):
         raise RuleError(f"{name} must be a pattern or a list of patterns, got {patterns!r}")
@@ -146,11 +124,7 @@ def as_patterns(name: str, patterns: Any) -> list[str]:
 
 
 def as_stages(stages: Any) -> tuple[str, ...]:
-    """The stages of a callback, from one or several.
-
-    Raises:
-        RuleError: an unknown stage, or no stage.
-    """
+    """The stages of a callback, from one or several."""
     several = isinstance(stages, Sequence) and not isinstance(stages, str)
     found = tuple(stages) if several else (stages,)
     check_stages(None if stages is None else found)
@@ -158,11 +132,7 @@ def as_stages(stages: Any) -> tuple[str, ...]:
 
 
 def check_stages(stages: Sequence[str] | None) -> None:
-    """Refuse an unknown stage, or no stage.
-
-    Raises:
-        RuleError: with the valid stages.
-    """
+    """Refuse an unknown stage, or no stage."""
     if stages is None:
         raise RuleError(f"stages must be one or more of {', '.join(STAGES)}, got None; omit it for the default")
     if not stages:

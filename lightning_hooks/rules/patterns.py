@@ -29,7 +29,6 @@ class Target(Generic[T]):
 
     Args:
         name: its first dotted name, without the parts of wrappers.
-        value: the object.
         owner: of a parameter the module that holds it, of a module itself.
         others: its other names, for example of a tied weight.
     """
@@ -54,7 +53,6 @@ class Modules(list[Target[nn.Module]]):
     """The modules of a model that can be hooked.
 
     Args:
-        targets: these.
         unhooked: the names of the others, with the reason.
         scripted: those of the others that are called.
     """
@@ -72,9 +70,6 @@ def named_modules(model: nn.Module) -> Modules:
 
     Without the root, containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made. A
     shared module appears once, under its first name. Of a wrapper and the module it wraps, only the wrapped module appears.
-
-    Args:
-        model: the root.
 
     Example:
         >>> [target.name for target in named_modules(nn.Sequential(nn.ModuleList([nn.Linear(1, 1)]), nn.ReLU()))]
@@ -100,11 +95,7 @@ def named_modules(model: nn.Module) -> Modules:
 
 
 def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
-    """The parameters of a model by their clean names; a tied one appears once, under its first name.
-
-    Args:
-        model: the root.
-    """
+    """The parameters of a model by their clean names; a tied one appears once, under its first name."""
     by_id: dict[int, Target[nn.Parameter]] = {}
     for raw_module, module in model.named_modules(remove_duplicate=False):
         prefix = _clean(raw_module, model)

@@ -1,6 +1,7 @@
 """Reading: rules, transforms and callables from mappings, as YAML, jsonargparse and Hydra give them.
 
-Hydra's containers are sequences and mappings, but neither `list` nor `dict`.
+Hydra's containers are sequences and mappings, but neither `list` nor `dict`. `where` is the option that holds what is read; a
+`RuleError` begins with it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,6 @@ R = TypeVar("R")
 
 def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
     """Read a list of rules from instances and mappings (plain, or Hydra's containers).
-
-    Args:
-        kind: `Watch`, `Apply` or `Hook`.
-        rules: one rule or a sequence of them.
-        where: the option that holds them, for messages: `watch`.
 
     Raises:
         RuleError: with the key of the invalid value (`watch[2].stats`) and what is allowed.
@@ -58,15 +54,7 @@ def _as_rule(kind: type[R], rule: Any, where: str) -> R:
 
 
 def as_transform(item: Any, where: str) -> Any:
-    """A transform from an instance, a class path, or a mapping as jsonargparse or Hydra write it.
-
-    Args:
-        item: what the rule holds.
-        where: the option that holds it, for messages.
-
-    Raises:
-        RuleError: it names no transform, cannot be called as one, or the arguments are invalid.
-    """
+    """A transform from an instance, a class path, or a mapping as jsonargparse or Hydra write it."""
     if callable(item) and not isinstance(item, (type, Mapping)):
         if not _takes_tensors_and_context(item):
             raise RuleError(
@@ -100,15 +88,7 @@ def _takes_tensors_and_context(call: Any) -> bool:
 
 
 def as_callable(item: Any, where: str) -> Any:
-    """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`.
-
-    Args:
-        item: what the rule holds.
-        where: the option that holds it, for messages.
-
-    Raises:
-        RuleError: it cannot be called, imported, or constructed.
-    """
+    """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`."""
     found = import_object(item, where) if isinstance(item, str) else as_object(item, where)
     if isinstance(found, type) or not callable(found):
         raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
@@ -116,15 +96,7 @@ def as_callable(item: Any, where: str) -> Any:
 
 
 def as_object(item: Any, where: str) -> Any:
-    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is.
-
-    Args:
-        item: what the rule holds.
-        where: the option that holds it, for messages.
-
-    Raises:
-        RuleError: it cannot be imported or constructed.
-    """
+    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is."""
     if not isinstance(item, Mapping):
         return item
     path, arguments = _class_path(item, where)
@@ -159,15 +131,7 @@ def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any
 
 
 def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The arguments under `init_args`; no other key is allowed beside `class_path`.
-
-    Args:
-        fields: the mapping without `class_path`.
-        where: the option that holds it, for messages.
-
-    Raises:
-        RuleError: another key, or an `init_args` that is not a mapping.
-    """
+    """The arguments under `init_args` in a mapping without its `class_path`, beside which no other key is allowed."""
     beside = [key for key in fields if key != "init_args"]
     if beside:
         # jsonargparse has `dict_kwargs` for arguments too.

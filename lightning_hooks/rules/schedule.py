@@ -79,9 +79,6 @@ class EveryN:
 def every_n(value: Any, where: str) -> EveryN:
     """Read a schedule: a number, a list of steps, or a mapping of `first`, `every`, `last`.
 
-    Raises:
-        RuleError: it is none of these.
-
     Example:
         >>> every_n({"first": 10, "every": 5}, "every_n_steps")
         EveryN(every=5, first=10, last=None, steps=None)

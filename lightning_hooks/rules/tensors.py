@@ -38,11 +38,7 @@ def parse_tensor(tensor: str) -> tuple[str, str]:
 
 
 def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
-    """Refuse a tensor that a rule on modules, or on parameters, cannot watch.
-
-    Raises:
-        RuleError: with the valid tensors.
-    """
+    """Refuse a tensor that a rule on modules, or on parameters, cannot watch."""
     known: tuple[str, ...]
     others: tuple[str, ...]
     known, others = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)

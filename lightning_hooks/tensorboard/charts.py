@@ -16,7 +16,6 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
 
     Args:
         pairs: (tensor, statistic) as they are logged.
-        prefix: of every tag.
         transforms: whether there are reports of transforms to draw.
     """
     tensors: dict[str, list[str]] = {}

@@ -51,9 +51,6 @@ class EventFile:
 
     The file is read, never mapped into memory: a mapped file that somebody truncates ends the process.
 
-    Args:
-        path: of the file.
-
     Attributes:
         tags: of every tag the kind of its values and the name of its plugin, in the order of the file.
         readings: how often it was read from its beginning.

@@ -101,12 +101,7 @@ class EventBuilder:
         return out
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
-        """What is known of the rows of a monitor, as JSON.
-
-        Args:
-            rows: by name.
-            prefix: of the monitor.
-        """
+        """What is known of the rows of a monitor, by name, as JSON."""
         out = Summary()
         tag = f"{TABLE}/{ABOUT}/{prefix}rows"
         tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[json.dumps(rows).encode()])

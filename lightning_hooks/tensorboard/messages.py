@@ -31,7 +31,6 @@ class Value(NamedTuple):
     """One value of a summary.
 
     Args:
-        tag: its tag.
         kind: how its payload is read.
         start: of the payload, counted from the first byte of the summary.
         size: of the payload in bytes.

@@ -103,12 +103,7 @@ class RunIndex:
         return [*self._files.values()]
 
     def tags(self, kind: Kind, plugin: str | None = None) -> list[str]:
-        """The tags of a kind, each once.
-
-        Args:
-            kind: of their values.
-            plugin: only those whose metadata names this plugin.
-        """
+        """The tags whose values are of a kind, each once; with `plugin` only those whose metadata names it."""
         found: dict[str, None] = {}
         for file in self.files:
             for tag, (its_kind, its_plugin) in file.tags.items():
