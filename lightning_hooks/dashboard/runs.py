@@ -89,11 +89,8 @@ class LocalRuns:
     def _list(self) -> None:
         if time.monotonic() - self._listed < _REFRESH:
             return
-        if self._logdir.is_file():
-            folders = [self._logdir]
-        else:
-            folders = sorted(_folders_of_runs(self._logdir))
-        self._paths = {path.relative_to(self._logdir).as_posix() if path != self._logdir else ".": path for path in folders}
+        folders = [self._logdir] if self._logdir.is_file() else sorted(_folders_of_runs(self._logdir))
+        self._paths = {path.relative_to(self._logdir).as_posix(): path for path in folders}
         self._open = {name: run for name, run in self._open.items() if name in self._paths}
         self._listed = time.monotonic()
 

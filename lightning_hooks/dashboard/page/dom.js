@@ -35,6 +35,11 @@ export function several(number, noun) {
   return `${number.toLocaleString("en-US")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** A number, or the nearest that is between two others. */
+export function clamp(number, least, most) {
+  return Math.min(Math.max(number, least), most);
+}
+
 /** A colour of the style sheet. */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

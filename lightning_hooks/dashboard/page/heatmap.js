@@ -1,6 +1,6 @@
 // The heat map: rows of a table by steps. Knows what is in sight, draws what of that has arrived, and asks for what is missing.
 
-import { h, onceAFrame, penOf } from "./dom.js";
+import { clamp, h, onceAFrame, penOf } from "./dom.js";
 import { AXIS, drawMap, widestLabel } from "./mapdraw.js";
 import { listenTo } from "./mapinput.js";
 import { cellOf, summaryOf } from "./segments.js";
@@ -63,7 +63,7 @@ export class HeatMap {
     const gutter = Math.min(Math.max(labels, 60), Math.max(Math.round(width * 0.3), 90));
     const plot = Math.max(width - gutter - 8, 50);
     const room = Math.max(available - AXIS, 80);
-    const row = Math.min(Math.max(room / Math.max(shown.length, 1), fit ? SMALLEST : READABLE), LARGEST);
+    const row = clamp(room / Math.max(shown.length, 1), fit ? SMALLEST : READABLE, LARGEST);
     const total = Math.ceil(row * shown.length);
     const height = Math.min(total, room);
     const top = Math.min(this.scroll.scrollTop, Math.max(total - height, 0));

@@ -1,7 +1,7 @@
 // The page: the same in TensorBoard, in `lightning-hooks view`, in a report and in a notebook.
 
 import { MOST_OTHERS, PANEL, VIEWS, fillControls, makeTabs, markTab } from "./controls.js";
-import { h } from "./dom.js";
+import { clamp, h } from "./dom.js";
 import { followTheme } from "./host.js";
 import { Loaded } from "./loaded.js";
 import { MapView } from "./mapview.js";
@@ -162,7 +162,7 @@ class App {
     const unit = Math.max(...runs.map((run) => tableOf(run).unit));
     const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
     const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
-    const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : Math.min(Math.max(Number(text), first), last));
+    const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : clamp(Number(text), first, last));
     const [start, end] = [bounded(state.from, first), bounded(state.to, last)];
     const from = start < last ? start : first; // an address may say anything
     return { first, last, unit, from, to: end > from ? end : last };
@@ -172,7 +172,7 @@ class App {
   zoomTo(from, to) {
     const { first, last, unit } = this.range();
     const span = Math.min(Math.max(to - from, 4 * unit), last - first);
-    const start = Math.min(Math.max(Number.isFinite(from) ? from : first, first), last - span);
+    const start = clamp(Number.isFinite(from) ? from : first, first, last - span);
     const all = !(span < last - first);
     this.state.set(all ? { from: "", to: "" } : { from: Math.round(start), to: Math.round(start + span) });
   }

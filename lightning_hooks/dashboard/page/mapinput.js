@@ -1,7 +1,7 @@
 // The pointer and the keyboard on a heat map, and what is said of the cell under them.
 
 import { short } from "./colors.js";
-import { h, several } from "./dom.js";
+import { clamp, h, several } from "./dom.js";
 import { AXIS } from "./mapdraw.js";
 import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
@@ -129,8 +129,8 @@ function keyPressed(map, event) {
     default: return;
   }
   event.preventDefault();
-  cursor.r = Math.min(Math.max(cursor.r, 0), shown.length - 1);
-  cursor.cell = Math.min(Math.max(cursor.cell, at.begin), at.end - 1);
+  cursor.r = clamp(cursor.r, 0, shown.length - 1);
+  cursor.cell = clamp(cursor.cell, at.begin, at.end - 1);
   map.cursor = { r: cursor.r, step: cursor.cell * at.cell }; // the width of cells may change
   const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
   if (top < at.top) map.scroll.scrollTop = top;

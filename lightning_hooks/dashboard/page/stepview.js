@@ -1,7 +1,7 @@
 // The view of one step: a bar for every row, from the first layer to the last or back, and a second step to compare with.
 
 import { INFINITE, NAN, makeScale, short } from "./colors.js";
-import { choice, color, h, onceAFrame, penOf } from "./dom.js";
+import { choice, clamp, color, h, onceAFrame, penOf } from "./dom.js";
 import { keyOfSpecial, quantity } from "./legend.js";
 import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
@@ -60,7 +60,7 @@ export class StepView {
       if (event.key === "Enter") this.open();
       if (!move) return;
       event.preventDefault();
-      this.select(Math.min(Math.max((this.selected ?? -1) + move, 0), this.bars.length - 1));
+      this.select(clamp((this.selected ?? -1) + move, 0, this.bars.length - 1));
     });
   }
 
