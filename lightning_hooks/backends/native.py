@@ -42,13 +42,8 @@ __all__ = [
 ]
 
 
-def _exchange() -> object:
-    """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
-    lost = "NumPy measures tensors in host memory, at several times the cost"
-    return tried("Tensor.__dlpack_c_exchange_api__", _find_exchange, lost)
-
-
 def _find_exchange() -> object:
+    """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
     table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
@@ -61,6 +56,8 @@ def _openmp() -> str | None:
     return str(found[0]) if len(found) == 1 else None
 
 
-_native.setup_kernel(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange(), torch.get_num_threads, _openmp())
+_LOST = "NumPy measures tensors in host memory, at several times the cost"
+_exchange = tried("Tensor.__dlpack_c_exchange_api__", _find_exchange, _LOST)
+_native.setup_kernel(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange, torch.get_num_threads, _openmp())
 if (read(torch.tensor([1.0, 2.0, 6.0], device="cpu")) or b"")[:16] != struct.pack("2d", 3.0, 3.0):  # count and mean
     raise ImportError(f"it measures wrong numbers with torch {torch.__version__}")

@@ -21,42 +21,42 @@ def _float(tensor: Tensor) -> Tensor:
     return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
 
 
-def _samples(tensor: Tensor) -> Tensor:
+def _rows(tensor: Tensor) -> Tensor:
     """[N, everything else]; a tensor without dimensions is one sample, one with one dimension has one element a sample."""
-    if tensor.dim() == 0:
-        return tensor.reshape(1, 1)
-    return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:]))
+    shape = tensor.shape or (1,)
+    return _float(tensor).reshape(shape[0], math.prod(shape[1:]))
 
 
 def _mean(tensor: Tensor) -> Tensor:
-    return _samples(_float(tensor)).mean(1)
+    return _rows(tensor).mean(1)
 
 
 def _sum(tensor: Tensor) -> Tensor:
-    return _samples(_float(tensor)).sum(1)
+    return _rows(tensor).sum(1)
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(_samples(_float(tensor)), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(_rows(tensor), dim=1)
     return norms
 
 
 def _rms(tensor: Tensor) -> Tensor:
-    rows = _samples(_float(tensor))
+    rows = _rows(tensor)
     return _norm(tensor) / math.sqrt(rows.shape[1]) if rows.shape[1] else _missing(rows)
 
 
 def _std(tensor: Tensor) -> Tensor:
-    return _samples(_float(tensor)).std(1, correction=0) if tensor.numel() else _missing(_samples(_float(tensor)))
+    rows = _rows(tensor)
+    return rows.std(1, correction=0) if tensor.numel() else _missing(rows)
 
 
 def _max(tensor: Tensor) -> Tensor:
-    rows = _samples(_ordered(tensor))
+    rows = _rows(_real(tensor))
     return rows.amax(1) if rows.shape[1] else _missing(rows)
 
 
 def _min(tensor: Tensor) -> Tensor:
-    rows = _samples(_ordered(tensor))
+    rows = _rows(_real(tensor))
     return rows.amin(1) if rows.shape[1] else _missing(rows)
 
 
@@ -64,8 +64,8 @@ def _abs_max(tensor: Tensor) -> Tensor:
     return _max(_float(tensor).abs())
 
 
-def _ordered(tensor: Tensor) -> Tensor:
-    return _float(tensor.abs() if tensor.is_complex() else tensor)
+def _real(tensor: Tensor) -> Tensor:
+    return tensor.abs() if tensor.is_complex() else tensor
 
 
 def _missing(rows: Tensor) -> Tensor:
