@@ -130,18 +130,11 @@ class Layout:
         drawn_tags: whole tags of the histograms.
     """
 
-    def __init__(
-        self,
-        rows: RowIndex,
-        due: Due,
-        stage: str = "train",
-        prefix: str = "",
-        levels: Levels = _IN_FULL,
-    ) -> None:
+    def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _IN_FULL) -> None:
         self.rows, self.due = rows, due
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
         counts, members = columns_of(rows, due)
-        self.columns = columns = [column for column in members if column.stat != "histogram"]
+        columns = [column for column in members if column.stat != "histogram"]
         self._histograms = Histograms(self._drawn([column for column in members if column.stat == "histogram"], levels))
         self.drawn_tags = self._histograms.tags
         # Where rows are merged: a column, those of its rows that are not, and their tags.
@@ -165,7 +158,7 @@ class Layout:
         self._end = ends[-1] if ends else 0
         wanted = np.empty(self._end + len(self._merged), dtype=np.intp)
         for column, head in zip(every, self.heads, strict=True):
-            stat = len(stats) if column.stat == "count" else position.get(column.stat, len(stats))
+            stat = position.get(column.stat, len(stats))  # counts come after all statistics
             wanted[head.span] = column.rows + stat * self._width
         wanted[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
         self._statistics = RowStatistics(stats, merges, wanted)

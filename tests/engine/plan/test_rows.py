@@ -38,14 +38,14 @@ IN_FULL = Levels()
 
 
 def filled(due, absent=(), levels=IN_FULL):
-    """A plan, its layout, and rows of moments with what follows from them."""
+    """A plan, and rows of moments with what follows from them."""
     plan = resolve(net(), RULES, EveryN())
     layout = Layout(plan.index, due, levels=levels)
     torch.manual_seed(0)
     rows = torch.stack([neutral(1)[0] if i in absent else measure(torch.randn(5 + i) + i) for i in range(len(plan.rows))])
     groups = [merge_groups(rows[list(group.members)]) for group in plan.groups]
     moments = torch.stack([*rows, *groups]).numpy()
-    return plan, layout, moments, layout.fill(StepView(0, rows=plan.index, moments=moments, due=due))
+    return plan, moments, layout.fill(StepView(0, rows=plan.index, moments=moments, due=due))
 
 
 SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1, 2], [2], [1, 2, 3])]
@@ -54,7 +54,7 @@ SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1
 @pytest.mark.parametrize("due", SCHEDULES, ids=lambda due: ",".join(str(each) for each in sorted(each.every for each in due)))
 @pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
 def test_columns_are_what_rows_and_groups_ask_for(due, absent):
-    plan, layout, moments, step = filled(due, absent)
+    plan, moments, step = filled(due, absent)
     every = [*plan.rows, *plan.groups]
     wanted: dict[tuple[str, str], list[int]] = {}
     for row in every:
@@ -62,8 +62,8 @@ def test_columns_are_what_rows_and_groups_ask_for(due, absent):
             wanted.setdefault((row.tensor, stat), []).append(row.index)
     counted = list(dict.fromkeys((row.tensor, "count") for row in every if row.asked(due)))
     assert [(series.tensor, series.stat) for series in step.series] == [*wanted, *counted]
-    for series, (column, rows) in zip(step.series, zip(layout.columns, wanted.values(), strict=True), strict=False):
-        assert column.rows.tolist() == rows and series.names == tuple(every[i].name for i in rows)
+    for series, rows in zip(step.series, wanted.values(), strict=False):
+        assert series.names == tuple(every[i].name for i in rows)
         if series.stat != "ratio":
             there = moments[rows, 0] > 0
             assert series.measured.tolist() == there.tolist()
@@ -78,7 +78,7 @@ LEVELS = {("grad", "mean"): 1, ("grad", "norm"): 3, ("param", "norm"): 2, ("outp
 @pytest.mark.parametrize("pinned", [(), ("2.0.weight",)], ids=["", "pinned"])
 def test_merged_rows_are_those_of_their_block(absent, pinned):
     due = SCHEDULES[-1]
-    plan, _, moments, step = filled(due, absent, Levels(LEVELS, pinned=frozenset(pinned)))
+    plan, moments, step = filled(due, absent, Levels(LEVELS, pinned=frozenset(pinned)))
     merged = dict(zip(step.merged[0], step.merged[1].tolist(), strict=True))
     expected: dict[str, float] = {}
     for (tensor, stat), level in LEVELS.items():
