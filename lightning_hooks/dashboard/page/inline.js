@@ -36,8 +36,9 @@ class InlineSource {
     chosen.forEach((node, line) => {
       for (let x = Math.max(begin, first * 2 ** shift); x < Math.min(end, last * 2 ** shift); x++) {
         const [from, to] = [node * width + x - begin, line * columns + Math.floor(x / 2 ** shift) - first];
-        if (!(out.least[to] <= all.least[from])) out.least[to] = Number.isNaN(all.least[from]) ? out.least[to] : all.least[from];
-        if (!(out.greatest[to] >= all.greatest[from])) out.greatest[to] = Number.isNaN(all.greatest[from]) ? out.greatest[to] : all.greatest[from];
+        // NaN stands where nothing was measured, and gives way to any number.
+        if (Number.isNaN(out.least[to]) || all.least[from] < out.least[to]) out.least[to] = all.least[from];
+        if (Number.isNaN(out.greatest[to]) || all.greatest[from] > out.greatest[to]) out.greatest[to] = all.greatest[from];
         out.nan[to] = Math.min(out.nan[to] + all.nan[from], 65535);
         out.infinite[to] = Math.min(out.infinite[to] + all.infinite[from], 65535);
       }

@@ -1,7 +1,7 @@
 // Asks for data: from the server that sent this page, or from a report, whose data is in the page.
 
 export const TILE = 128; // cells of one request
-const MAX_CELLS = 1 << 21; // of one request
+const MOST_NODES = 1 << 14; // of one request
 const KEPT = 20_000; // segments of a table, about 2 KB each
 
 /** Asks the server. All paths are relative to this module, so a prefix of the host does not matter. */
@@ -75,9 +75,7 @@ export class Cells {
       const here = this.kept.get(name) ?? new Map();
       if (this.kept.delete(name) || here.size === 0) this.kept.set(name, here); // the most recently used is last
       const missing = nodes.filter((node) => here.get(node)?.isOld !== false && !this.asked.has(`${name}/${node}`));
-      for (let i = 0; i < missing.length; i += Math.floor(MAX_CELLS / TILE)) {
-        requests.push(this.request(level, tile, missing.slice(i, i + Math.floor(MAX_CELLS / TILE))));
-      }
+      for (let i = 0; i < missing.length; i += MOST_NODES) requests.push(this.request(level, tile, missing.slice(i, i + MOST_NODES)));
       if (!this.asked.size) continue;
       const waiting = nodes.map((node) => this.asked.get(`${name}/${node}`)).filter(Boolean);
       requests.push(...new Set(waiting));
