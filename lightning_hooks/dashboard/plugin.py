@@ -65,11 +65,15 @@ class HooksPlugin(base_plugin.TBPlugin):
     def _serve(self, environ: dict[str, Any], start_response: Any) -> Any:
         self._load()
         if not self._error:
+            from tensorboard.errors import PublicError
+
             from lightning_hooks.dashboard.runs import ENVIRON
 
             ENVIRON.set(environ)
             try:
                 return self._site(environ, start_response)
+            except PublicError as error:  # TensorBoard would answer it itself, but not as JSON
+                return _failed(str(error), environ, start_response, error.http_code, error.headers)
             except Exception as error:
                 return _failed(f"{type(error).__name__}: {error}", environ, start_response)
         return _failed(self._error, environ, start_response)
@@ -89,14 +93,16 @@ def _is_local(logdir: Any) -> bool:
     return bool(logdir) and "://" not in str(logdir)
 
 
-def _failed(message: str, environ: dict[str, Any], start_response: Any) -> Any:
+def _failed(message: str, environ: dict[str, Any], start_response: Any, code: int = 500, headers: Any = ()) -> Any:
     """An error as the answer; where the page itself cannot be loaded, a page that says so."""
     import json
+    from http import HTTPStatus
 
     if environ.get("PATH_INFO", "").endswith(".js"):
         text = json.dumps(f"The Hooks tab could not be loaded. {message}")
         body = f"export function render() {{ document.body.textContent = {text}; }}"
         start_response("200 OK", [("Content-Type", "text/javascript"), ("X-Content-Type-Options", "nosniff")])
         return [body.encode()]
-    start_response("500 Internal Server Error", [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
+    about = [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff"), *headers]
+    start_response(f"{code} {HTTPStatus(code).phrase}", about)
     return [json.dumps({"error": message}).encode()]

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tensorboard import errors
+from werkzeug.test import Client
 
 from lightning_hooks.dashboard.plugin import HooksLoader
 
@@ -176,6 +178,26 @@ def test_what_fails_is_shown_in_the_tab(monkeypatch):
     assert b"The Hooks tab could not be loaded. ZeroDivisionError: division by zero" in b"".join(body)
     body = plugin.get_plugin_apps()["/data/*"]({"PATH_INFO": "/x/data/runs"}, lambda status, headers: answers.append(status))
     assert answers[1].startswith("500") and json.loads(b"".join(body)) == {"error": "ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+@pytest.mark.parametrize(
+    ("error", "status", "challenge"),
+    [
+        (errors.PermissionDeniedError("who asks?"), "403 Forbidden", None),
+        (errors.UnauthenticatedError("who asks?", challenge="Digest"), "401 Unauthorized", "Digest"),
+        (errors.NotFoundError("who asks?"), "404 Not Found", None),
+    ],
+)
+def test_what_a_data_provider_refuses_is_answered_as_it_says(error, status, challenge):
+    def list_runs(**asked):
+        raise error
+
+    plugin = HooksLoader().load(SimpleNamespace(logdir="", data_provider=SimpleNamespace(list_runs=list_runs)))
+    assert plugin.is_active() is False
+    answer = Client(plugin.get_plugin_apps()["/data/*"]).get(f"/{PLUGIN}/data/runs")
+    assert answer.status.title() == status and answer.json == {"error": str(error)}
+    assert answer.headers.get("WWW-Authenticate") == challenge
 
 
 def test_flags_for_a_log_directory_elsewhere():
