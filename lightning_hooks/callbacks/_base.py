@@ -15,6 +15,7 @@ from lightning_hooks.callbacks._run import (
     OurCallback,
     WrappedHook,
     begin_run,
+    end_removed,
     for_each_stage,
     hook_manager_of,
     our_callbacks,
@@ -34,6 +35,7 @@ from lightning_hooks.callbacks._trainer import (
 )
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.scaling import ScalerWatch
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
 
@@ -158,6 +160,8 @@ class HooksCallback(OurCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._hook_manager is not None:
+            end_removed(trainer, pl_module, self._hook_manager)
+        if self._hook_manager is not None:  # it may have been one of them
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
             self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
@@ -223,6 +227,8 @@ class HooksCallback(OurCallback):
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if self._hook_manager is not None and self._acts_in(stage, trainer):
+            end_removed(trainer, pl_module, self._hook_manager)
+        if self._hook_manager is not None and self._acts_in(stage, trainer):  # it may have been one of them
             self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
     def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -283,6 +289,16 @@ class HooksCallback(OurCallback):
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, HooksCallback)]
         same = [each for each in ours if each._saved_as == self._saved_as and each.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
+
+    @override
+    def _hand_over(self, others: Sequence[OurCallback]) -> None:
+        """The watch of the loss scaler, which counts for all, and tells all which steps are skipped."""
+        heirs = [each for each in others if isinstance(each, HooksCallback) and each._hook_manager is self._hook_manager]
+        watches = [each for each in self._participants if isinstance(each, ScalerWatch)]
+        if heirs and watches:
+            self._participants = [each for each in self._participants if each not in watches]
+            heirs[0]._participants[:0] = watches
+            self._skipped, heirs[0]._skipped = heirs[0]._skipped, self._skipped
 
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 _OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
+_LISTED: WeakKeyDictionary[HookManager, list[ReferenceType[OurCallback]]] = WeakKeyDictionary()  # when the run began
 
 
 def owner_of(hook_manager: HookManager) -> Trainer | None:
@@ -55,6 +56,9 @@ class OurCallback(Callback):
     def match(self, model: LightningModule) -> Match:
         """What the rules match in a model, without a run."""
         raise NotImplementedError
+
+    def _hand_over(self, others: Sequence[OurCallback]) -> None:
+        """Give one of the others what it does for all of them, before it leaves a run that goes on."""
 
     @property
     def _label(self) -> str:
@@ -133,7 +137,25 @@ def begin_run(hook_manager: HookManager, trainer: Trainer) -> None:
     for outer in live_hook_managers(hook_manager.model):
         if owner_of(outer) is not trainer and is_running(owner_of(outer)):
             hook_manager.run_handles.keep(_Interruption(outer))
+    _LISTED[hook_manager] = [ref(callback) for callback in our_callbacks(trainer)]
     hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager).install())
+
+
+def removed_from(trainer: Trainer, hook_manager: HookManager) -> list[OurCallback]:
+    """The callbacks that take part in a run and were removed from the list of its trainer, which tells them nothing more."""
+    here = set(map(id, all_callbacks(trainer)))
+    listed = [callback() for callback in _LISTED.get(hook_manager, ())]
+    return [each for each in listed if each is not None and id(each) not in here and each._hook_manager is hook_manager]
+
+
+def end_removed(trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> None:
+    """End the part of callbacks that were removed from the list; between batches, or before any other of ours acts in one."""
+
+    def end(callback: OurCallback) -> None:
+        callback._hand_over(our_callbacks(trainer))
+        callback.teardown(trainer, pl_module, trainer.state.fn or "")
+
+    for_each(end, removed_from(trainer, hook_manager))
 
 
 class HooksGuard(Callback):
@@ -184,7 +206,7 @@ class HooksGuard(Callback):
         if hook_manager is not None:
             hook_manager.end_batch()
 
-    on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
     on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
     # Lightning skips what it cannot call. It opens a profiler around every call of a callback, also of an empty method.
@@ -197,19 +219,25 @@ class HooksGuard(Callback):
         trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
 
     @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Remove the hooks, and end the part of callbacks that were removed from the list."""
+        self._end_batch()
+        self.teardown(trainer, pl_module, "fit")
+
+    @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End the part of callbacks that were removed from the list: Lightning does not tell them that the run is over."""
-        hook_manager, here = self._hook_manager(), set(map(id, all_callbacks(trainer)))
-        removed = [each for each in self._given if isinstance(each, OurCallback) and id(each) not in here]
-        for callback in removed:
-            if hook_manager is not None and callback._hook_manager is hook_manager:
-                callback.teardown(trainer, pl_module, stage)
+        """End the part of callbacks that were removed from the list."""
+        hook_manager = self._hook_manager()
+        if hook_manager is not None:
+            end_removed(trainer, pl_module, hook_manager)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove the hooks from the model, whatever other callbacks do now."""
         self._end_batch()
-        for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), our_callbacks(trainer))
+        hook_manager = self._hook_manager()
+        removed = [] if hook_manager is None else removed_from(trainer, hook_manager)
+        for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), [*our_callbacks(trainer), *removed])
 
 
 def _none() -> None:

@@ -15,9 +15,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.profilers import SimpleProfiler
+from torch import Tensor
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.callbacks._run import HooksGuard
+from lightning_hooks.transforms import Function
 from tests.callbacks.models import Net, ValNet, assert_clean, data, trainer_of
 
 
@@ -116,6 +118,102 @@ def test_a_callback_of_ours_that_is_removed_in_a_fit_leaves_nothing(tmp_path: Pa
     del model, trainer, remove
     gc.collect()
     assert known() is None
+
+
+def drop(*gone: Callback) -> Any:
+    """Takes callbacks out of the list of a trainer, as a new list: Lightning may be iterating over the old one."""
+
+    def change(trainer: Trainer) -> None:
+        trainer.callbacks = [each for each in callbacks_of(trainer) if each not in gone]  # type: ignore[attr-defined]
+
+    return change
+
+
+class Steps(StepConsumer):
+    """The steps that it is given, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.closed: list[BaseException | None] = []
+
+    def consume(self, view: StepView) -> None:
+        self.steps.append(view.step)
+
+    def close(self, error: BaseException | None) -> None:
+        self.closed.append(error)
+
+
+# In batch 0, or after the epoch of 4: how many batches transforms act in, and at the end of which batch a monitor has ended.
+REMOVALS = [
+    ("on_train_batch_start", 0, 0),
+    ("on_after_backward", 1, 0),
+    ("on_train_batch_end", 1, 1),
+    ("on_train_epoch_end", 4, 4),
+]
+
+
+@pytest.mark.parametrize(("event", "acted", "ended"), REMOVALS)
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_transforms_that_are_removed_in_a_fit_act_no_more_in_the_next_batch(
+    tmp_path: Path, event: str, acted: int, ended: int, place: str
+) -> None:
+    steps, seen = Steps(), []
+
+    def note(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
+
+    transforms, monitor = GradientTransforms([Apply(Function(note), modules="body.0")]), StatsMonitor(consumers=[steps])
+    ours = [transforms, monitor] if place == "first" else [monitor, transforms]
+    trainer_of(tmp_path, At(event, drop(transforms)), *ours, max_epochs=2).fit(model := Net(), data(4))
+    assert len(seen) == acted
+    assert steps.steps == list(range(8))  # the other one goes on
+    assert_clean(model)
+
+
+@pytest.mark.filterwarnings("ignore:SGD has stepped without")  # between backward and step nobody tells the monitor any more
+@pytest.mark.parametrize(("event", "acted", "ended"), REMOVALS)
+def test_a_monitor_that_is_removed_in_a_fit_ends_with_the_batch(tmp_path: Path, event: str, acted: int, ended: int) -> None:
+    steps, after = Steps(), list[Any]()
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+            after.append(list(steps.closed))
+
+    monitor = StatsMonitor(consumers=[steps])
+    trainer = trainer_of(tmp_path, At(event, drop(monitor)), look := Look(), monitor, max_epochs=2)
+    trainer.fit(model := Net(), data(4))
+    assert steps.steps == list(range(ended)) and steps.closed == [None]
+    assert after[ended] == [None]  # it does not wait for the end of the fit
+    assert callbacks_of(trainer)[1:] == [look]
+    assert_clean(model)
+
+
+@pytest.mark.parametrize("others", [[], [StatsMonitor(prefix="other/")]], ids=["alone", "beside another"])
+def test_a_callback_that_is_removed_before_an_exception_leaves_nothing(tmp_path: Path, others: list[Callback]) -> None:
+    steps = Steps()
+    monitor = StatsMonitor(consumers=[steps])
+
+    def fail(trainer: Trainer) -> None:
+        drop(monitor)(trainer)
+        raise ValueError("stop")
+
+    fails = At("on_train_batch_end", fail)
+    trainer = trainer_of(tmp_path, fails, monitor, *others)
+    model = Net()
+    with pytest.raises(ValueError, match="^stop$"):
+        trainer.fit(model, data(2))
+    assert callbacks_of(trainer) == [fails, *others] and [str(error) for error in steps.closed] == ["stop"]
+    assert_clean(model)
+
+
+def test_a_callback_that_is_removed_with_the_guard_ends_if_another_of_ours_stays(tmp_path: Path) -> None:
+    steps, others = Steps(), Steps()
+    monitor, other = StatsMonitor(consumers=[steps]), StatsMonitor(consumers=[others], prefix="other/")
+    change = At("on_train_batch_end", lambda trainer: setattr(trainer, "callbacks", [change, other]))
+    trainer_of(tmp_path, change, monitor, other).fit(model := Net(), data(4))
+    assert steps.steps == [0] and steps.closed == [None] and others.steps == [0, 1, 2, 3]
+    assert_clean(model)
 
 
 def test_it_says_what_it_is(tmp_path: Path) -> None:

@@ -144,6 +144,20 @@ def test_a_step_that_both_a_transform_and_the_scaler_skip_counts_once(tmp_path: 
     assert book.values("hooks/skipped_steps") == [0.0, 1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("optimizer", [plain_sgd, fused_sgd])
+def test_skipped_steps_are_counted_after_the_callback_that_counts_was_removed(tmp_path: Path, optimizer: Any) -> None:
+    class Removes(Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            trainer.callbacks = [each for each in trainer.callbacks if each is not first]
+
+    first, monitor = StatsMonitor(prefix="first/"), StatsMonitor()
+    book = Book(monitor)
+    trainer = trainer_of(tmp_path, first, monitor, book, Removes(), plugins=scaler())
+    trainer.fit(Overflows(optimizer, (0, 2)), data(4))
+    assert book.values("hooks/skipped_steps") == [1.0, 1.0, 2.0, 2.0] and skipped(trainer) == 2.0
+    assert book.steps_of("update_norm/body.0.weight") == [1, 3]
+
+
 def test_the_count_covers_steps_that_are_not_logged_and_goes_on_after_a_resume(tmp_path: Path) -> None:
     monitor = StatsMonitor(every_n_steps=3)
     trainer = trainer_of(tmp_path, monitor, plugins=scaler())
