@@ -55,6 +55,18 @@ def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookMan
     return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
 
 
+def leave_out_failed(writer: LoggerWriter, trainer: Trainer) -> list[Exception]:
+    """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
+
+    Returns:
+        The errors of those that are left out now.
+    """
+    failed = {id(logger): error for each in our_callbacks(trainer) for logger, error in each._failed_loggers}
+    lost = [failed[id(logger)] for logger in writer.loggers if id(logger) in failed]
+    writer.loggers = [logger for logger in writer.loggers if id(logger) not in failed]
+    return lost
+
+
 def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
     known = {"all", "tensorboard"}.union(*map(_names, loggers))
     there = [type(logger).__name__ for logger in loggers]
@@ -168,17 +180,30 @@ class LoggerWriter(StepConsumer):
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
 
+        One that fails is left out from then on, with a warning.
+
         Args:
             tensors: [N, …] by the name of the module, with the samples of the data set that they are, if that is known.
             folder: what goes before the names.
             step: the x-axis of `self.log`.
         """
-        for writer in self._boards():
-            for name, (tensor, samples) in tensors.items():
-                try:
-                    writer.write_tensor(f"{self._prefix}{folder}/{name}", tensor, step, samples)
-                except (OSError, HooksError) as error:
-                    warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=2)
+        for logger in list(self.loggers):
+            try:
+                self._show(logger, tensors, folder, step)
+            except Exception as error:
+                self.loggers.remove(logger)
+                said = f"shows nothing more in TensorBoard after {type(error).__name__}: {error}"
+                warnings.warn(f"the capture {said}; it continues, and so does the run", stacklevel=2)
+
+    def _show(self, logger: Any, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
+        writer = self._writer(logger)
+        if writer is None:
+            return
+        for name, (tensor, samples) in tensors.items():
+            try:
+                writer.write_tensor(f"{self._prefix}{folder}/{name}", tensor, step, samples)
+            except HooksError as error:  # of this tensor
+                warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=3)
 
     @property
     def path(self) -> str:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import options_repr, refuse_unsupported
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
@@ -239,18 +239,22 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _after_run(self, trainer: Trainer, stage: str) -> None:
-        self._show(stage)
+        self._show(trainer, stage)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch of training."""
         super().on_train_epoch_end(trainer, pl_module)
-        self._show("train")
+        self._show(trainer, "train")
 
-    def _show(self, stage: str) -> None:
+    def _show(self, trainer: Trainer, stage: str) -> None:
         last = self._shown.pop(stage, None)
-        if self._loggers is not None and last:
-            self._loggers.write_capture(last, f"captures_{stage}", self._step)
+        if self._loggers is None or not last:
+            return
+        leave_out_failed(self._loggers, trainer)
+        self._loggers.write_capture(last, f"captures_{stage}", self._step)
+        if not self._loggers.loggers:
+            self._loggers = None
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
-from lightning_hooks.callbacks._run import our_callbacks
+from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
@@ -126,7 +125,9 @@ class AppliesRules(HooksCallback):
         if not reports or self._publisher is None:
             return
         try:
-            self._leave_out_failed(trainer)
+            lost = [] if self._writer is None else leave_out_failed(self._writer, trainer)
+            if lost and self._writer is not None and not self._writer.loggers:
+                raise lost[0]
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
         except Exception as error:
             if not any(isinstance(participant, Observer) and participant.stopped for participant in hook_manager.participants):
@@ -139,16 +140,6 @@ class AppliesRules(HooksCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         self._writer = None
         super()._detach(error)
-
-    def _leave_out_failed(self, trainer: Trainer) -> None:
-        """Write no more to a logger that a monitor has stopped at: on a full disk what is left is for the module's own log."""
-        failed = {id(logger): error for each in our_callbacks(trainer) for logger, error in each._failed_loggers}
-        if self._writer is None or not failed:
-            return
-        lost = [failed[id(logger)] for logger in self._writer.loggers if id(logger) in failed]
-        self._writer.loggers = [logger for logger in self._writer.loggers if id(logger) not in failed]
-        if lost and not self._writer.loggers:
-            raise lost[0]
 
     @override
     def _state(self) -> dict[str, Any]:

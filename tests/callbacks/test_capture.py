@@ -35,6 +35,7 @@ from lightning_hooks import (
     load_capture,
 )
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.tensorboard.writer import RunWriter
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.capture._tools import check_whole
@@ -632,6 +633,62 @@ def test_without_a_logger_nothing_is_kept_to_be_shown(tmp_path: Path) -> None:
         return clones.seen
 
     assert clones(tensorboard=True) == clones()
+
+
+def breaks_at(call: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every write to an event file fails from one on; the list is filled with one number for each."""
+    real, calls = RunWriter._current, list[int]()
+
+    def current(self: RunWriter) -> Any:
+        calls.append(len(calls))
+        if len(calls) > call:
+            raise error
+        return real(self)
+
+    monkeypatch.setattr(RunWriter, "_current", current)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O operation on closed file")]
+)
+def test_a_logger_that_fails_is_shown_nothing_more_with_one_warning_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    calls = breaks_at(1, error, monkeypatch)
+    loggers = [CSVLogger(tmp_path, name="csv"), *(TensorBoardLogger(tmp_path, name=name, version="") for name in "ab")]
+    callback = ActivationCapture("*", every_n_steps=1, tensorboard=True, folder=tmp_path / "captured")
+    trainer = make(tmp_path, callback, logger=loggers, max_epochs=4)
+    messages = caught(lambda: trainer.fit(Images(), pictures(4)))
+    said = f"the capture shows nothing more in TensorBoard after {type(error).__name__}: {error}; "
+    assert messages == [f"{said}it continues, and so does the run"] * 2  # one for each logger
+    assert trainer.global_step == 8 and len(calls) == 3
+    assert load_capture(tmp_path / "captured").steps == tuple(range(8))
+
+
+@pytest.mark.parametrize("first", ["monitor", "capture"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O operation on closed file")]
+)
+def test_a_logger_that_stopped_a_monitor_is_shown_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, first: str
+) -> None:
+    calls = breaks_at(3, error, monkeypatch)
+    monitor = StatsMonitor(on_error="warn")
+    capture = ActivationCapture(["conv", "pool"], every_n_steps=1, tensorboard=True, folder=tmp_path / "captured")
+    ours = [monitor, capture] if first == "monitor" else [capture, monitor]
+    trainer = make(tmp_path, *ours, logger=TensorBoardLogger(tmp_path, name="run", version=""), max_epochs=2)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trainer.fit(Images(), pictures(12))
+    messages = [
+        str(warning.message)
+        for warning in seen
+        if type(error).__name__ in str(warning.message) or "shown" in str(warning.message)
+    ]
+    assert messages == [f"a StatsMonitor stopped watching after {type(error).__name__}: {error}; training continues"]
+    assert trainer.global_step == 12 and len(calls) == 4
+    assert load_capture(tmp_path / "captured").steps == tuple(range(12))
 
 
 def test_what_cannot_be_shown_is_a_warning(tmp_path: Path) -> None:
