@@ -93,6 +93,7 @@ class Table:
         self._partial: Any = None  # of a device's kernel: what hooks have measured, and is not merged into the state
         others = [row for row in range(rows) if row not in copied]
         self._copies = copies(copied, histogram_rows, functions, pair_rows, device, others, place)
+        self._held_in_parts = {row for row, first in copied.items() if first is not None}
 
     @property
     def moments(self) -> Tensor:
@@ -113,6 +114,12 @@ class Table:
     def pair_sums(self, row: int) -> Tensor:
         """The sums over pairs of gradients that a row keeps, float64 [5]: a view of the state."""
         return self.sections.split(self.state)[3][self._pair_index[row]]
+
+    def hold_alone(self, row: int) -> None:
+        """From now on, count what this rank measures for a row of a sharded parameter as a copy, and no part of one."""
+        if row in self._held_in_parts:
+            self._held_in_parts.remove(row)
+            self._copies.first.masked_fill_(self._copies.rows == row, -1.0)
 
     def clear(self) -> None:
         """Make every row neutral again."""

@@ -97,7 +97,7 @@ def monitor(*extra: Any) -> StatsMonitor:
         [
             Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=STATS),
             Watch(params="*", tensors=["param", "grad", "final_grad"], stats=[*STATS, greatest]),
-            Watch(params="*", tensors=["update", "state.exp_avg_sq"], stats=[*STATS, "ratio"]),
+            Watch(params="*", tensors=["update", "state.exp_avg_sq", "state.step"], stats=[*STATS, "ratio"]),
             Watch(params="*", tensors="grad", stats=["norm", "cosine"], group_by={"all": "*"}),
             *extra,
         ]

@@ -22,6 +22,7 @@ from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.table import RowOffsets, Table
+from lightning_hooks.stats.tensor_kinds import is_sharded
 
 Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with what was measured for them."""
@@ -35,12 +36,14 @@ class TensorRows(NamedTuple):
         kind: where it comes from.
         parameters: one for each row.
         rows: where their rows begin in the table.
+        sharded: those of sharded parameters, by their place in these lists.
     """
 
     tensor: str
     kind: ParamTensor
     parameters: list[nn.Parameter]
     rows: RowOffsets
+    sharded: list[int]
 
 
 class ParamReader:
@@ -105,6 +108,10 @@ class ParamReader:
 
     def _read_values(self, part: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
         values = self._values(part, optimizer)
+        for i in part.sharded:
+            value = values[i]
+            if value is not None and value.dim() == 0:  # a number that every rank keeps for the whole parameter, as `step`
+                self._table.hold_alone(part.rows.rows[i])
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
         indices = part.rows.rows
@@ -147,7 +154,9 @@ class ParamReader:
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
         found = [parameter for parameter in parameters if parameter in rows]
-        return TensorRows(tensor, self._kinds[tensor], found, self._table.offsets([rows[parameter] for parameter in found]))
+        sharded = [i for i, parameter in enumerate(found) if is_sharded(parameter)]
+        offsets = self._table.offsets([rows[parameter] for parameter in found])
+        return TensorRows(tensor, self._kinds[tensor], found, offsets, sharded)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         update = self._update_of.get(row.index)  # whose ratio to this parameter may be due
