@@ -22,6 +22,7 @@ def aggregate_losses(
     *,
     retain_graph: bool = False,
     parallel_chunk_size: int | None = 1,
+    alone: bool = False,
 ) -> Tensor | None:
     """Differentiate several losses and add one combined gradient to `.grad`; replaces `sum(losses).backward()`.
 
@@ -51,12 +52,15 @@ def aggregate_losses(
         retain_graph: whether the graph can be differentiated again; False by default.
         parallel_chunk_size: the number of losses to differentiate at once; 1 by default. None (all), TorchJD's own default,
             is faster, but runs hooks under `torch.vmap`, where most fail.
+        alone: whether this process trains by itself even if a process group has others, which an earlier run may have left;
+            False by default. In a LightningModule: `alone=self.trainer.world_size == 1`.
 
     Returns:
         The weights of the losses, of shape [losses], if the aggregator has weights; otherwise None.
 
     Raises:
-        UnsupportedError: if TorchJD, or a package that the aggregator needs, is not installed; with more than one process.
+        UnsupportedError: if TorchJD, or a package that the aggregator needs, is not installed; if there is a process group of
+            more than one process, unless `alone`.
         RuleError: if the aggregator is unknown, or a loss is not a scalar with a graph.
 
     Example:
@@ -70,10 +74,12 @@ def aggregate_losses(
     aggregation, autojac = _torchjd()
     chosen = _aggregator(aggregation, aggregator)
     _check_losses(losses)
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    grouped = not alone and torch.distributed.is_available() and torch.distributed.is_initialized()
+    if grouped and torch.distributed.get_world_size() > 1:
         raise UnsupportedError(
             "aggregate_losses takes gradients around DDP, which would not average them over the processes: the replicas "
-            "would drift apart. Train on one process, or add the losses up and call backward"
+            "would drift apart. Train on one process, or add the losses up and call backward. If this process trains by itself "
+            "and the process group is left from an earlier run, give alone=True"
         )
     leaves = None if params is None else list(params)
     targets = _leaves(losses) if leaves is None else leaves

@@ -149,6 +149,21 @@ def test_more_than_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         aggregate_losses(model_and_losses()[1])
 
 
+def test_a_process_group_that_is_left_is_no_reason_to_refuse_if_this_process_trains_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, losses = model_and_losses()
+    aggregate_losses(losses, aggregator="Sum")
+    expected = flat_grad(model)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    model, losses = model_and_losses()
+    with pytest.raises(UnsupportedError, match=r"process group is left from an earlier run, give alone=True$"):
+        aggregate_losses(losses, aggregator="Sum")
+    aggregate_losses(losses, aggregator="Sum", alone=True)
+    assert torch.equal(flat_grad(model), expected)
+
+
 def test_without_torchjd(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
