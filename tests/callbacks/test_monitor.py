@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from tests.callbacks.models import (
@@ -137,22 +137,18 @@ def test_module_numbers_over_micro_batches_equal_one_big_computation(tmp_path: P
             assert seen[f"{tensor}_zero_fraction/body.0"] == (value == 0).double().mean().item()
 
 
-def counts_of(monitor: StatsMonitor, tensor: str, name: str) -> float:
-    series = monitor._latest.views["train"].stat(tensor, "count")
-    return float(series.values[series.names.index(name)])
-
-
-class Count(Callback):
-    """Number of elements by step, as the table counted them."""
+class Count(StepConsumer):
+    """Number of elements of a row by step, as the table counted them."""
 
     def __init__(self, monitor: StatsMonitor, tensor: str, name: str) -> None:
-        self.what = monitor, tensor, name
+        self.what = tensor, name
         self.counts: dict[int, float] = {}
+        monitor.consumers.append(self)
 
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        view = self.what[0]._latest.views.get("train")
-        if view is not None:
-            self.counts[view.step] = counts_of(*self.what)
+    def consume(self, view: StepView) -> None:
+        tensor, name = self.what
+        series = view.stat(tensor, "count")
+        self.counts[view.step] = float(series.values[series.names.index(name)])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +163,7 @@ class Count(Callback):
 def test_sanity_check_and_validation_are_not_watched(tmp_path: Path, options: dict[str, Any]) -> None:
     monitor, model = StatsMonitor([Watch(modules="body.0", tensors=["input", "output_grad"])]), ValNet()
     seen, back = Count(monitor, "input", "body.0"), Count(monitor, "output_grad", "body.0")
-    trainer_of(tmp_path, monitor, seen, back, **options).fit(model, data(), data(3))
+    trainer_of(tmp_path, monitor, **options).fit(model, data(), data(3))
     size = options.get("accumulate_grad_batches", 1)
     assert list(seen.counts.values()) == [len(w) * 4 * 6 for w in windows(6, size)]
     assert list(back.counts.values()) == [len(w) * 4 * 8 for w in windows(6, size)]
@@ -181,7 +177,7 @@ def test_what_a_callback_computes_between_two_batches_is_not_watched(tmp_path: P
 
     monitor = StatsMonitor([Watch(modules="body.0", tensors="output")])
     seen = Count(monitor, "output", "body.0")
-    trainer_of(tmp_path, monitor, Calls(), seen, accumulate_grad_batches=3).fit(Net(), data())
+    trainer_of(tmp_path, monitor, Calls(), accumulate_grad_batches=3).fit(Net(), data())
     assert list(seen.counts.values()) == [3 * 4 * 8] * 2
 
 

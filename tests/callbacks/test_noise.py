@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_hooks import Apply, ClipByNorm, GradientTransforms, RuleError, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, ClipByNorm, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
 from tests.callbacks._tiny import Line, loader, make
 from tests.versions import reading
 
@@ -24,20 +24,20 @@ def fit(tmp_path: Path, monitor: StatsMonitor, *others: Any, resume: Path | None
 
 
 def test_micro_batches_of_an_accumulation_window(tmp_path: Path) -> None:
-    records: list[dict[str, float]] = []
+    views: list[StepView] = []
 
-    class Note(StatsMonitor):
-        def _end_step(self, trainer: Any, step: int) -> None:
-            super()._end_step(trainer, step)
-            records.append(self.latest)
+    class Note(StepConsumer):
+        def consume(self, view: StepView) -> None:
+            views.append(view)
 
-    fit(tmp_path, Note([RULE]))
+    fit(tmp_path, StatsMonitor([RULE], consumers=[Note()]))
+    cosines = [view.stat("grad", "micro_cosine") for view in views]
     g = torch.tensor([b[0] for b in BATCHES]).double()
-    for record, (a, b) in zip(records, [(g[0], g[1]), (g[2], g[3])], strict=False):
+    for cosine, (a, b) in zip(cosines, [(g[0], g[1]), (g[2], g[3])], strict=False):
         expected = 2 * (a @ b) / (a @ a + b @ b)
-        assert record["grad_micro_cosine/layer.weight"] == pytest.approx(expected.item(), rel=1e-6)
-    assert "grad_micro_cosine/layer.weight" not in records[2]  # the last window has one batch
-    assert "grad_noise_scale/layer.weight" in records[2]  # the average of those before
+        assert cosine.values[0] == pytest.approx(expected.item(), rel=1e-6)
+    assert not cosines[2].measured[0]  # the last window has one batch
+    assert views[2].stat("grad", "noise_scale").measured[0]  # the average of those before
 
 
 def test_the_averages_go_on_after_a_resume(tmp_path: Path) -> None:

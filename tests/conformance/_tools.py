@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
-from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, StepConsumer, StepView, Watch, assert_no_hooks
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.statistics import NAMES
@@ -277,27 +277,33 @@ def tag_of(tag: str) -> tuple[str, str]:
 # -- what we wrote ---------------------------------------------------------------------------------------------------------
 
 
-class Book(Callback):
-    """Keeps what a monitor before it wrote, by step."""
+class Book(Callback, StepConsumer):
+    """Keeps the steps of training of a monitor, whose consumer it becomes; a callback only so that it may stand beside it.
 
-    def __init__(self, monitor: StatsMonitor) -> None:
-        self.monitor = monitor
+    Without a monitor it is filled by hand.
+    """
+
+    def __init__(self, monitor: StatsMonitor | None = None) -> None:
+        self.view: StepView | None = None  # of the last step
         self.rows: dict[int, dict[str, float]] = {}
         self.histograms: dict[int, dict[str, Any]] = {}
+        if monitor is not None:
+            monitor.consumers.append(self)
 
-    def on_train_batch_end(self, *args: Any) -> None:
-        self._take()
+    def consume(self, view: StepView) -> None:
+        if view.stage != "train":
+            return
+        self.view = view
+        entry = Layout(view.rows, view.due).fill(view)
+        # How long something took is all that differs between two runs that do the same.
+        self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "hooks/overhead"}
+        self.histograms[view.step] = dict(zip(entry.drawn_tags, entry.drawn, strict=True))
 
-    def on_train_end(self, *args: Any) -> None:
-        self._take()  # what a device computed last is published when the fit ends
-
-    def _take(self) -> None:
-        view = self.monitor._latest.views.get("train")
-        if view is not None and view.step not in self.rows:
-            entry = Layout(view.rows, view.due).fill(view)
-            # How long something took is all that differs between two runs that do the same.
-            self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "hooks/overhead"}
-            self.histograms[view.step] = dict(zip(entry.drawn_tags, entry.drawn, strict=True))
+    def counts(self, tensor: str) -> dict[str, float]:
+        """How many elements each row had in the last step."""
+        assert self.view is not None
+        series = self.view.stat(tensor, "count")
+        return dict(zip(series.names, series.values.tolist(), strict=True))
 
     def values(self, tag: str) -> list[float]:
         return [rows[tag] for rows in self.rows.values() if tag in rows]

@@ -50,7 +50,7 @@ def on_the_whole_batch(root: Path, accumulate: int = 1) -> dict[int, Seen]:
 
 
 def book_of(result: dict[str, Any]) -> Book:
-    book = Book(None)  # type: ignore[arg-type]
+    book = Book()
     book.rows = {int(step): rows for step, rows in result["rows"].items()}
     book.histograms = {int(s): {tag: np.array(h) for tag, h in named.items()} for s, named in result["histograms"].items()}
     return book

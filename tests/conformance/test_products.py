@@ -62,7 +62,7 @@ def test_every_number_is_that_of_one_process_and_weights_are_those_without_a_mon
         assert result["same"]
     expected = flowing(alone[2 if option == "accumulation" else 1], PARALLEL[parallel][0])
     assert len({result["digest"] for result in results}) == 1
-    written, book = results[0]["written"], Book(None)  # type: ignore[arg-type]
+    written, book = results[0]["written"], Book()
     book.rows = {int(step): rows for step, rows in written["rows"].items()}
     book.histograms = {int(s): {tag: np.array(h) for tag, h in d.items()} for s, d in written["histograms"].items()}
     if option != "bf16-mixed":

@@ -90,9 +90,9 @@ def test_a_rule_that_finds_a_tied_weight_by_both_names_acts_once(tmp_path: Path,
 def test_a_module_called_several_times_counts_every_call(tmp_path: Path) -> None:
     spy = Spy()
     monitor = StatsMonitor(everything(), max_scalars=10**6)
+    book = Book(monitor)
     trainer_of(tmp_path, monitor, GradientTransforms([Apply(spy, modules="body.0")])).fit(Recurrent(4), data(2))
-    counts = monitor._latest.views["train"].stat("output", "count")
-    assert counts.values[counts.names.index("body.0")] == 4 * 4 * 6
+    assert book.counts("output")["body.0"] == 4 * 4 * 6
     assert [len(seen["body.0"]) for seen in spy.seen.values()] == [4, 4]
 
 
