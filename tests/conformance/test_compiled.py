@@ -26,6 +26,8 @@ from lightning_hooks import (
     Hook,
     Scale,
     StatsMonitor,
+    StepConsumer,
+    StepView,
     UnsupportedError,
     Watch,
     assert_no_hooks,
@@ -129,16 +131,23 @@ BACKENDS = ["aot_eager", "inductor"] if shutil.which("c++") else ["aot_eager"]
 
 
 class Note(StatsMonitor):
-    """Keeps every record."""
+    """Keeps every record, and how many graphs there are by then."""
 
     def __init__(self, watch: Any, **options: Any) -> None:
         super().__init__(watch, max_scalars=10_000, **options)
+        self.records: list[dict[str, float]] = []
+        self.graphs: list[int] = []
+        self.consumers.append(Records(self))
 
-    def _end_step(self, trainer: Any, step: int) -> None:
-        super()._end_step(trainer, step)
-        record = {tag: value for tag, value in self.latest.items() if tag != "hooks/overhead"}  # a time
-        self.__dict__.setdefault("records", []).append(record)
-        self.__dict__.setdefault("graphs", []).append(counters["stats"]["unique_graphs"])
+
+class Records(StepConsumer):
+    def __init__(self, note: Note) -> None:
+        self.note = note
+
+    def consume(self, view: StepView) -> None:
+        record = {tag: value for tag, value in self.note.latest.items() if tag != "hooks/overhead"}  # a time
+        self.note.records.append(record)
+        self.note.graphs.append(counters["stats"]["unique_graphs"])
 
 
 @pytest.fixture(autouse=True)
