@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._guard import begin_run, wrap_final
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
 from lightning_hooks.callbacks._run import (
     OurCallback,
-    WrappedHook,
-    begin_run,
     end_removed,
     for_each_stage,
     hook_manager_of,
@@ -133,10 +132,8 @@ class HooksCallback(OurCallback):
         for participant in participants:  # Lightning starts its callbacks in their order
             hook_manager.join(participant)
             self._participants.append(participant)
-        if any(each.reads_final for each in participants) and hook_manager.install_final is None:
-            # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
-            name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-            hook_manager.install_final = WrappedHook(pl_module, name, hook_manager).install
+        if any(each.reads_final for each in participants):
+            wrap_final(pl_module, hook_manager)
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
         try:

@@ -18,7 +18,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
-from lightning_hooks.callbacks._run import HooksGuard
+from lightning_hooks.callbacks._guard import HooksGuard
 from lightning_hooks.transforms import Function
 from tests.callbacks.models import Net, ValNet, assert_clean, data, trainer_of
 

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
-from lightning_hooks.callbacks._run import WrappedHook
+from lightning_hooks.callbacks._guard import WrappedHook
 from lightning_hooks.engine.hook_manager import HookManager
 from tests.callbacks.models import Gan, Net, assert_clean, data, norm, trainer_of, watch_fit
 
