@@ -7,7 +7,6 @@ times as much as a hook on the output tensor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from threading import get_ident
 from typing import Any
 
@@ -118,7 +117,8 @@ class ForwardHook(OurHook):
         with without_subclass():  # a subclass has no say in its hooks
             if hooks.begun and (begun := hooks.begun[get_ident()]):
                 start, pending = begun.pop()
-                _connect_each(pending, list(tensors_in(output)), start)
+                if pending:
+                    connect(pending, list(tensors_in(output)), start)
             if site.output_grad and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
                 self._hook_gradients((args, kwargs), output)
             nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if site.node else {}
@@ -180,20 +180,6 @@ def _mapped(tree: Any, change: Any) -> Any:
     if isinstance(tree, Arguments):
         return Arguments(*map_tensors(change, (tree.args, tree.kwargs)))
     return map_tensors(change, tree)
-
-
-def _connect_each(pending: Iterable[Contribution], outputs: list[Tensor], start: int) -> None:
-    # Two actions may have the same input, so their edges are looked up one set at a time.
-    groups: list[dict[Any, Contribution]] = []
-    for contribution in pending:
-        key = (contribution.edge.node, contribution.edge.output_nr)
-        group = next((group for group in groups if key not in group), None)
-        if group is None:
-            group = {}
-            groups.append(group)
-        group[key] = contribution
-    for group in groups:
-        connect(list(group.values()), outputs, start)
 
 
 def _with_own_nodes(arguments: Arguments, actions: tuple[TensorAction, ...], gate: Gate) -> Arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -132,11 +133,13 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
     """Find the nodes between the outputs and the inputs of a call, and hook them.
 
     Args:
-        pending: from `contributions`.
+        pending: from `contributions`; several may be of one input.
         outputs: the tensors that the module returned.
         start: the number of the next node before the call: older nodes are not the module's and are not searched.
     """
-    by_edge: dict[tuple[Any, int], Contribution] = {(c.edge.node, c.edge.output_nr): c for c in pending}
+    by_edge: defaultdict[tuple[Any, int], list[Contribution]] = defaultdict(list)
+    for contribution in pending:
+        by_edge[contribution.edge.node, contribution.edge.output_nr].append(contribution)
     todo = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     seen, number_of = set(), names.numbers[1]
     while todo:
@@ -148,11 +151,12 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
         for position, (following, output_nr) in enumerate(node.next_functions):
             if following is None:
                 continue
-            contribution = by_edge.get((following, output_nr))
-            if contribution is not None:
-                found.setdefault(contribution, []).append(position)
-            else:
+            edge = (following, output_nr)
+            if edge not in by_edge:
                 todo.append(following)
+                continue
+            for contribution in by_edge[edge]:
+                found.setdefault(contribution, []).append(position)
         for contribution, positions in found.items():
             contribution.watch(node, positions)
 
