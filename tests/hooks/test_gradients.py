@@ -12,6 +12,11 @@ class Twice(nn.Module):
         return x * 2, x * 3
 
 
+class Sum(nn.Module):
+    def forward(self, x, y):
+        return x * 2 + y * 3
+
+
 @pytest.fixture
 def hooked():
     module, gate, seen, handles = Twice(), Gate(), [], Handles()
@@ -47,3 +52,15 @@ def test_a_gradient_that_reaches_the_input_around_the_module_is_not_counted(hook
     first, _ = module(before)
     (first + before).sum().backward()
     assert seen == [[2.0]] and x.grad.tolist() == [21.0]
+
+
+def test_each_action_sees_the_contribution_of_an_input_that_several_look_at():
+    module, gate, seen, handles = Sum(), Gate(), {"all": [], "first": []}, Handles()
+    gate.open, paths = True, {"all": "", "first": "[0]"}
+    actions = [TensorAction(path, lambda grad, name=name: seen[name].append(grad.item())) for name, path in paths.items()]
+    ModuleHooks([HookSite(module, input_grad=tuple(actions))], gate, handles).put_on(handles)
+    x = torch.ones(1, requires_grad=True)
+    y = x * 7
+    module(x, y).backward()
+    handles.close()
+    assert {name: sorted(grads) for name, grads in seen.items()} == {"all": [2.0, 3.0], "first": [2.0]}
