@@ -54,6 +54,22 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     return tensors
 
 
+def over_each(tensors: list[Tensor], context: Context, change: Callable[..., Tensor], *beside: Sequence[Any]) -> list[Tensor]:
+    """As `over_values`, one tensor at a time.
+
+    Args:
+        tensors: as of `over_values`.
+        context: as of `over_values`.
+        change: from dense values, whether they may be overwritten, and what other lists have for them, to the new values.
+        beside: the other lists, with one item for each tensor.
+    """
+
+    def each(values: list[Tensor], owned: bool) -> list[Tensor]:
+        return [change(value, owned, *own) for value, *own in zip(values, *beside, strict=True)]
+
+    return over_values(tensors, context, each)
+
+
 def in_groups(values: list[Tensor], run: Callable[..., Sequence[Tensor]], *beside: list[Tensor]) -> list[Tensor]:
     """Run a batched operation once per device and dtype: one kernel takes only tensors that agree in both.
 

@@ -1,4 +1,4 @@
-"""What several transforms share: parameters behind gradients, refusals, unchanged and zeroed tensors, what a result may be."""
+"""What several transforms share: parameters behind gradients, refusals, how a result is placed, and what it may be."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def unchanged(values: list[Tensor], owned: bool) -> list[Tensor]:
 def zeroed(value: Tensor, where: Tensor, owned: bool) -> Tensor:
     """A tensor with zeros where a mask is set, even for NaN and infinity; overwritten if it is owned."""
     return value.masked_fill_(where, 0) if owned else value.masked_fill(where, 0)
+
+
+def written(value: Tensor, new: Tensor, owned: bool) -> Tensor:
+    """A result in the dtype of the tensor that it replaces, which is overwritten if it is owned."""
+    return value.copy_(new) if owned else new.to(value.dtype)
 
 
 def wrong_results(results: Any, tensors: Sequence[Tensor], named: Callable[[int], str]) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError, did_you_mean
 from lightning_hooks.rules.reading import as_callable
-from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._batch import WIDER, over_each
 from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -85,11 +85,7 @@ class Mask(Transform):
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor times its mask."""
         masks = [self._mask_for(context.name_of(i), tensor) for i, tensor in enumerate(tensors)]
-
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return [_masked(value, mask, owned) for value, mask in zip(values, masks, strict=True)]
-
-        return over_values(tensors, context, change)
+        return over_each(tensors, context, _masked, masks)
 
     def _mask_for(self, name: str, tensor: Tensor) -> Tensor:
         """The mask for the values of a tensor, on its device and in the dtype to calculate in."""
@@ -155,7 +151,7 @@ def _fitted(mask: Tensor, tensor: Tensor, name: str) -> Tensor:
     return whole[tuple(tensor.coalesce().indices())] if tensor.is_sparse else whole
 
 
-def _masked(value: Tensor, mask: Tensor, owned: bool) -> Tensor:
+def _masked(value: Tensor, owned: bool, mask: Tensor) -> Tensor:
     hidden = ~mask if mask.dtype is torch.bool else mask == 0
     # A product would keep the NaN of a hidden element.
     result = zeroed(value, hidden, owned)

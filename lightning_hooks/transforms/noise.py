@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import WIDER, over_values
+from lightning_hooks.transforms._batch import WIDER, over_each
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -62,15 +62,11 @@ class AddNoise(Transform):
         """Each tensor plus noise, drawn in the order of the tensors."""
         std = self.std_at(context.step)
 
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            # One at a time: a batched addition would need the noise of all gradients in memory at once.
-            return [_noisy(value, std, context.generator_for(value.device), owned) for value in values]
+        def add(value: Tensor, owned: bool) -> Tensor:
+            # Noise for float16 and bfloat16 is drawn and added in float32, so that the sum is rounded once.
+            noise = torch.empty_like(value, dtype=WIDER.get(value.dtype, value.dtype), requires_grad=False)
+            noise.normal_(0.0, std, generator=context.generator_for(value.device))
+            return value.add_(noise) if owned else (value + noise).to(value.dtype)
 
-        return over_values(tensors, context, change)
-
-
-def _noisy(value: Tensor, std: float, generator: torch.Generator, owned: bool) -> Tensor:
-    # Noise for float16 and bfloat16 is drawn and added in float32, so that the sum is rounded once.
-    dtype = WIDER.get(value.dtype, value.dtype)
-    noise = torch.empty_like(value, dtype=dtype, requires_grad=False).normal_(0.0, std, generator=generator)
-    return value.add_(noise) if owned else (value + noise).to(value.dtype)
+        # One at a time: a batched addition would need the noise of all gradients in memory at once.
+        return over_each(tensors, context, add)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._batch import over_each
+from lightning_hooks.transforms._behind import written
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -49,7 +50,8 @@ class ZeroNonFinite(Transform):
         """Each tensor with its non-finite elements replaced."""
         for index, tensor in enumerate(tensors):
             self._check_range(tensor.dtype, context.name_of(index))
-        return over_values(tensors, context, self._change)
+        # torch has no batched form of nan_to_num.
+        return over_each(tensors, context, self._repaired)
 
     def _check_range(self, dtype: torch.dtype, name: str) -> None:
         # Torch would write an infinity instead of the infinity.
@@ -61,17 +63,12 @@ class ZeroNonFinite(Transform):
                     f"ZeroNonFinite.{field} is {value!r}, too large for '{name}': the greatest finite {dtype} is {greatest:g}"
                 )
 
-    def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
-        # torch has no batched form of nan_to_num.
-        return [self._repaired(value, owned) for value in values]
-
     def _repaired(self, value: Tensor, owned: bool) -> Tensor:
         # Not -inf: that of 0.0 is -0.0.
         negative = 0.0 - self.inf
         if value.is_complex():
             parts = torch.view_as_real(value.resolve_conj())
-            result = torch.view_as_complex(torch.nan_to_num(parts, self.nan, self.inf, negative))
-            return value.copy_(result) if owned else result
+            return written(value, torch.view_as_complex(torch.nan_to_num(parts, self.nan, self.inf, negative)), owned)
         if owned:
             return value.nan_to_num_(self.nan, self.inf, negative)
         return torch.nan_to_num(value, self.nan, self.inf, negative)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
-from lightning_hooks.transforms._behind import params_behind, refuse_sparse, zeroed
+from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_each, over_values
+from lightning_hooks.transforms._behind import params_behind, refuse_sparse, written, zeroed
 from lightning_hooks.transforms._check import check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -43,12 +43,7 @@ class Centralize(Transform):
                     f"Centralize would fill '{context.name_of(index)}', which is sparse in {tensor.sparse_dim()} dimensions: "
                     "exclude it from the rule"
                 )
-        flat = [tensor.dim() < 2 for tensor in tensors]
-
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return [_centred(value, stays, owned) for value, stays in zip(values, flat, strict=True)]
-
-        return over_values(tensors, context, change)
+        return over_each(tensors, context, _centred, [tensor.dim() < 2 for tensor in tensors])
 
 
 @dataclass(frozen=True)
@@ -87,19 +82,13 @@ class OrthoGrad(Transform):
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient, orthogonal to its parameter."""
         refuse_sparse(self, tensors, context, "without its component along the weights it is dense")
-        params = params_behind(self, tensors, context)
+        return over_each(tensors, context, self._orthogonal, params_behind(self, tensors, context))
 
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            changed = [self._orthogonal(value, param) for value, param in zip(values, params, strict=True)]
-            return _placed(values, changed, owned)
-
-        return over_values(tensors, context, change)
-
-    def _orthogonal(self, value: Tensor, param: Tensor) -> Tensor:
+    def _orthogonal(self, value: Tensor, owned: bool, param: Tensor) -> Tensor:
         wide = WIDER.get(value.dtype, value.dtype)
         grad, weight = value.to(wide).reshape(-1), param.to(wide).reshape(-1)
         if grad.numel() == 1:
-            return torch.where(weight == 0, grad, torch.zeros_like(grad)).reshape(value.shape)
+            return written(value, torch.where(weight == 0, grad, torch.zeros_like(grad)).reshape(value.shape), owned)
         # vdot conjugates its first argument, and is the plain product of real ones.
         along = torch.vdot(weight, grad) / (torch.vdot(weight, weight) + self.eps)
         across = grad - along * weight
@@ -107,8 +96,7 @@ class OrthoGrad(Transform):
         factor = norm / (norm_across + self.eps)
         # Chosen by masks: an `if` would wait for the device. A NaN fails the comparison and stays.
         noise = norm_across <= 4 * torch.finfo(wide).eps * norm
-        result: Tensor = (across * factor).masked_fill(noise, 0).reshape(value.shape)
-        return result
+        return written(value, (across * factor).masked_fill(noise, 0).reshape(value.shape), owned)
 
 
 @dataclass(frozen=True)
@@ -157,8 +145,10 @@ class AddDecayedWeights(Transform):
         if dtype in WIDER or dtype != params[0].dtype:
             # Calculated in the wider dtype, rounded once: torch on the CPU rounds the constant to a half first.
             wide = WIDER.get(dtype, dtype)
-            sums = [torch.add(g.to(wide), p.to(wide), alpha=self.weight_decay) for g, p in zip(group, params, strict=True)]
-            return _placed(group, sums, owned)
+            return [
+                written(grad, torch.add(grad.to(wide), param.to(wide), alpha=self.weight_decay), owned)
+                for grad, param in zip(group, params, strict=True)
+            ]
         return foreach("add", group, params, alpha=self.weight_decay, owned=owned)
 
 
@@ -201,21 +191,15 @@ class KeepNonnegative(Transform):
             for param, tensor in zip(params_behind(self, tensors, context), tensors, strict=True)
         ]
 
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return [zeroed(value, (param <= 0) & (value > 0), owned) for value, param in zip(values, params, strict=True)]
+        def change(value: Tensor, owned: bool, param: Tensor) -> Tensor:
+            return zeroed(value, (param <= 0) & (value > 0), owned)
 
-        return over_values(tensors, context, change)
+        return over_each(tensors, context, change, params)
 
 
-def _centred(value: Tensor, stays: bool, owned: bool) -> Tensor:
+def _centred(value: Tensor, owned: bool, stays: bool) -> Tensor:
     if stays or not value.numel():
         return value if owned else value.clone()
     mean = value.mean(tuple(range(1, value.dim())), keepdim=True, dtype=WIDER.get(value.dtype))
     # The mean of a half is float32, and the difference is rounded once.
     return value.sub_(mean) if owned else (value - mean).to(value.dtype)
-
-
-def _placed(values: Sequence[Tensor], changed: Sequence[Tensor], owned: bool) -> list[Tensor]:
-    if owned:
-        return [value.copy_(new) for value, new in zip(values, changed, strict=True)]
-    return [new.to(value.dtype) for value, new in zip(values, changed, strict=True)]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.reading import as_callable
-from lightning_hooks.transforms._batch import over_values
+from lightning_hooks.transforms._batch import over_each
+from lightning_hooks.transforms._behind import written
 from lightning_hooks.transforms._check import check_finite, is_number
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
@@ -35,7 +36,7 @@ class Sign(Transform):
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The signs of each tensor."""
-        return over_values(tensors, context, lambda values, owned: [_sign(value, owned) for value in values])
+        return over_each(tensors, context, _sign)
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,10 @@ class ReverseGradient(Transform):
         if is_number(given):
             check_finite(self, "weight")
         elif isinstance(given, Sequence) and not isinstance(given, str):
+            points = as_points(given, "ReverseGradient.weight")
             # A frozen dataclass sets a field this way.
-            object.__setattr__(self, "weight", as_points(given, "ReverseGradient.weight"))
-            schedule = Curve(as_points(given, "ReverseGradient.weight"))
+            object.__setattr__(self, "weight", points)
+            schedule = Curve(points)
         elif isinstance(given, str) or callable(given):
             schedule = as_callable(given, "ReverseGradient.weight")
         else:
@@ -112,4 +114,4 @@ class ReverseGradient(Transform):
 def _sign(value: Tensor, owned: bool) -> Tensor:
     # torch has no batched form that keeps a NaN, and a hidden NaN is worse than one that shows.
     sign = torch.where(value.isnan(), value, value.sgn())
-    return value.copy_(sign) if owned else sign
+    return written(value, sign, owned)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._batch import foreach, in_groups, over_values
+from lightning_hooks.transforms._batch import foreach, in_groups, over_each, over_values
 from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
 from lightning_hooks.transforms.base import Context, Transform
@@ -61,12 +61,7 @@ class Zero(Transform):
         positions = [self._dim_and_runs(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
         # The rows of a sparse tensor are found among its indices; coalescing again gives the same order.
         indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
-
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            given = zip(values, positions, indices, strict=True)
-            return [_some_zero(value, dim, runs, stored, owned) for value, (dim, runs), stored in given]
-
-        return over_values(tensors, context, change)
+        return over_each(tensors, context, _some_zero, positions, indices)
 
     def _dim_and_runs(self, tensor: Tensor, name: str) -> tuple[int, list[tuple[int, int]]]:
         """The dimension from the front, and the entries along it as runs."""
@@ -119,11 +114,12 @@ class Dropout(Transform):
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor with elements missing, drawn in the order of the tensors."""
 
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return [_drop(value, self.p, context.generator_for(value.device), owned) for value in values]
+        def drop(value: Tensor, owned: bool) -> Tensor:
+            dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False)
+            return zeroed(value, dropped.bernoulli_(self.p, generator=context.generator_for(value.device)), owned)
 
         # What comes out of the first line is ours in any case.
-        kept = over_values(tensors, context, change)
+        kept = over_each(tensors, context, drop)
         return Scale(1 / (1 - self.p))(kept, Context(names=context.names, owned=True))
 
 
@@ -162,12 +158,7 @@ class TopK(Transform):
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor with its smaller elements gone."""
-        kept = [self._kept(tensor.numel()) for tensor in tensors]
-
-        def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return [_largest(value, number, owned) for value, number in zip(values, kept, strict=True)]
-
-        return over_values(tensors, context, change)
+        return over_each(tensors, context, _largest, [self._kept(tensor.numel()) for tensor in tensors])
 
     def _kept(self, numel: int) -> int:
         if self.k is not None:
@@ -193,7 +184,8 @@ def _zeros(value: Tensor) -> Tensor:
     return value.masked_fill(torch.ones((), dtype=torch.bool, device=value.device), 0)
 
 
-def _some_zero(value: Tensor, dim: int, runs: list[tuple[int, int]], stored: Tensor | None, owned: bool) -> Tensor:
+def _some_zero(value: Tensor, owned: bool, position: tuple[int, list[tuple[int, int]]], stored: Tensor | None) -> Tensor:
+    dim, runs = position
     if stored is not None and dim < stored.shape[0]:
         rows = stored[dim]
         hit = torch.zeros_like(rows, dtype=torch.bool)
@@ -219,12 +211,7 @@ def _runs(entries: list[int]) -> Iterator[tuple[int, int]]:
             start = end
 
 
-def _drop(value: Tensor, p: float, generator: torch.Generator, owned: bool) -> Tensor:
-    dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False).bernoulli_(p, generator=generator)
-    return zeroed(value, dropped, owned)
-
-
-def _largest(value: Tensor, number: int, owned: bool) -> Tensor:
+def _largest(value: Tensor, owned: bool, number: int) -> Tensor:
     if number >= value.numel():
         return value if owned else value.clone()
     magnitudes = value.detach().abs().reshape(-1)
