@@ -28,13 +28,10 @@ class Measurement:
         [2.0, 0.5]
     """
 
-    __slots__ = ("_histogram", "_moments", "_packed", "_packed_histogram", "_seen", "_tried")
+    __slots__ = ("_histogram", "_moments", "_seen")
 
     def __init__(self, tensor: Tensor) -> None:
         self._seen = tensor
-        self._tried = False
-        self._packed: bytes | None = None
-        self._packed_histogram: bytes | None = None
         self._moments: Tensor | None = None
         self._histogram: Tensor | None = None
 
@@ -45,42 +42,23 @@ class Measurement:
             self._seen = self._seen.detach()
         return self._seen
 
-    def packed(self, *, with_histogram: bool = False) -> bytes | None:
-        """Raw moments as nine float64 numbers, or None where the kernel for host memory does not measure the tensor.
-
-        Args:
-            with_histogram: whether the histogram will be requested too; both then take one pass.
-        """
-        if not self._tried:
-            self._tried = True
-            if with_histogram:
-                both = kernels.host.read_histogram(self._seen)
-                if both is not None:
-                    self._packed, self._packed_histogram = both
-            else:
-                self._packed = kernels.host.read(self._seen)
-        return self._packed
-
-    def packed_histogram(self) -> bytes | None:
-        """Signed log2 buckets as float64 numbers; None as for `packed`."""
-        if self.packed(with_histogram=True) is not None and self._packed_histogram is None:
-            _, self._packed_histogram = kernels.host.read_histogram(self._seen)
-        return self._packed_histogram
-
     @property
     def moments(self) -> Tensor:
         """Raw moments, float64 [9], on the tensor's device."""
         if self._moments is None:
-            packed = self.packed()
+            packed = kernels.host.read(self._seen)
             self._moments = self._measure(_moments_of) if packed is None else kernels.unpacked(packed)
         return self._moments
 
     @property
     def histogram(self) -> Tensor:
-        """Signed log2 buckets, float64 [BUCKETS], on the tensor's device."""
+        """Signed log2 buckets, float64 [BUCKETS], on the tensor's device; in host memory one pass gives the moments too."""
         if self._histogram is None:
-            packed = self.packed_histogram()
-            self._histogram = self._measure(_histogram_of) if packed is None else kernels.unpacked(packed)
+            packed = kernels.host.read_histogram(self._seen)
+            if packed is None:
+                self._histogram = self._measure(_histogram_of)
+            else:
+                self._moments, self._histogram = map(kernels.unpacked, packed)
         return self._histogram
 
     def _measure(self, function: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -131,10 +109,6 @@ class UnscaledMeasurement(Measurement):
             self._quotient = scaled.to(torch.promote_types(scaled.dtype, torch.float32)) / self._scale
         return self._quotient
 
-    def packed(self, *, with_histogram: bool = False) -> bytes | None:
-        """None: the kernel reads the tensor before the division."""
-        return None
-
     @property
     def moments(self) -> Tensor:
         """Raw moments of the quotient, float64 [9]."""
@@ -155,8 +129,9 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
     measurements = [Measurement(tensor) for tensor in tensors]
     by_device: dict[torch.device, list[Measurement]] = {}
     for measurement, packed in zip(measurements, kernels.host.read_many(tensors), strict=True):
-        measurement._packed, measurement._tried = packed, True
-        if packed is None and _is_dense(measurement._seen):
+        if packed is not None:
+            measurement._moments = kernels.unpacked(packed)
+        elif _is_dense(measurement._seen):
             by_device.setdefault(measurement._seen.device, []).append(measurement)
     for group in by_device.values():
         rows = kernels.measure_many([local_part(measurement.tensor) for measurement in group])

@@ -77,7 +77,6 @@ class Table:
         alone: bool = False,
     ) -> None:
         self._alone = alone
-        self.rows = rows
         self.magnitudes = magnitudes
         self.pair_rows = pair_rows
         copied = copied or {}
@@ -310,13 +309,12 @@ class Table:
 
     def _write(self, row: int, measurement: Measurement, *, merging: bool, seen: Tensor | None = None) -> None:
         index = self._histogram_index.get(row)
-        if index is not None:
-            measurement.packed(with_histogram=True)  # both in one pass
-        moments, histograms, sums, _ = self.sections.split(self.state)
+        # Before the moments, which the same pass then gives.
+        counts = None if index is None else measurement.histogram.to(self.state.device, non_blocking=True)
         new = measurement.moments.to(self.state.device, non_blocking=True)
+        moments, histograms, sums, _ = self.sections.split(self.state)
         moments[row] = rows_of_moments.merge(moments[row], new) if merging else new
-        if index is not None:
-            counts = measurement.histogram.to(self.state.device, non_blocking=True)
+        if counts is not None:
             histograms[index] = histograms[index] + counts if merging else counts
         if row in self.users:
             self.users.fill(row, sums, measurement.tensor if seen is None else seen, merging=merging)
