@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -107,23 +108,17 @@ class PendingState:
         requests: whether to stop, and the factor, of a single rank; None where they are in the state.
     """
 
-    __slots__ = ("_copy", "_merged", "_requests")
-
     def __init__(self, copy: HostCopy, requests: tuple[bool, int] | None = None) -> None:
         self._copy = copy
         self._requests = requests
-        self._merged: MergedState | None = None
 
     @property
     def ready(self) -> bool:
         """As of `HostCopy`."""
         return self._copy.ready
 
-    @property
+    @cached_property
     def merged(self) -> MergedState:
         """The state; waits for the device if it has to."""
-        if self._merged is None:
-            state = self._copy.wait()
-            stop, factor = self._requests or (bool(state[STOP]), int(state[FACTOR]))
-            self._merged = MergedState(state, stop, factor)
-        return self._merged
+        state = self._copy.wait()
+        return MergedState(state, *(self._requests or (bool(state[STOP]), int(state[FACTOR]))))

@@ -100,17 +100,6 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
     return UserStatistic(name=name, call=call, where=where)
 
 
-def weighted(statistic: UserStatistic, tensor: Tensor) -> Tensor:
-    """The value of a user's function times the number of elements, and that number: float64 [2] on the tensor's device.
-
-    Raises:
-        RuleError: the function did not return a scalar.
-    """
-    value = statistic.scalar(statistic.run(statistic.call, tensor)).to(tensor.device).double()
-    weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
-    return torch.stack([value * weight, weight])
-
-
 class UserRows:
     """The rows of a table that keep users' statistics. Metrics are not part of the state that ranks exchange.
 
@@ -169,7 +158,9 @@ class UserRows:
         tensor = whole(tensor)
         # Each gets a copy: training overwrites what a metric may keep, and a statistic may work in place on what it is given.
         for index, user in self._functions.get(row, ()):
-            pair = weighted(user, tensor.clone()).to(sums.device)
+            value = user.scalar(user.run(user.call, tensor.clone())).to(sums.device, torch.float64)
+            weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
+            pair = torch.stack([value * weight, weight])
             sums[index] = sums[index] + pair if merging else pair
         for user, metric in self._metrics.get(row, ()):
             user.run(metric.update, tensor.clone())
