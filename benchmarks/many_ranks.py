@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks import output
 from lightning_hooks.stats import ranks
-from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.row_index import Due, Indices, RowIndex
 from lightning_hooks.stats.histogram import BUCKETS, quantile
-from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, MOMENTS
+from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, quantile_of, ratio
 
 Array = NDArray[np.float64]

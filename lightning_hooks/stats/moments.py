@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.schema import COUNT as COUNT
-from lightning_hooks.stats.schema import M2 as M2
-from lightning_hooks.stats.schema import MAX as MAX
-from lightning_hooks.stats.schema import MEAN as MEAN
-from lightning_hooks.stats.schema import MIN as MIN
-from lightning_hooks.stats.schema import ZEROS
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, ZEROS
 
 MOMENTS: Final = len(schema.MOMENTS)
-_NEUTRAL: Final = tuple(moment.neutral for moment in schema.MOMENTS)
 _POWERS: Final = tuple((column, moment.power) for column, moment in enumerate(schema.MOMENTS) if moment.power)
 
 
@@ -40,9 +34,8 @@ def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
         [0.0, 0.0, 0.0, 0.0, inf, -inf, 0.0, 0.0, 0.0]
     """
     out = torch.zeros(rows, MOMENTS, dtype=torch.float64, device=device)
-    for column, value in enumerate(_NEUTRAL):
-        if value != 0.0:
-            out[:, column] = value
+    for column, value in schema.NOT_ZERO:
+        out[:, column] = value
     return out
 
 
@@ -136,14 +129,10 @@ def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
     return out
 
 
-def zeros_row(count: float, device: torch.device | str = "cpu") -> Tensor:
-    """The moments of `count` zeros: what a sparse tensor does not store."""
-    out = neutral(1, device)[0]
-    if count > 0:
-        out[COUNT] = count
-        out[ZEROS] = count
-        out[MIN] = 0.0
-        out[MAX] = 0.0
+def zeros_row(count: int, device: torch.device) -> Tensor:
+    """The moments of `count` zeros, at least one: what a sparse tensor does not store."""
+    out = torch.zeros(MOMENTS, dtype=torch.float64, device=device)
+    out[COUNT] = out[ZEROS] = count
     return out
 
 

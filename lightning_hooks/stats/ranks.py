@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.moments import COUNT, M2, MAX, MEAN, MIN, merge_groups, neutral
+from lightning_hooks.stats.moments import merge_groups, neutral
 from lightning_hooks.stats.pairs import SMALL, SUMS
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import REQUESTS, Sections
 
 GATHERED: Final = 4_000_000

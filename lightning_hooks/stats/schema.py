@@ -60,6 +60,8 @@ MOMENTS: Final = (
     Moment("nonfinite", "sum"),
     Moment("underflow", "sum"),  # magnitudes above zero and below the smallest normal number of the dtype
 )
+NOT_ZERO: Final = tuple((column, moment.neutral) for column, moment in enumerate(MOMENTS) if moment.neutral)
+"""The columns of a row without elements that are not 0, with their values."""
 COUNT, MEAN, M2, ABS_SUM, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW = range(len(MOMENTS))
 
 

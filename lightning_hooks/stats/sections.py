@@ -21,7 +21,6 @@ FACTOR: Final = -2
 STOP: Final = -1
 REQUESTS: Final = 2
 """The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
-_NEUTRAL: Final = tuple((column, moment.neutral) for column, moment in enumerate(schema.MOMENTS) if moment.neutral != 0.0)
 
 
 def refuse_narrow(device: torch.device, where: str = "") -> None:
@@ -74,7 +73,7 @@ class Sections:
     def clear(self, state: Tensor | NDArray[np.float64]) -> None:
         """Reset a state: neutral moments, and zeros elsewhere."""
         state[:] = 0.0
-        for column, value in _NEUTRAL:
+        for column, value in schema.NOT_ZERO:
             state[column : self._ends[0] : MOMENTS] = value
 
     def histogram(self, index: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import RuleError, StepConsumer, StepView, Watch, instrument
-from lightning_hooks.stats.moments import COUNT
+from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
 from tests import late_copies
 

@@ -9,8 +9,8 @@ from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.moments import COUNT, M2, MEAN
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
+from lightning_hooks.stats.schema import COUNT, M2, MEAN
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.tensor_kinds import is_plain, local_part
 

@@ -20,9 +20,9 @@ from lightning_hooks.records.row_index import Due, joined
 from lightning_hooks.records.step_view import StepView, squares
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
-from lightning_hooks.stats.moments import COUNT, merge_by_index, rescale
+from lightning_hooks.stats.moments import merge_by_index, rescale
 from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
-from lightning_hooks.stats.schema import NONFINITE
+from lightning_hooks.stats.schema import COUNT, NONFINITE
 from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
