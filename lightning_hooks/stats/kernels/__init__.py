@@ -112,11 +112,13 @@ def _cuda() -> backends.Decision:
 
 
 def _load_triton() -> tuple[ModuleType, str]:
+    import triton
+
     from lightning_hooks.stats.kernels import cuda
 
     # Triton builds its launcher with a C compiler, and not for every device: an attempt raises what does not work.
     cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
-    return cuda, cuda.describe()
+    return cuda, str(triton.__version__)
 
 
 def unpacked(numbers: bytes) -> Tensor:

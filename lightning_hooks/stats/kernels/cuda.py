@@ -17,31 +17,28 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from triton import knobs
 
 from lightning_hooks.stats.host_copy import to_device
-from lightning_hooks.stats.kernels import reference, triton_code
+from lightning_hooks.stats.kernels import reference, triton_code, triton_merge
+from lightning_hooks.stats.kernels.addresses import CODES, Found, find
 from lightning_hooks.stats.kernels.launching import Launch, current_stream, launcher
-from lightning_hooks.stats.kernels.triton_code import BFLOAT16, BLOCK, CHUNK, FLOAT16, FLOAT32, FLOAT64, SMALL_BLOCK
+from lightning_hooks.stats.kernels.triton_code import BLOCK, SMALL_BLOCK
+from lightning_hooks.stats.kernels.triton_merge import CHUNK
 from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["PartialRows", "attempt", "describe", "measure", "measure_many", "measure_many_into"]
+__all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
 
-_CODES: Final = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
 _PROGRAMS: Final = 1024  # keep a large device busy; more of them only where a span has its most blocks
 _MOST_BLOCKS: Final = 8  # of a span: the fewer, the closer its centre is to its mean
-_ALIGNED: Final = 16  # bytes, for wide loads
 _CAPACITY: Final = 1 << 16  # partial rows that wait to be merged: 4.7 MB
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
 _ROW_BYTES: Final = 8 * MOMENTS
 _Integers: TypeAlias = NDArray[np.int64]
 _Part: TypeAlias = tuple[int, int, int, int]
 """Of a tensor: the offset of its row in a state, its elements, its first partial row, and the end."""
-_Found: TypeAlias = tuple[int, int, Tensor]
-"""The address of the elements of a tensor, their number, and what keeps them there: the tensor itself, or a copy."""
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -62,7 +59,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         float64 [len(tensors), 9].
     """
-    if all(_find(tensor, tensor.get_device()) is None for tensor in tensors):
+    if all(find(tensor, tensor.get_device()) is None for tensor in tensors):
         return reference.measure_many(tensors)
     out = torch.empty(len(tensors), MOMENTS, dtype=torch.float64, device=tensors[0].device)
     for position in measure_many_into(out, range(0, out.numel(), MOMENTS), tensors):
@@ -97,14 +94,14 @@ def measure_many_into(
                 continue
             if other.layout is tensor.layout is torch.strided and other.stride() != tensor.stride():
                 tensor, other = tensor.contiguous(), other.contiguous()
-        found = _find(tensor, device)
-        less = found if other is None else _find(other, device)
+        found = find(tensor, device)
+        less = found if other is None else find(other, device)
         if found is None or less is None:
             skipped.append(position)
             continue
         of_dtype = lists.get(tensor.dtype)
         if of_dtype is None:
-            of_dtype = lists[tensor.dtype] = _List(_CODES[tensor.dtype])
+            of_dtype = lists[tensor.dtype] = _List(CODES[tensor.dtype])
         of_dtype.positions.append(position)
         of_dtype.found.append(found)
         of_dtype.less.append(less)
@@ -137,7 +134,7 @@ class PartialRows:
         """A function that measures a tensor for the row at an offset of the state; False where it does not."""
 
         def write(tensor: Tensor) -> bool:
-            found = _find(tensor, self._device)
+            found = find(tensor, self._device)
             if found is None:
                 return False
             address, size, _ = found
@@ -175,7 +172,7 @@ class PartialRows:
         self._waiting, self._used = [], 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
-        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device, CODE=_CODES[dtype], **_BLOCKS)
+        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device, CODE=CODES[dtype], **_BLOCKS)
         return launch
 
 
@@ -184,11 +181,6 @@ def attempt(device: torch.device) -> None:
     if knobs.runtime.interpret:  # it would read host memory at addresses of the device
         raise RuntimeError("TRITON_INTERPRET is set, and the interpreter reads no memory of a device")
     measure(torch.ones(1, device=device))
-
-
-def describe() -> str:
-    """The version of Triton that runs here."""
-    return str(triton.__version__)
 
 
 def _spans(size: int) -> tuple[int, int]:
@@ -208,8 +200,8 @@ class _List:
     def __init__(self, code: int) -> None:
         self.code = code
         self.positions: list[int] = []
-        self.found: list[_Found] = []
-        self.less: list[_Found] = []  # what is subtracted; the same where nothing is
+        self.found: list[Found] = []
+        self.less: list[Found] = []  # what is subtracted; the same where nothing is
 
     def spread(self) -> None:
         """Spread the elements over programs, of each of which comes a partial row."""
@@ -267,7 +259,7 @@ def _merge(
     np.add.at(elements, index, sizes)
     table = to_device(np.concatenate([distinct, elements, [0], np.cumsum(counts), firsts[order], ends[order]]), out.device)
     integers = (table.data_ptr(), len(distinct), len(targets), rows.data_ptr(), out.data_ptr(), int(merging))
-    _launch(triton_code.merge_rows, len(distinct), out, *integers, CHUNK=CHUNK)
+    _launch(triton_merge.merge_rows, len(distinct), out, *integers, CHUNK=CHUNK)
 
 
 def _launch(kernel: Any, programs: int, out: Tensor, *integers: int, **constants: Any) -> None:
@@ -278,47 +270,3 @@ def _launch(kernel: Any, programs: int, out: Tensor, *integers: int, **constants
 def _current(out: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(out.device) if out.is_cuda else nullcontext()
-
-
-def _find(tensor: Tensor, device: int) -> _Found | None:
-    """Where the elements of a tensor lie one after the other, in any order; None for a tensor that is not measured here.
-
-    This is called for every tensor at every step, so it asks as little as will do. A tensor without memory (sparse, inside a
-    transform of `torch.func`) raises when it is asked for its address.
-
-    Args:
-        tensor: any.
-        device: the index of the device on which it must be.
-    """
-    kind = type(tensor)
-    if (kind is not Tensor and kind is not nn.Parameter) or tensor.dtype not in _CODES or tensor.get_device() != device:
-        return None
-    try:
-        size = tensor.numel()
-        if size <= 1 or not tensor.is_contiguous():
-            tensor = tensor.detach()
-            if tensor.is_neg():  # a part of complex numbers, so not contiguous
-                tensor = tensor.resolve_neg()
-            if not _is_dense(tensor):
-                tensor = tensor.contiguous()
-        address = tensor.data_ptr()
-        if address % _ALIGNED:
-            tensor = tensor.detach().clone()
-            address = tensor.data_ptr()
-    except RuntimeError:
-        return None
-    if size and not address:  # zeros of autograd
-        return None
-    return address, size, tensor
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor is a permutation of a contiguous one."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True

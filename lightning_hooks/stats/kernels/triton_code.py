@@ -1,4 +1,4 @@
-"""The Triton code that runs on the device: spans of tensors become partial rows of moments, and partial rows become rows.
+"""The Triton code that measures on the device: spans of tensors become partial rows of moments, which `triton_merge` merges.
 
 A program reads its span once. Deviations are taken from a centre, the mean of the first elements of the span, which keeps
 their squares small; the mean is corrected by them at the end. Values are scaled near 1 by a power of two,
@@ -18,7 +18,6 @@ BLOCK = 8192
 SMALL_BLOCK = 1024  # at the end of a tensor, and where a span is read in float64
 WARPS = 4
 LANES = tl.constexpr(32 * WARPS)
-CHUNK = 256  # partial rows merged together
 FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
 
 
@@ -125,6 +124,20 @@ def _count_small(x, inside, LEAST: tl.constexpr):
 
 
 @triton.jit
+def store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow):
+    """Writes a row in the order of the schema; its extremes are NaN where a value was."""
+    tl.store(target, count)
+    tl.store(target + 1, mean)
+    tl.store(target + 2, m2)
+    tl.store(target + 3, abs_sum)
+    tl.store(target + 4, tl.where(nans > 0, float("nan"), low.to(tl.float64)))
+    tl.store(target + 5, tl.where(nans > 0, float("nan"), high.to(tl.float64)))
+    tl.store(target + 6, zeros.to(tl.float64))
+    tl.store(target + 7, nonfinite.to(tl.float64))
+    tl.store(target + 8, underflow.to(tl.float64))
+
+
+@triton.jit
 def _span(
     pointer,
     before,
@@ -185,31 +198,12 @@ def _span(
         rest = tl.sum(first, axis=0) / count
         m2 = tl.sum(second, axis=0) - count * rest * rest
         back = 1.0 / scale.to(tl.float64)
-        tl.store(target, count)
-        tl.store(target + 1, (centre.to(tl.float64) + rest) * back)
-        tl.store(target + 2, tl.where(m2 < 0.0, 0.0, m2) * back * back)
-        tl.store(target + 3, abs_sum)
-        tl.store(target + 4, low.to(tl.float64))
-        tl.store(target + 5, high.to(tl.float64))
-        tl.store(target + 6, zeros.to(tl.float64))
-        tl.store(target + 7, 0.0)
-        tl.store(target + 8, underflow.to(tl.float64))
+        mean = (centre.to(tl.float64) + rest) * back
+        m2 = tl.where(m2 < 0.0, 0.0, m2) * back * back
+        none = tl.full((), 0, tl.int64)
+        store_row(target, count, mean, m2, abs_sum, low, high, none, zeros, none, underflow)
     else:
         _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIRED, SMALL)
-
-
-@triton.jit
-def _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow):
-    """Writes a row in the order of the schema; its extremes are NaN where a value was."""
-    tl.store(target, count)
-    tl.store(target + 1, mean)
-    tl.store(target + 2, m2)
-    tl.store(target + 3, abs_sum)
-    tl.store(target + 4, tl.where(nans > 0, float("nan"), low))
-    tl.store(target + 5, tl.where(nans > 0, float("nan"), high))
-    tl.store(target + 6, zeros)
-    tl.store(target + 7, nonfinite)
-    tl.store(target + 8, underflow)
 
 
 @triton.jit
@@ -234,7 +228,7 @@ def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIR
     for at in range(start, end, SMALL):
         apart = _part(pointer, before, at, end, PAIRED, SMALL).to(tl.float64) - mean
         m2 += tl.sum(tl.where(at + tl.arange(0, SMALL) < end, apart * apart, 0.0), axis=0)
-    _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros.to(tl.float64), nonfinite, underflow.to(tl.float64))
+    store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow)
 
 
 @triton.jit(do_not_specialize=["address", "size", "steps", "rows"])
@@ -283,65 +277,3 @@ def measure_list(
     before = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
     _span(pointer, before, size, start, steps, target, _least_normal(CODE, PAIRED), PAIRED, BLOCK, SMALL)
-
-
-@triton.jit(do_not_specialize=["table", "targets", "segments", "rows", "out", "merging"])
-def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr):
-    """Merges partial rows into rows; one program per row. Chan's rule for any number of parts, in two passes.
-
-    Args:
-        table: address of int64; of every row its offset in `out`, the number of elements behind its parts, and its first
-            segment (with the end after the last one); then of every segment its first partial row and the end.
-        targets: how many rows there are.
-        segments: how many there are.
-        rows: address of float64 [parts, 9].
-        out: address of float64.
-        merging: 1 where the present row is one of the parts, 0 where it is overwritten.
-        CHUNK: partial rows read together.
-    """
-    row = tl.program_id(0)
-    entries = table.to(tl.pointer_type(tl.int64))
-    parts = rows.to(tl.pointer_type(tl.float64))
-    target = out.to(tl.pointer_type(tl.float64)) + tl.load(entries + row)
-    first = tl.load(entries + 2 * targets + row)
-    end = tl.load(entries + 2 * targets + row + 1)
-    starts = entries + 3 * targets + 1
-    kept = merging != 0
-    own = tl.load(target, mask=kept, other=0.0)
-    own_mean = tl.load(target + 1, mask=kept, other=0.0)
-    own_m2 = tl.load(target + 2, mask=kept, other=0.0)
-    abs_sum = tl.load(target + 3, mask=kept, other=0.0)
-    low = tl.load(target + 4, mask=kept, other=float("inf"))
-    high = tl.load(target + 5, mask=kept, other=float("-inf"))
-    zeros = tl.load(target + 6, mask=kept, other=0.0)
-    nonfinite = tl.load(target + 7, mask=kept, other=0.0)
-    underflow = tl.load(target + 8, mask=kept, other=0.0)
-    nans = (low != low).to(tl.int32)
-    count = own + tl.load(entries + targets + row).to(tl.float64)
-    # A weighted sum, not an update by a difference, so that an infinite mean stays infinite.
-    mean = own / tl.maximum(count, 1.0) * own_mean
-    for segment in range(first, end):
-        last = tl.load(starts + segments + segment)
-        for at in range(tl.load(starts + segment), last, CHUNK):
-            inside = at + tl.arange(0, CHUNK) < last
-            part = parts + (at + tl.arange(0, CHUNK)) * 9
-            mean += tl.sum(tl.load(part, mask=inside, other=0.0) / count * tl.load(part + 1, mask=inside, other=0.0), axis=0)
-            abs_sum += tl.sum(tl.load(part + 3, mask=inside, other=0.0), axis=0)
-            lows = tl.load(part + 4, mask=inside, other=float("inf"))
-            nans += tl.sum((lows != lows).to(tl.int32), axis=0)
-            low = tl.minimum(low, tl.min(lows, axis=0))
-            high = tl.maximum(high, tl.max(tl.load(part + 5, mask=inside, other=float("-inf")), axis=0))
-            zeros += tl.sum(tl.load(part + 6, mask=inside, other=0.0), axis=0)
-            nonfinite += tl.sum(tl.load(part + 7, mask=inside, other=0.0), axis=0)
-            underflow += tl.sum(tl.load(part + 8, mask=inside, other=0.0), axis=0)
-    m2 = own_m2 + tl.where(own == 0, 0.0, own * (own_mean - mean) * (own_mean - mean))
-    for segment in range(first, end):
-        last = tl.load(starts + segments + segment)
-        for at in range(tl.load(starts + segment), last, CHUNK):
-            inside = at + tl.arange(0, CHUNK) < last
-            part = parts + (at + tl.arange(0, CHUNK)) * 9
-            counts = tl.load(part, mask=inside, other=0.0)
-            apart = tl.load(part + 1, mask=inside, other=0.0) - mean
-            between = tl.where(inside, counts * apart * apart, 0.0)
-            m2 += tl.sum(tl.load(part + 2, mask=inside, other=0.0) + between, axis=0)
-    _store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow)

@@ -14,7 +14,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, launching, triton_code
+from lightning_hooks.stats.kernels import cuda, launching, triton_code, triton_merge
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", int(sys.argv[1]), 32)).asm
@@ -27,7 +27,7 @@ for kernel in kernels:
     assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
     assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
     assert kernel["cubin"]
-assert compiled(triton_code.merge_rows, CHUNK=triton_code.CHUNK)["cubin"]
+assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
 print("compiled")
 """
 LAUNCH = """

@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks import Watch, instrument
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import cuda, reference, triton_code
+from lightning_hooks.stats.kernels import cuda, reference, triton_code, triton_merge
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
@@ -65,7 +65,7 @@ def sizes():
     for dtype in DTYPES:
         for size in (0, 1, 2, 7, 8, 9, 100, *(k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)), 5 * BLOCK + 17):
             agrees(normal(size, dtype=dtype))
-    agrees(normal((triton_code.CHUNK + 2) * BLOCK + 3), "more rows than are merged at once")
+    agrees(normal((triton_merge.CHUNK + 2) * BLOCK + 3), "more rows than are merged at once")
 
 
 def several_blocks_each():
@@ -213,14 +213,15 @@ class Counting:
 @contextmanager
 def counting(counts):
     """Count the launches of each kernel."""
-    plain = {name: getattr(triton_code, name) for name in ("measure_one", "measure_list", "merge_rows")}
-    for name, kernel in plain.items():
-        setattr(triton_code, name, Counting(kernel, counts))
+    names = ((triton_code, "measure_one"), (triton_code, "measure_list"), (triton_merge, "merge_rows"))
+    plain = [(module, name, getattr(module, name)) for module, name in names]
+    for module, name, kernel in plain:
+        setattr(module, name, Counting(kernel, counts))
     try:
         yield
     finally:
-        for name, kernel in plain.items():
-            setattr(triton_code, name, kernel)
+        for module, name, kernel in plain:
+            setattr(module, name, kernel)
 
 
 def lists():
@@ -306,7 +307,7 @@ def other_streams():
     """What waits on one stream is not merged on another, not even where there is no room for more."""
     cuda._CAPACITY = 6
     streams, merged_on = [7], []
-    current, launch, merge = cuda.current_stream, cuda._launch, triton_code.merge_rows
+    current, launch, merge = cuda.current_stream, cuda._launch, triton_merge.merge_rows
 
     def noting(kernel, *args, **constants):
         if kernel is merge:
