@@ -313,11 +313,6 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
 
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.stats.kernels.on_device", lambda tensor: Kernel)
-    for module in (
-        "table.kernels",
-        "measurement.kernels",
-    ):  # plain torch, as on a device, of which the compiled kernel sees nothing
-        monkeypatch.setattr(f"lightning_hooks.stats.{module}.compiled", None)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rules = [

@@ -24,7 +24,6 @@ from lightning_hooks.stats.moments import MOMENTS
 __all__ = [
     "NO_HISTOGRAM",
     "FallbackWriter",
-    "compiled",
     "direct_writer",
     "host",
     "in_use",
@@ -37,8 +36,7 @@ __all__ = [
 
 NO_HISTOGRAM: Final = -1  # the offset of the histogram of a row that keeps none
 _DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENTS))
-compiled: ModuleType | None = _DECISION.module  # `backends.native` where it serves
-host: ModuleType = numpy_kernel if compiled is None else compiled  # measures tensors in host memory
+host: ModuleType = _DECISION.module or numpy_kernel  # measures tensors in host memory
 if TYPE_CHECKING:
     from lightning_hooks.stats.kernels.numpy_kernel import FallbackWriter
 else:
@@ -46,10 +44,7 @@ else:
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of one tensor, float64 [9] on its device, which is not waited for.
-
-    Args:
-        tensor: real and dense, any shape, any device.
+    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for.
 
     Example:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
