@@ -219,7 +219,6 @@ class OutputGradients:
 
         Args:
             tensor: needs a gradient.
-            hook: of the tensor.
             owner: the same object at every call of the module.
             given: the arguments of the call.
         """

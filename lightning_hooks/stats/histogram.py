@@ -23,10 +23,7 @@ _CHUNK: Final = 1 << 20  # elements: counting takes about 40 bytes for each of t
 
 
 def bucket_edges() -> NDArray[np.float64]:
-    """The edges of the buckets, ascending.
-
-    Returns:
-        float64 [BUCKETS + 1].
+    """The edges of the buckets, ascending, float64 [BUCKETS + 1].
 
     Example:
         >>> edges = bucket_edges()
@@ -38,14 +35,7 @@ def bucket_edges() -> NDArray[np.float64]:
 
 
 def histogram(tensor: Tensor) -> Tensor:
-    """Count the elements of each bucket.
-
-    Args:
-        tensor: real and dense, any floating dtype, any shape.
-
-    Returns:
-        float64 [BUCKETS], on the tensor's device.
-    """
+    """The number of elements in each bucket, float64 [BUCKETS], of a real and dense tensor, on its device."""
     counts: Tensor = sum(map(_counts, tensor.detach().reshape(-1).split(_CHUNK)))  # type: ignore[assignment]
     return counts
 
@@ -61,12 +51,7 @@ def _counts(flat: Tensor) -> Tensor:
 
 
 def shift(counts: Tensor, octaves: int) -> Tensor:
-    """The histogram of the same elements times 2**octaves, which moves whole buckets.
-
-    Args:
-        counts: float64 [..., BUCKETS].
-        octaves: may be negative.
-    """
+    """The histogram [..., BUCKETS] of the same elements times 2**octaves, which moves whole buckets."""
     if octaves == 0:
         return counts
     steps = torch.arange(-_SIDE, _SIDE + 1, device=counts.device)

@@ -25,10 +25,6 @@ _POWERS: Final = tuple((column, moment.power) for column, moment in enumerate(sc
 def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
     """Rows that change nothing when merged: the moments of no elements.
 
-    Args:
-        rows: how many.
-        device: where.
-
     Example:
         >>> neutral(1)[0].tolist()
         [0.0, 0.0, 0.0, 0.0, inf, -inf, 0.0, 0.0, 0.0]
@@ -65,43 +61,22 @@ def by_chan(rows: Any, total: Reduce, lowest: Reduce, highest: Reduce, spread: R
 
 
 def merge(a: Tensor, b: Tensor) -> Tensor:
-    """The moments of the union of two disjoint sets of elements, row by row.
-
-    Args:
-        a: moments [..., 9], float64.
-        b: moments of the same shape.
-
-    Example:
-        >>> row = neutral(2)
-        >>> torch.equal(merge(row, row), row)
-        True
-    """
+    """The moments of the union of two disjoint sets of elements, row by row: all three [..., 9], float64."""
     return merge_groups(torch.stack([a, b]))
 
 
 def merge_groups(rows: Tensor) -> Tensor:
-    """The moments of the union of all sets along the first dimension.
-
-    Args:
-        rows: moments [k, ..., 9], float64; the k sets are disjoint.
-
-    Returns:
-        Moments without that dimension.
-    """
+    """The moments of the union of k disjoint sets, float64 [..., 9], from those of each [k, ..., 9]."""
     merged: Tensor = by_chan(rows, lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
     return merged
 
 
 def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
-    """The moments of groups of rows.
+    """The moments of groups of rows, float64 [groups, 9]; a group without rows is neutral.
 
     Args:
         rows: moments [rows, 9], float64.
         group: the group of each row, int64 [rows].
-        groups: how many groups there are.
-
-    Returns:
-        Moments [groups, 9]; a group without rows is neutral.
     """
     blank = neutral(groups, rows.device)
     merged: Tensor = by_chan(
@@ -115,13 +90,9 @@ def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
-    """The moments of the same elements times a positive factor.
+    """The moments [..., 9] of the same elements times a positive factor, which may be a tensor that broadcasts against [...].
 
     Counts do not change: underflow is a property of the tensor that was measured.
-
-    Args:
-        rows: moments [..., 9], float64.
-        factor: a number above 0, or a tensor that broadcasts against [...].
     """
     out = rows.clone()
     for column, power in _POWERS:

@@ -55,12 +55,7 @@ def of_first_rank(number: int) -> int:
 
 
 def have_the_same(what: str, device: torch.device | str) -> bool:
-    """Whether all ranks, all of which must call this, give the same text.
-
-    Args:
-        what: the text.
-        device: of the tensors that ranks exchange.
-    """
+    """Whether all ranks, all of which must call this, give the same text; the device is that of what they exchange."""
     digest = int.from_bytes(sha256(what.encode()).digest()[:7])
     both = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
     torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
@@ -99,7 +94,6 @@ class Copies(NamedTuple):
         Args:
             counts: elements of all rows, [..., rows].
             first: as of this object, [..., copied rows].
-            ranks: how many there are.
 
         Returns:
             [..., copied rows]; 0 where nothing was measured.
@@ -167,11 +161,6 @@ def copies(
 
     Args:
         held: row to the first of the ranks that together hold its copy; None where this rank holds the copy alone.
-        histogram_rows: the row of each histogram.
-        function_rows: the row of each weighted sum.
-        pair_rows: the row of each sum over pairs.
-        device: of the table.
-        other_rows: those of which tensor-parallel ranks hold shares or copies.
         place: of this rank in its tensor-parallel group, and the size of the group.
     """
     first = torch.tensor([-1 if rank is None else rank for rank in held.values()], dtype=torch.float64, device=device)
@@ -185,12 +174,9 @@ def copies(
 
 
 def merge_ranks(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
-    """The state of a table merged over all ranks, all of which must call this. On CUDA the host does not wait.
+    """The state of a table merged over all ranks, all of which must call this with the same sections.
 
-    Args:
-        state: of this rank, flat, with the same sections on all ranks.
-        sections: of the state.
-        owned: the copies of rows that this rank holds.
+    On CUDA the host does not wait.
 
     Returns:
         The merged state: equal on all ranks, with the greatest of their requests.
@@ -231,17 +217,7 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Copies) -> Tensor:
 
 
 def merge_reduced(state: Tensor, sections: Sections, owned: Copies, ranks: int) -> Generator[Collective, Tensor, Tensor]:
-    """The merged state by reductions: yields what is to be reduced over the ranks, and is sent the result.
-
-    Args:
-        state: of this rank.
-        sections: of the state.
-        owned: the copies of rows that this rank holds.
-        ranks: how many there are.
-
-    Returns:
-        The merged state.
-    """
+    """The merged state by reductions, from that of this rank: yields what ranks are to reduce, and is sent the result."""
     moments, histograms, sums, pairs = sections.split(state)
     rows = len(moments)
     bids = owned.bids(moments[:, COUNT], owned.first, ranks)

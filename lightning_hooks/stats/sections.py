@@ -24,15 +24,7 @@ REQUESTS: Final = 2
 
 
 def refuse_narrow(device: torch.device, where: str = "") -> None:
-    """Refuse a device that cannot hold the state of a table.
-
-    Args:
-        device: of the model.
-        where: what a message begins with.
-
-    Raises:
-        UnsupportedError: it has no float64 numbers.
-    """
+    """Refuse the device of a model that cannot hold the state of a table: it has no float64 numbers."""
     if device.type == "mps":
         raise UnsupportedError(
             f"{where}the model is on the device {device.type!r}, which has no float64 numbers, in which statistics and "
@@ -44,10 +36,8 @@ class Sections:
     """The sections of a flat state.
 
     Args:
-        rows: number of rows of moments.
-        histograms: number of histograms.
-        functions: number of weighted sums, one for each function of a user.
-        pairs: number of rows with sums over pairs of gradients.
+        functions: the number of weighted sums, one for each function of a user.
+        pairs: the number of rows with sums over pairs of gradients.
 
     Example:
         >>> sections = Sections(rows=2, histograms=1)
@@ -86,9 +76,6 @@ class Sections:
 
     def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
         """The four parts, as views.
-
-        Args:
-            state: of torch or of NumPy.
 
         Returns:
             Moments [rows, 9], histograms [histograms, BUCKETS], weighted sums with their weights [functions, 2], and sums over

@@ -23,14 +23,7 @@ _QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
 def compute(stat: str, moments: Array) -> Array:
-    """One statistic of many rows.
-
-    Args:
-        stat: a key of `STATISTICS`.
-        moments: float64 [rows, 9].
-
-    Returns:
-        float64 [rows]; NaN where a row holds no elements.
+    """One statistic of many rows [rows, 9]: float64 [rows], NaN where a row holds no elements.
 
     Example:
         >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
@@ -42,11 +35,7 @@ def compute(stat: str, moments: Array) -> Array:
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
-    """Several statistics of many rows, and the number of their elements.
-
-    Args:
-        stats: keys of `STATISTICS`.
-        moments: float64 [rows, 9].
+    """Several statistics of many rows [rows, 9], and the number of their elements.
 
     Returns:
         float64 [len(stats) + 1, rows], NaN where a row holds no elements, except for the number; and whether all have some.
@@ -63,12 +52,7 @@ def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
 
 
 def ratio(update: Array, param: Array) -> Array:
-    """Norm of the update over norm of the parameter: 0 where both are 0.
-
-    Args:
-        update: norms of the updates.
-        param: norms of the parameters before the update.
-    """
+    """Norm of the update over norm of the parameter before it: 0 where both are 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where((update == 0) & (param == 0), 0.0, update / param)
 
@@ -118,7 +102,6 @@ class RowStatistics:
 
     Args:
         stats: keys of `STATISTICS`.
-        unions: the unions.
         wanted: flat indices of the values to take, in what `compute_all` gives for rows and unions.
     """
 
@@ -128,11 +111,7 @@ class RowStatistics:
         self.wanted = wanted
 
     def __call__(self, moments: Array) -> Derived:
-        """The statistics of a step.
-
-        Args:
-            moments: float64 [rows, 9].
-        """
+        """The statistics of a step, from its moments [rows, 9]."""
         united = moments
         if len(self._unions):
             united = np.concatenate([moments, self._unions(moments)])

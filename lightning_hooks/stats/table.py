@@ -27,7 +27,6 @@ class RowOffsets(NamedTuple):
     """Where rows that are written together at every step begin in the state of a table.
 
     Args:
-        rows: which.
         moments: the offset of each row.
         histograms: the offset of the histogram of each, `NO_HISTOGRAM` for none; None where no row has one.
     """
@@ -77,7 +76,7 @@ class Table:
         alone: bool = False,
     ) -> None:
         self._alone = alone
-        self.magnitudes = magnitudes
+        self.magnitudes = magnitudes  # read by the compiled kernel, as `state` is
         self.pair_rows = pair_rows
         copied = copied or {}
         self.users = UserRows(users, range(rows) if alone else copied, device)
@@ -132,7 +131,6 @@ class Table:
         """A function that merges a tensor into a row as `add` does, but without a `Measurement`.
 
         Args:
-            row: which.
             fallback: takes the tensors that cannot be written directly; all of them, where the row keeps a user's statistic or
                 lies on a device without a kernel.
 
@@ -161,8 +159,6 @@ class Table:
         """Merge a measurement into a row: one of several calls or micro-batches of the step.
 
         Args:
-            row: which.
-            measurement: of the tensor.
             seen: the tensor for users' statistics; that of the measurement by default.
         """
         # Writers write too, so only the row itself knows whether it has elements; a neutral one merges as nothing.
@@ -175,10 +171,6 @@ class Table:
 
     def put_all(self, rows: Sequence[int], measurements: Sequence[Measurement]) -> list[int]:
         """Set several rows in one write of all moments, and one of all histograms.
-
-        Args:
-            rows: which.
-            measurements: in the same order.
 
         Returns:
             The indices of those that were skipped and need `put`: rows that keep a user's statistic, and tensors that cannot be
@@ -218,9 +210,7 @@ class Table:
         """Set rows to the moments of tensors that are not measured elsewhere, or of their differences from others.
 
         Args:
-            rows: which.
-            tensors: in the same order.
-            subtracted: from each of them, in float32 at least and without materializing the differences.
+            subtracted: from each of the tensors, in float32 at least and without materializing the differences.
 
         Returns:
             The indices of those that were skipped and need `put`.
@@ -233,19 +223,17 @@ class Table:
         """
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
-        skipped: list[int]
         if device is not None:
             plain = [position for position, row in enumerate(offsets.rows) if row not in self._more_than_moments]
             lists = [[each[position] for position in plain] for each in (tensors, subtracted) if each is not None]
             rest = device.measure_many_into(self.state, [offsets.rows[position] * MOMENTS for position in plain], *lists)
             written = set(plain) - {plain[position] for position in rest}
-            skipped = [position for position in range(len(offsets.rows)) if position not in written]
-        elif not self.state.is_cpu or self._has_users:
-            skipped = list(range(len(offsets.rows)))
-        else:
-            skipped = kernels.host.measure_many_into(
-                self.state, offsets.moments, tensors, subtracted, offsets.histograms, self.magnitudes
-            )
+            return [position for position in range(len(offsets.rows)) if position not in written]
+        if not self.state.is_cpu or self._has_users:
+            return list(range(len(offsets.rows)))
+        skipped: list[int] = kernels.host.measure_many_into(
+            self.state, offsets.moments, tensors, subtracted, offsets.histograms, self.magnitudes
+        )
         return skipped
 
     def withdraw(self, rows: Sequence[int], unless_zero: Tensor) -> None:
@@ -269,7 +257,6 @@ class Table:
         Waits for the device where some of the rows keep histograms, because whole buckets move.
 
         Args:
-            rows: which.
             factor: a scalar, a power of two.
         """
         self._merge_partial()

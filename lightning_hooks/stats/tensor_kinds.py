@@ -76,9 +76,6 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
     Complex numbers count as two elements, their real and imaginary parts, so that the norm is the usual one. Of a sparse
     tensor the stored values are measured, duplicates added up first; the rest are zeros.
 
-    Args:
-        tensor: any tensor.
-
     Returns:
         The elements and the number of implied zeros, or None for a kind that cannot be measured.
 
@@ -120,8 +117,7 @@ def whole(tensor: Tensor) -> Tensor:
 def local_part(tensor: Tensor) -> Tensor:
     """What this rank contributes to a sharded tensor (`DTensor`), so that all ranks together have each element once.
 
-    Args:
-        tensor: any; one that is not sharded is returned unchanged.
+    Any other tensor is returned unchanged.
     """
     if not is_sharded(tensor):
         return tensor

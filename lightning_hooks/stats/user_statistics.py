@@ -60,11 +60,7 @@ class UserStatistic:
             raise
 
     def scalar(self, value: Any) -> Tensor:
-        """What the user's code returned, as a tensor without dimensions.
-
-        Raises:
-            RuleError: it is no real scalar.
-        """
+        """What the user's code returned, a real scalar, as a tensor without dimensions."""
         is_number = isinstance(value, (float, int, np.generic, np.ndarray))
         found = torch.as_tensor(value, device="cpu") if is_number else value
         if not isinstance(found, Tensor) or found.is_complex():
@@ -77,10 +73,6 @@ class UserStatistic:
 
 def user_statistic(stat: Any, where: str) -> UserStatistic:
     """Read a user's statistic from a callable, a metric class or the import path of either.
-
-    Args:
-        stat: what the rule holds.
-        where: the option that holds it, for the message.
 
     Raises:
         RuleError: it is none of these, or its name has a slash, which divides the parts of a tag.
@@ -146,7 +138,6 @@ class UserRows:
         """Update the statistics of a row. All ranks must call this for a sharded tensor, which is gathered before any of them.
 
         Args:
-            row: which.
             sums: weighted sums with their weights, of all functions [functions, 2].
             tensor: what the statistics are computed from; each is given a copy.
             merging: whether functions add to their sums or replace them; metrics always accumulate.

@@ -27,7 +27,6 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
 
     Args:
         tensors: strided or sparse COO.
-        context: says whether they may be overwritten, and what they are called.
         change: called once with all values, not at all for an empty list.
 
     Raises:
@@ -58,8 +57,6 @@ def over_each(tensors: list[Tensor], context: Context, change: Callable[..., Ten
     """As `over_values`, one tensor at a time.
 
     Args:
-        tensors: as of `over_values`.
-        context: as of `over_values`.
         change: from dense values, whether they may be overwritten, and what other lists have for them, to the new values.
         beside: the other lists, with one item for each tensor.
     """
@@ -121,8 +118,6 @@ def foreach(operation: str, group: list[Tensor], *args: Any, owned: bool = False
         operation: the name between `_foreach_` and the final underscore of the in-place form.
         group: dense tensors.
         args: the further arguments of the operation; a list has one for each tensor.
-        owned: whether to overwrite the tensors.
-        options: of the operation, by name.
     """
     result = _batched(operation, owned)(group, *args, **options)
     return group if owned else result
@@ -155,7 +150,6 @@ def scaled(group: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> 
     Args:
         group: dense tensors.
         factors: one scalar for all, or one for each; of the real dtype that the group is calculated in.
-        owned: whether to overwrite the tensors.
     """
     if group[0].dtype not in WIDER:
         return foreach("mul", group, factors, owned=owned)
@@ -172,7 +166,6 @@ def multiplied(group: list[Tensor], factors: list[Tensor], owned: bool) -> Seque
         group: dense tensors.
         factors: of as many dimensions as each, so that they take part in the promotion; of the real dtype that the group is
             calculated in.
-        owned: whether to overwrite the tensors.
     """
     if group[0].dtype not in WIDER:
         return foreach("mul", group, factors, owned=owned)

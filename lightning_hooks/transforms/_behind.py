@@ -12,12 +12,7 @@ from lightning_hooks.transforms.base import Context, Transform
 
 
 def params_behind(owner: Transform, tensors: list[Tensor], context: Context) -> list[Tensor]:
-    """The parameter of each gradient, cut off from the graph.
-
-    Args:
-        owner: who asks, for messages.
-        tensors: the gradients.
-        context: holds the parameters.
+    """The parameter of each gradient, cut off from the graph; messages name the owner.
 
     Raises:
         TransformError: if a tensor has no parameter, or one of another shape.
@@ -72,8 +67,7 @@ def wrong_results(results: Any, tensors: Sequence[Tensor], named: Callable[[int]
     """Why results cannot replace tensors, in words that follow who returned them; None where they can.
 
     Args:
-        results: what a transform returned.
-        tensors: what it was given.
+        tensors: what the transform was given.
         named: the name of a tensor by its index.
     """
     if not isinstance(results, (list, tuple)) or len(results) != len(tensors):

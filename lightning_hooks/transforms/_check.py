@@ -24,12 +24,6 @@ def is_whole(value: object) -> bool:
 def check_finite(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
     """Refuse a field that is not a finite number within its bounds.
 
-    Args:
-        owner: the object that holds the field.
-        field: the name of the field.
-        above: the value must be greater than this; no bound by default.
-        at_least: the value must not be less than this; no bound by default.
-
     Raises:
         RuleError: with the class, the field, what is allowed and the value.
     """

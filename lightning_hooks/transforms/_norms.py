@@ -29,22 +29,12 @@ def dense_values(tensors: list[Tensor], context: Context) -> list[Tensor]:
 
 
 def norms(values: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
-    """The norm of each tensor: a real scalar on its device, of the dtype to calculate in; 0 where there is no element.
-
-    Args:
-        values: dense, any mix of dtypes and devices.
-        norm_type: the order of the norm.
-    """
+    """The norm of each dense tensor: a real scalar on its device, of the dtype to calculate in; 0 where there is no element."""
     return in_groups(values, lambda group: norms_alike(group, norm_type))
 
 
 def norms_alike(group: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
-    """The norm of each tensor, as `norms` has it, for tensors of one device and dtype.
-
-    Args:
-        group: dense, at least one.
-        norm_type: the order of the norm.
-    """
+    """The norm of each tensor, as `norms` has it, for at least one tensor, all of one device and dtype."""
     wide = WIDER.get(group[0].dtype)
     full = [value for value in group if value.numel()]
     each = foreach("norm", full, norm_type, dtype=wide) if full else ()
@@ -58,44 +48,25 @@ def norms_alike(group: list[Tensor], norm_type: float = 2.0) -> list[Tensor]:
 
 
 def together(each: list[Tensor]) -> Tensor:
-    """Scalars as one vector on the device of the first, so that what is calculated with them is a few operations, not many.
-
-    Args:
-        each: at least one scalar.
-    """
+    """Scalars as one vector on the device of the first, so that what is calculated with them is a few operations, not many."""
     device = each[0].device
     alike = all(scalar.device == device for scalar in each)
     return torch.stack(each if alike else [scalar.to(device) for scalar in each])
 
 
 def norm_of_norms(each: list[Tensor], norm_type: float = 2.0) -> Tensor:
-    """The norm of all tensors seen as one vector, from the norm of each; on the device of the first.
-
-    Args:
-        each: at least one scalar.
-        norm_type: the order of the norm.
-    """
+    """The norm of all tensors seen as one vector, from the norms of each, at least one; on the device of the first."""
     total: Tensor = torch.linalg.vector_norm(together(each), norm_type)
     return total
 
 
 def total_norm(values: list[Tensor], norm_type: float = 2.0) -> Tensor:
-    """The norm of all tensors seen as one vector: a real scalar on the device of the first.
-
-    Args:
-        values: at least one dense tensor.
-        norm_type: the order of the norm.
-    """
+    """The norm of all dense tensors, at least one, seen as one vector: a real scalar on the device of the first."""
     return norm_of_norms(norms(values, norm_type), norm_type)
 
 
 def coefficient(norm: Tensor, limit: float | Tensor) -> Tensor:
-    """What scales something of this norm down to the limit, as `torch.nn.utils.clip_grad_norm_` has it; 1 where it is below.
-
-    Args:
-        norm: one or many.
-        limit: the greatest norm.
-    """
+    """What scales something of this norm down to the limit, as `torch.nn.utils.clip_grad_norm_` has it; 1 where it is below."""
     # Clamping where an `if` would do: reading the norm to decide would wait for the device. A NaN passes the clamp.
     return torch.clamp(limit / (norm + 1e-6), max=1.0)
 
@@ -106,7 +77,6 @@ def times(values: list[Tensor], factors: Tensor | list[Tensor], owned: bool) -> 
     Args:
         values: dense.
         factors: a scalar for all, or one for each.
-        owned: whether to overwrite the tensors.
     """
     if isinstance(factors, Tensor):
         # One for all goes to torch as one: with a list of scalars its kernel would run once for each tensor.

@@ -18,7 +18,6 @@ def as_points(given: object, where: str) -> Points:
 
     Args:
         given: a list of pairs of a step and a number, the steps rising.
-        where: the option that holds it, for messages.
 
     Raises:
         RuleError: it is not such a list.
@@ -74,11 +73,6 @@ class Curve:
 
 def number_at(schedule: Callable[[int], Any], step: int, where: str) -> float:
     """What a user's schedule gives at a step.
-
-    Args:
-        schedule: from the number of the step, from 0, to a number.
-        step: the number of the step.
-        where: the option that holds the schedule, for messages.
 
     Raises:
         TransformError: it gives anything but a finite number.

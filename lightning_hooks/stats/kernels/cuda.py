@@ -42,23 +42,12 @@ _Part: TypeAlias = tuple[int, int, int, int]
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of one tensor, without waiting for its device.
-
-    Args:
-        tensor: real and dense, any shape.
-
-    Returns:
-        float64 [9] on the tensor's device.
-    """
+    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for."""
     return measure_many([tensor])[0]
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
-    """The raw moments of several tensors on one device.
-
-    Returns:
-        float64 [len(tensors), 9].
-    """
+    """The raw moments of several tensors on one device, float64 [len(tensors), 9]."""
     if all(find(tensor, tensor.get_device()) is None for tensor in tensors):
         return reference.measure_many(tensors)
     out = torch.empty(len(tensors), MOMENTS, dtype=torch.float64, device=tensors[0].device)

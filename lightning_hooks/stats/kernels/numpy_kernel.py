@@ -47,9 +47,7 @@ def direct_writer(write: Callable[[Tensor], bool], row: int, fallback: FallbackW
     """A function that merges a tensor into a row.
 
     Args:
-        write: merges it directly; False where it does not.
-        row: which.
-        fallback: takes all other tensors.
+        write: merges it directly; False where it does not, and the fallback takes it.
     """
 
     def call(tensor: Tensor) -> None:
@@ -89,9 +87,7 @@ def writer(table: Any, row: int, histogram_at: int | None, fallback: FallbackWri
 
     Args:
         table: has the `state`, which may be replaced.
-        row: which.
         histogram_at: the offset of its histogram in the state, if it keeps one.
-        fallback: as of `direct_writer`.
     """
     merging = Lock()  # threads may call the module
 
@@ -116,8 +112,6 @@ def measure_many_into(
     Args:
         state: float64.
         firsts: the offset of each row in it.
-        tensors: in the same order.
-        subtracted: in the same order, of the same shapes.
         histograms: the offset of each histogram, negative for rows that keep none.
         magnitudes: whether they are requested; this kernel always measures them.
 

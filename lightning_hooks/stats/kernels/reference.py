@@ -17,13 +17,7 @@ _CHUNK = 1 << 20  # elements: eight megabytes of float64 at a time
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of one tensor, without waiting for its device.
-
-    Args:
-        tensor: real and dense, any shape.
-
-    Returns:
-        float64 [9] on the tensor's device.
+    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for.
 
     Example:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
@@ -39,11 +33,7 @@ def measure(tensor: Tensor) -> Tensor:
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
-    """The raw moments of several tensors on one device.
-
-    Returns:
-        float64 [len(tensors), 9].
-    """
+    """The raw moments of several tensors on one device, float64 [len(tensors), 9]."""
     return (
         torch.stack([measure(tensor) for tensor in tensors])
         if tensors
