@@ -38,16 +38,11 @@ def register_backward(
         run: `(module, grad_output, like=)` before the module's backward, `(module, grad_input, grad_output, like=)` after it.
     """
 
-    def pre(module: nn.Module, grad_output: Any) -> Any:
-        return run(module, grad_output, like=grad_output)
+    def hook(module: nn.Module, *grads: Any) -> Any:
+        return run(module, *grads, like=grads[0])
 
-    def post(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
-        return run(module, grad_input, grad_output, like=grad_input)
-
-    if before:
-        handles.keep(module.register_full_backward_pre_hook(_Gated(pre, gate), prepend=prepend))
-    else:
-        handles.keep(module.register_full_backward_hook(_Gated(post, gate), prepend=prepend))
+    register = module.register_full_backward_pre_hook if before else module.register_full_backward_hook
+    handles.keep(register(_Gated(hook, gate), prepend=prepend))
 
 
 def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
