@@ -33,7 +33,6 @@ class EagerHooks:
 
     Args:
         site: the module and its actions; may be replaced between two calls.
-        gate: of the model.
         step_handles: calls `remove` when the step ends.
         gradients: hooks what the module returns.
     """

@@ -22,8 +22,6 @@ class ModuleHooks:
     """The hooks of all sites outside compiled code.
 
     Args:
-        sites: the modules with their actions.
-        gate: of the model.
         step_handles: removes what may outlive a step; closed when the batch ends.
 
     Example:

@@ -42,7 +42,6 @@ class PythonPlainHook(OurHook):
     """A forward hook without keyword arguments.
 
     Args:
-        gate: of the model.
         called: takes the ids of the modules that are called.
         see: reads the result, or None.
         grad: hook of the gradient of the result, or None; the same object for every call of the module.

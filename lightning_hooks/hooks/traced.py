@@ -128,7 +128,6 @@ class TracedSite:
 
     Args:
         site: with every action of any step.
-        gate: of the model.
         step_handles: for what is hooked where the module runs uncompiled after all.
     """
 
@@ -165,7 +164,6 @@ class _TracedHook(OurHook):
     """What both hooks of a traced module have; of a mark the compiler sees its two tensors only.
 
     Args:
-        gate: of the model.
         eager: called where the module runs uncompiled.
         looks: by path, the marks of tensors that are read in the forward pass.
         grads: by path, the marks of tensors whose gradient is read or changed.

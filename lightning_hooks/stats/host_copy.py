@@ -104,7 +104,6 @@ class PendingState:
     """A merged state whose copy may still be on its way from the device.
 
     Args:
-        copy: of the merged state.
         requests: whether to stop, and the factor, of a single rank; None where they are in the state.
     """
 

@@ -96,9 +96,6 @@ class NoiseAverage:
     """Exponential averages of the two estimates, for each row.
 
     Both have the same weights, so their ratio needs no correction for a short history.
-
-    Args:
-        rows: number of rows.
     """
 
     def __init__(self, rows: int) -> None:

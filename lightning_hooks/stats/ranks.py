@@ -134,8 +134,6 @@ class Copies(NamedTuple):
         """Divide what a tensor-parallel group has counted several times, in place.
 
         Args:
-            moments: merged, of all rows.
-            histograms: merged.
             digests: added up over all ranks, [other rows].
         """
         if self.parallel == 1:

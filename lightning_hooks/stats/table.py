@@ -43,13 +43,11 @@ class Table:
     device nothing here waits for the device, except where a docstring says so.
 
     Args:
-        rows: number of rows.
         histogram_rows: the rows that also keep a histogram.
         users: the rows that also keep a user's statistic, with it.
         copied: the rows of which several ranks hold copies, as of parameters and their averaged gradients, with the first of
             the ranks that together hold the copy of this rank; None where this rank holds it alone.
         pair_rows: the rows that also keep sums over pairs of gradients.
-        device: of the state.
         magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
             NaN for the sums.
         place: of this rank in its tensor-parallel group, and the size of the group.

@@ -96,9 +96,7 @@ class UserRows:
     """The rows of a table that keep users' statistics. Metrics are not part of the state that ranks exchange.
 
     Args:
-        users: the rows with their statistics.
         replicated: the rows whose whole tensor every rank sees.
-        device: of the metrics.
     """
 
     def __init__(

@@ -48,9 +48,6 @@ def as_points(given: object, where: str) -> Points:
 class Curve:
     """Straight lines from point to point, level before the first and after the last.
 
-    Args:
-        points: from `as_points`.
-
     Example:
         >>> Curve(((0, 0.0), (100, 1.0)))(25)
         0.25

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
+# The dtypes that are measured.
 CODES: Final = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
 _ALIGNED: Final = 16  # bytes, for wide loads
 Found: TypeAlias = tuple[int, int, Tensor]
@@ -22,7 +23,6 @@ def find(tensor: Tensor, device: int) -> Found | None:
     transform of `torch.func`) raises when it is asked for its address.
 
     Args:
-        tensor: any.
         device: the index of the device on which it must be.
     """
     kind = type(tensor)

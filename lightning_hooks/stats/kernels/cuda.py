@@ -180,14 +180,10 @@ def _spans(size: int) -> tuple[int, int]:
 
 
 class _List:
-    """Tensors of one dtype.
-
-    Args:
-        code: of the dtype.
-    """
+    """Tensors of one dtype."""
 
     def __init__(self, code: int) -> None:
-        self.code = code
+        self.code = code  # of the dtype
         self.positions: list[int] = []
         self.found: list[Found] = []
         self.less: list[Found] = []  # what is subtracted; the same where nothing is
