@@ -58,12 +58,7 @@ class AutoClip(Transform):
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             norm = total_norm(values)
-            # A NaN stands for what is not finite, since skipping it would need its value on the host.
-            seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
-            if "norms" in context.state:
-                before = context.state["norms"].to(norm.device)
-                seen = torch.cat([before if self.history is None else _last(before, self.history - 1), seen])
-            context.state["norms"] = seen
+            seen = _noted(norm, context.state, self.history)
             # Sorted here and not in torch.nanquantile, which takes at most 16 million numbers.
             return times(values, coefficient(norm, _percentile(seen, self.percentile)), owned)
 
@@ -120,7 +115,7 @@ class ZClip(Transform):
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             norm = total_norm(values)
             if "mean" not in context.state:
-                self._warm_up(norm.detach(), context.state)
+                self._warm_up(norm, context.state)
                 return unchanged(values, owned)
             mean, var = (context.state[key].to(norm.device) for key in ("mean", "var"))
             limit = self._limit(norm, mean, var)
@@ -137,10 +132,7 @@ class ZClip(Transform):
         return over_values(tensors, context, change)
 
     def _warm_up(self, norm: Tensor, state: dict[str, Any]) -> None:
-        seen = torch.where(norm.isfinite(), norm, torch.nan).reshape(1)
-        if "norms" in state:
-            seen = torch.cat([state["norms"].to(norm.device), seen])
-        state["norms"] = seen
+        seen = _noted(norm, state)
         # The number of steps is known on the host, so the end of the warm-up needs no look at the device.
         if len(seen) >= self.warmup:
             state["mean"] = seen.nanmean()
@@ -155,8 +147,16 @@ class ZClip(Transform):
         return torch.where((z > self.z_thresh) | norm.isnan(), mean + std * self.z_thresh**2 / z, torch.inf)
 
 
-def _last(norms: Tensor, number: int) -> Tensor:
-    return norms[max(0, len(norms) - number) :]
+def _noted(norm: Tensor, state: dict[str, Any], most: int | None = None) -> Tensor:
+    """The norms of the steps so far, this one included, which become the state; only the last ones where there is a limit."""
+    # A NaN stands for what is not finite, since skipping it would need its value on the host.
+    seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
+    if "norms" in state:
+        before = state["norms"].to(norm.device)
+        forgotten = 0 if most is None else max(0, len(before) + 1 - most)
+        seen = torch.cat([before[forgotten:], seen])
+    state["norms"] = seen
+    return seen
 
 
 def _percentile(norms: Tensor, percentile: float) -> Tensor:
