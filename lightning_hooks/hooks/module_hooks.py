@@ -38,28 +38,27 @@ class ModuleHooks:
         gradients = OutputGradients(step_handles)
         fallback = Fallback(gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
-        self._plain: list[tuple[ReferenceType[nn.Module], PlainHook]] = []
-        self._eager: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
+        self._hooks: list[tuple[ReferenceType[nn.Module], PlainHook | PreHook | ForwardHook]] = []
         for site in sites:
             known = ref(site.module)
             if site.is_plain:
-                self._plain.append((known, _plain(site, gate, fallback)))
+                self._hooks.append((known, _plain(site, gate, fallback)))
                 continue
             hooks = EagerHooks(site, gate, step_handles, gradients)
             if site.before or site.input_grad:
-                self._eager.append((known, PreHook(hooks)))
+                self._hooks.append((known, PreHook(hooks)))
             if site.after or site.output_grad or site.input_grad or site.node:
-                self._eager.append((known, ForwardHook(hooks)))
+                self._hooks.append((known, ForwardHook(hooks)))
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
-        for known, plain in self._plain:
+        for known, hook in self._hooks:
             module = known()
-            if module is not None:
-                handles.keep(module.register_forward_hook(plain))
-        for known, hook in self._eager:
-            module = known()
-            if module is not None:
+            if module is None:
+                continue
+            if isinstance(hook, PlainHook):
+                handles.keep(module.register_forward_hook(hook))
+            else:
                 register = module.register_forward_pre_hook if isinstance(hook, PreHook) else module.register_forward_hook
                 handles.keep(register(hook, with_kwargs=True))  # type: ignore[arg-type]
 
