@@ -212,12 +212,6 @@ class Table:
 
         Returns:
             The indices of those that were skipped and need `put`.
-
-        Example:
-            >>> table = Table(1)
-            >>> skipped = table.measure_all([0], [torch.tensor([3.0, 5.0])], [torch.tensor([1.0, 2.0])])
-            >>> skipped == [0] or table.moments[0, 1].item() == 2.5
-            True
         """
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
