@@ -1,9 +1,7 @@
 """The configurations of the callbacks in configs/: each names every option, and trains."""
 
 import inspect
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,9 @@ from lightning_hooks.cli.main import main
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import NAMES
+from tests._configs import DIGITS, ROOT, fit
+from tests._configs import folder as folder
 
-ROOT = Path(__file__).parents[1]
 CONFIGS = {  # callback, rules in it, further words that it must name
     "stats_monitor": ("StatsMonitor", Watch, (*NAMES, *PAIR_STATS)),
     "gradient_transforms": ("GradientTransforms", Apply, ()),
@@ -28,16 +27,6 @@ CONFIGS = {  # callback, rules in it, further words that it must name
 NOT_FOR = {"GradientTransforms": {"stages"}, "ActivationTransforms": {"params", "when"}}
 
 pytest.importorskip("sklearn")  # the digits
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it
-    yield tmp_path
-    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(variable, None)
 
 
 def options_of(called: object) -> set[str]:
@@ -68,18 +57,9 @@ def test_it_names_every_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_trains(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {
-        "max_epochs": "1",
-        "limit_train_batches": "4",
-        "limit_val_batches": "1",
-        "enable_progress_bar": "false",
-        "enable_model_summary": "false",
-        "enable_checkpointing": "false",
-    }
     config = ROOT / "configs" / f"{name}.yaml"
-    configs = ["--config", str(ROOT / "configs" / "digits.yaml"), "--config", str(config)]
-    assert main(["match", *configs]) == 0
-    assert main(["fit", *configs, *(f"--trainer.{option}={value}" for option, value in options.items())]) == 0
+    assert main(["match", *DIGITS, "--config", str(config)]) == 0
+    assert fit(config, steps=4) == 0
     run = read_run(folder / "runs" / "digits")
     written = [callback["class_path"] for callback in yaml.safe_load(config.read_text("utf-8"))["trainer"]["callbacks"]]
     if "lightning_hooks.StatsMonitor" in written:

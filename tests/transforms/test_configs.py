@@ -1,8 +1,6 @@
 """Each configuration in configs/transforms, through the command line."""
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +8,10 @@ import torch
 import yaml
 
 from lightning_hooks import read_run
-from lightning_hooks.cli.main import main
+from tests._configs import ROOT, fit
+from tests._configs import folder as folder
 from tests.transforms._catalogue import every_transform
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "transforms"
 DOCUMENTED = (
     (ROOT / "docs" / "transforms.md").read_text(encoding="utf-8").partition("## The transforms")[2].partition("\n## ")[0]
@@ -25,29 +23,6 @@ FAMILIES = {
 STEPS = 4
 
 pytest.importorskip("sklearn")  # the digits
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it
-    yield tmp_path
-    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(variable, None)
-
-
-def fit(config: Path) -> int:
-    options = {
-        "max_epochs": "1",
-        "limit_train_batches": str(STEPS),
-        "limit_val_batches": "1",
-        "enable_progress_bar": "false",
-        "enable_model_summary": "false",
-        "enable_checkpointing": "false",
-    }
-    given = [f"--trainer.{name}={value}" for name, value in options.items()]
-    return main(["fit", "--config", str(ROOT / "configs" / "digits.yaml"), "--config", str(config), *given])
 
 
 def named(rule: object) -> list[str]:
@@ -80,7 +55,7 @@ def test_it_names_every_transform_of_its_family(family: str) -> None:
 @pytest.mark.parametrize("family", [*sorted(FAMILIES), "activations"])
 def test_it_runs(family: str, folder: Path) -> None:
     path = FOLDER / f"{family}.yaml"
-    assert fit(path) == 0
+    assert fit(path, STEPS) == 0
     check_reports(folder, path.read_text(encoding="utf-8"))
 
 
@@ -90,7 +65,7 @@ def test_the_mask_that_needs_a_file(folder: Path) -> None:
     assert found == 1
     torch.save({"features.conv2.weight": torch.arange(32).reshape(32, 1, 1, 1) % 2 == 0}, "masks.pt")
     Path("masked.yaml").write_text(text, encoding="utf-8")
-    assert fit(Path("masked.yaml")) == 0
+    assert fit(Path("masked.yaml"), STEPS) == 0
     check_reports(folder, text)
 
 
