@@ -17,6 +17,7 @@ from lightning_hooks.callbacks._run import (
     end_removed,
     for_each_stage,
     hook_manager_of,
+    note_absent,
     our_callbacks,
     take_part_once,
     warn_if_in_use,
@@ -34,7 +35,6 @@ from lightning_hooks.callbacks._trainer import (
 )
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.scaling import ScalerWatch
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
 
@@ -52,7 +52,6 @@ class HooksCallback(OurCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._participants: list[Participant] = []
         self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
         self._skipped = SkippedSteps()
         self._fits = False  # whether the run in which it takes part is a fit
@@ -157,8 +156,7 @@ class HooksCallback(OurCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
         if self._hook_manager is not None:
-            end_removed(trainer, pl_module, self._hook_manager)
-        if self._hook_manager is not None:  # it may have been one of them
+            note_absent(trainer, self._hook_manager)
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
             self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
@@ -169,7 +167,7 @@ class HooksCallback(OurCallback):
         hook_manager = self._hook_manager
         if hook_manager is not None and hook_manager.gate.open:
             scale = loss_scale(trainer)
-            if scale is not None and hook_manager.participants[0] in self._participants:  # one of the callbacks does it for all
+            if scale is not None and hook_manager.present[0] in self._participants:  # one of the callbacks does it for all
                 hook_manager.scaled_by(scale)
 
     @override
@@ -195,7 +193,7 @@ class HooksCallback(OurCallback):
         if step is None or not ends_window(trainer):
             return
         self._end_step(trainer, step)
-        if hook_manager.participants and hook_manager.participants[-1] in self._participants:
+        if hook_manager.present and hook_manager.present[-1] in self._participants:
             hook_manager.end_step()
 
     @override
@@ -224,8 +222,7 @@ class HooksCallback(OurCallback):
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if self._hook_manager is not None and self._acts_in(stage, trainer):
-            end_removed(trainer, pl_module, self._hook_manager)
-        if self._hook_manager is not None and self._acts_in(stage, trainer):  # it may have been one of them
+            note_absent(trainer, self._hook_manager)
             self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
 
     def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -245,7 +242,10 @@ class HooksCallback(OurCallback):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the fit: remove all hooks."""
+        hook_manager = self._hook_manager
         self._detach()
+        if hook_manager is not None:
+            end_removed(trainer, pl_module, hook_manager)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -260,7 +260,7 @@ class HooksCallback(OurCallback):
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called for a checkpoint: save what continues from step to step."""
-        self._skipped.save(checkpoint)
+        self._skipped.save(checkpoint, self._hook_manager)
         state = (self._state() if self._fits else None) or self._last or self._saved
         if state:
             checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
@@ -269,7 +269,7 @@ class HooksCallback(OurCallback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: continue from it."""
         if in_fit(trainer):
-            self._skipped.load(checkpoint)
+            self._skipped.load(checkpoint, self._hook_manager)
         state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer), {})
         if self._hook_manager is None:
             self._saved = state
@@ -287,16 +287,6 @@ class HooksCallback(OurCallback):
         same = [each for each in ours if each._saved_as == self._saved_as and each.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
 
-    @override
-    def _hand_over(self, others: Sequence[OurCallback]) -> None:
-        """The watch of the loss scaler, which counts for all, and tells all which steps are skipped."""
-        heirs = [each for each in others if isinstance(each, HooksCallback) and each._hook_manager is self._hook_manager]
-        watches = [each for each in self._participants if isinstance(each, ScalerWatch)]
-        if heirs and watches:
-            self._participants = [each for each in self._participants if each not in watches]
-            heirs[0]._participants[:0] = watches
-            self._skipped, heirs[0]._skipped = heirs[0]._skipped, self._skipped
-
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""
         try:
@@ -304,7 +294,7 @@ class HooksCallback(OurCallback):
             if self._fits:
                 self._last = state
         finally:
-            self._skipped.stop()
+            self._skipped.stop(self._hook_manager)
             hook_manager, participants, publisher = self._hook_manager, self._participants, self._publisher
             self._hook_manager, self._participants, self._publisher, self._fits = None, [], None, False
             for participant in participants:

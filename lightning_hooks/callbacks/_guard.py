@@ -85,7 +85,7 @@ class HooksGuard(Callback):
         if hook_manager is not None:
             hook_manager.end_batch()
 
-    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
+    on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
     on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
     # Lightning skips what it cannot call. It opens a profiler around every call of a callback, also of an empty method.
@@ -96,12 +96,6 @@ class HooksGuard(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Only a copy is here before a run: it goes."""
         trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Remove the hooks, and end the part of callbacks that were removed from the list."""
-        self._end_batch()
-        self.teardown(trainer, pl_module, "fit")
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

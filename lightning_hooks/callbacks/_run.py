@@ -11,6 +11,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.hooks import for_each
 
@@ -48,13 +49,11 @@ class OurCallback(Callback):
 
     def __init__(self) -> None:
         self._hook_manager: HookManager | None = None
+        self._participants: list[Participant] = []
 
     def match(self, model: LightningModule) -> Match:
         """What the rules match in a model, without a run."""
         raise NotImplementedError
-
-    def _hand_over(self, others: Sequence[OurCallback]) -> None:
-        """Give one of the others what it does for all of them, before it leaves a run that goes on."""
 
     @property
     def _label(self) -> str:
@@ -140,11 +139,12 @@ def removed_from(trainer: Trainer, hook_manager: HookManager) -> list[OurCallbac
     return [each for each in listed if each is not None and id(each) not in here and each._hook_manager is hook_manager]
 
 
+def note_absent(trainer: Trainer, hook_manager: HookManager) -> None:
+    """Before a batch: callbacks that were removed from the list do not act in it, although other callbacks begin it for all."""
+    removed = removed_from(trainer, hook_manager)
+    hook_manager.absent = [participant for callback in removed for participant in callback._participants]
+
+
 def end_removed(trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> None:
-    """End the part of callbacks that were removed from the list; between batches, or before any other of ours acts in one."""
-
-    def end(callback: OurCallback) -> None:
-        callback._hand_over(our_callbacks(trainer))
-        callback.teardown(trainer, pl_module, trainer.state.fn or "")
-
-    for_each(end, removed_from(trainer, hook_manager))
+    """When a run is over: Lightning does not tell callbacks that were removed from the list."""
+    for_each(lambda callback: callback.teardown(trainer, pl_module, ""), removed_from(trainer, hook_manager))

@@ -164,44 +164,45 @@ def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
 
 
 class SkippedSteps:
-    """The steps that a loss scaler skips, counted once per model by one of its callbacks, and kept in checkpoints."""
+    """The steps that a loss scaler skips, counted once per model, and kept in checkpoints."""
 
     def __init__(self) -> None:
-        self._watch: ScalerWatch | None = None
         self._state: dict[str, float] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle watches nothing."""
-        return {"_watch": None, "_state": self._state}
-
     def start(self, trainer: Trainer, hook_manager: HookManager) -> list[ScalerWatch]:
-        """The participant that counts, if the loss of this fit is scaled and no other callback counts; otherwise none."""
-        scaled = has_scaler(trainer) and in_fit(trainer)
-        if not scaled or any(isinstance(participant, ScalerWatch) for participant in hook_manager.participants):
+        """The participant that counts, if the loss of this fit is scaled and none counts yet; otherwise none."""
+        if not (has_scaler(trainer) and in_fit(trainer)) or _counting(hook_manager) is not None:
             return []
-        self._watch = ScalerWatch(deferred(trainer, loss_scale, None), deferred(trainer, found_inf, None), trainer.optimizers)
-        self._watch.load_state_dict(self._state)
-        return [self._watch]
+        watch = ScalerWatch(deferred(trainer, loss_scale, None), deferred(trainer, found_inf, None), trainer.optimizers)
+        watch.load_state_dict(self._state)
+        return [watch]
 
-    def stop(self) -> None:
+    def stop(self, hook_manager: HookManager | None) -> None:
         """Keep the count for a checkpoint that is saved after the fit."""
-        if self._watch is not None:
-            self._state = self._watch.state_dict()
-            self._watch = None
+        self._state = self._count(hook_manager)
 
     def forget(self) -> None:
         """A new fit starts at 0, unless a checkpoint says otherwise."""
-        self.stop()
         self._state = {}
 
-    def save(self, checkpoint: dict[str, Any]) -> None:
-        """All callbacks of a run may have read a count, and one goes on counting: the greatest is its own."""
-        state = self._state if self._watch is None else self._watch.state_dict()
+    def save(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> None:
+        """After a fit callbacks may know an older count, which a checkpoint had: the greatest is the last."""
+        state = self._count(hook_manager)
         if state:
             checkpoint[_SAVED_AS] = max(checkpoint.get(_SAVED_AS, state), state, key=lambda each: each["skipped_steps"])
 
-    def load(self, checkpoint: dict[str, Any]) -> None:
+    def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> None:
         """A checkpoint may be read before or after the fit starts."""
         self._state = checkpoint.get(_SAVED_AS, {})
-        if self._watch is not None:
-            self._watch.load_state_dict(self._state)
+        watch = _counting(hook_manager)
+        if watch is not None:
+            watch.load_state_dict(self._state)
+
+    def _count(self, hook_manager: HookManager | None) -> dict[str, float]:
+        watch = _counting(hook_manager)
+        return self._state if watch is None else watch.state_dict()
+
+
+def _counting(hook_manager: HookManager | None) -> ScalerWatch | None:
+    participants = () if hook_manager is None else hook_manager.participants
+    return next((each for each in participants if isinstance(each, ScalerWatch)), None)

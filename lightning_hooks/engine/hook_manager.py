@@ -43,6 +43,7 @@ class HookManager:
 
     Attributes:
         participants: who may act, in order.
+        absent: those of them whose callbacks the user has removed from the Trainer; they act again when these are back.
         stage: of the batch that began last.
         scale: the loss scale of the last backward; None where none was noted.
         refresh: looks up targets again that were replaced in the model.
@@ -57,6 +58,7 @@ class HookManager:
         self.scale: Tensor | None = None
         self.refresh = Refresh(model)
         self.participants: list[Participant] = []
+        self.absent: Sequence[Participant] = ()
         self.stage = TRAIN
         self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
@@ -86,6 +88,11 @@ class HookManager:
     def called(self) -> set[int]:
         """The ids of the hooked modules that were called in the step of the current stage."""
         return self._steps[self.stage].called
+
+    @property
+    def present(self) -> list[Participant]:
+        """The participants that are not absent."""
+        return [each for each in self.participants if each not in self.absent] if self.absent else self.participants
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
@@ -204,6 +211,10 @@ class HookManager:
             if participant in memo.acted:  # LBFGS runs its closure again
                 memo.acted.clear()
                 memo.skipped = False
+            if not memo.acted:
+                for each, _ in self.active:
+                    if each.serves_all:
+                        each.before_step(optimizer, memo)
             memo.acted.append(participant)
             with participant.account:
                 participant.before_step(optimizer, memo)
@@ -260,13 +271,13 @@ class HookManager:
         active = []
         for participant in self.participants:
             key = participant.due(number, stage)
-            if key is not None:
+            if key is not None and (participant.serves_all or participant not in self.absent):
                 active.append((participant, key))
         step.number, step.active = number, tuple(active)
         step.called.clear()
         if active:
             # Where a monitor takes part the reports are in its event, and nowhere else.
-            monitored = any(participant.reports for participant in self.participants)
+            monitored = any(participant.reports for participant in self.present)
             reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
             with self._common_account:
                 for participant, _ in active:

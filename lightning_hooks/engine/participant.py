@@ -51,6 +51,7 @@ class Participant:
         acts_before: whether it reads or changes anything in `before_step`.
         reads_final: whether it acts in the phase `final`.
         reads_updates: whether it acts in `before_update` and `after_update`.
+        serves_all: whether the others need what it notes in `before_step`: it goes before them.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         account: takes the time of its work; opened by the hook manager when it joins.
     """
@@ -59,6 +60,7 @@ class Participant:
     acts_before: bool = False
     reads_final: bool = False
     reads_updates: bool = False
+    serves_all: bool = False
     ever: Hashable | None = None
     account: Account
 

@@ -41,7 +41,7 @@ class ScalerWatch(Participant):
     """Notes for the other participants what the loss scaler found, and counts the steps that it skips.
 
     Whether a gradient was infinite is a tensor on the device, which is read when the step is written: no hook waits for it.
-    Where a transform skips the same step, that one counts it.
+    Where a transform skips the same step, that one counts it. It joins with one callback, and acts where that is absent too.
 
     Args:
         scale: gives the loss scale, or None where it has not scaled yet.
@@ -49,6 +49,8 @@ class ScalerWatch(Participant):
             has not looked yet.
         optimizers: of the model.
     """
+
+    serves_all = True
 
     def __init__(
         self,

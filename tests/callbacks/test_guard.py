@@ -143,7 +143,7 @@ class Steps(StepConsumer):
         self.closed.append(error)
 
 
-# In batch 0, or after the epoch of 4: how many batches transforms act in, and at the end of which batch a monitor has ended.
+# In batch 0, or after the epoch of 4: how many batches transforms act in, and how many steps a monitor sees.
 REMOVALS = [
     ("on_train_batch_start", 0, 0),
     ("on_after_backward", 1, 0),
@@ -173,19 +173,41 @@ def test_transforms_that_are_removed_in_a_fit_act_no_more_in_the_next_batch(
 
 @pytest.mark.filterwarnings("ignore:SGD has stepped without")  # between backward and step nobody tells the monitor any more
 @pytest.mark.parametrize(("event", "acted", "ended"), REMOVALS)
-def test_a_monitor_that_is_removed_in_a_fit_ends_with_the_batch(tmp_path: Path, event: str, acted: int, ended: int) -> None:
-    steps, after = Steps(), list[Any]()
-
-    class Look(Callback):
-        def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
-            after.append(list(steps.closed))
-
+def test_a_monitor_that_is_removed_in_a_fit_sees_no_more_and_is_closed(
+    tmp_path: Path, event: str, acted: int, ended: int
+) -> None:
+    steps = Steps()
     monitor = StatsMonitor(consumers=[steps])
-    trainer = trainer_of(tmp_path, At(event, drop(monitor)), look := Look(), monitor, max_epochs=2)
+    trainer = trainer_of(tmp_path, removes := At(event, drop(monitor)), monitor, max_epochs=2)
     trainer.fit(model := Net(), data(4))
     assert steps.steps == list(range(ended)) and steps.closed == [None]
-    assert after[ended] == [None]  # it does not wait for the end of the fit
-    assert callbacks_of(trainer)[1:] == [look]
+    assert callbacks_of(trainer) == [removes]
+    assert_clean(model)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_callbacks_that_are_put_back_go_on(tmp_path: Path, place: str) -> None:
+    steps, others, seen = Steps(), Steps(), []
+
+    def note(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
+
+    transforms, monitor = GradientTransforms([Apply(Function(note), modules="body.0")]), StatsMonitor(consumers=[steps])
+    other = StatsMonitor(consumers=[others], prefix="other/")
+
+    class Pauses(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1:
+                drop(transforms, monitor)(trainer)
+            elif batch_idx == 3:
+                here = [transforms, monitor, other] if place == "first" else [other, transforms, monitor]
+                trainer.callbacks = [*(each for each in callbacks_of(trainer) if each is not other), *here]  # type: ignore[attr-defined]
+
+    ours: list[Callback] = [transforms, monitor, other] if place == "first" else [other, transforms, monitor]
+    trainer_of(tmp_path, Pauses(), *ours).fit(model := Net(), data(6))
+    assert steps.steps == [0, 1, 4, 5] and others.steps == [0, 1, 2, 3, 4, 5] and len(seen) == 4
+    assert steps.closed == [None] and others.closed == [None]
     assert_clean(model)
 
 
