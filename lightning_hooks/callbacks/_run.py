@@ -141,8 +141,11 @@ def removed_from(trainer: Trainer, hook_manager: HookManager) -> list[OurCallbac
 
 def note_absent(trainer: Trainer, hook_manager: HookManager) -> None:
     """Before a batch: callbacks that were removed from the list do not act in it, although other callbacks begin it for all."""
-    removed = removed_from(trainer, hook_manager)
-    hook_manager.absent = [participant for callback in removed for participant in callback._participants]
+    here = all_callbacks(trainer)
+    if hook_manager.seen_callbacks != here:
+        hook_manager.seen_callbacks = [*here]
+        removed = removed_from(trainer, hook_manager)
+        hook_manager.absent = [participant for callback in removed for participant in callback._participants]
 
 
 def end_removed(trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> None:

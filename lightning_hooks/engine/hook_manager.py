@@ -44,6 +44,7 @@ class HookManager:
     Attributes:
         participants: who may act, in order.
         absent: those of them whose callbacks the user has removed from the Trainer; they act again when these are back.
+        seen_callbacks: the callbacks of the Trainer when those that are absent were looked for last; set by the callback.
         stage: of the batch that began last.
         scale: the loss scale of the last backward; None where none was noted.
         refresh: looks up targets again that were replaced in the model.
@@ -59,6 +60,7 @@ class HookManager:
         self.refresh = Refresh(model)
         self.participants: list[Participant] = []
         self.absent: Sequence[Participant] = ()
+        self.seen_callbacks: Sequence[object] = ()
         self.stage = TRAIN
         self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
