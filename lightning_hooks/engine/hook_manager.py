@@ -215,7 +215,7 @@ class HookManager:
                 memo.skipped = False
             if not memo.acted:
                 for each, _ in self.active:
-                    if each.serves_all:
+                    if each.serves_all and each is not participant:
                         each.before_step(optimizer, memo)
             memo.acted.append(participant)
             with participant.account:
