@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor

@@ -17,8 +17,8 @@ from torch import nn
 from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks.monitor import StatsMonitor
-from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}

@@ -14,10 +14,11 @@ from lightning_hooks.callbacks._trainer import deferred, is_log_step
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.errors import HooksError, RuleError, did_you_mean
 from lightning_hooks.hooks import for_each
+from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
 from lightning_hooks.records.limits import Limits
-from lightning_hooks.records.row_index import Due, RowIndex
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 

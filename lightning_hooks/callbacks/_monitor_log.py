@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
-from lightning_hooks.engine.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
+from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.patterns import Target, select

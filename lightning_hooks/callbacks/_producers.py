@@ -10,7 +10,7 @@ from lightning_hooks.callbacks._checks import refuse_changed_sums
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
-from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import STAGE_PREFIX
 

@@ -11,8 +11,8 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match
 from lightning_hooks.hooks import for_each
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.engine.capture_participant import CaptureParticipant
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, capture_report
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, capture_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag, check_local

@@ -11,8 +11,8 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_unsupported
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, hooks_report
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, hooks_report
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook

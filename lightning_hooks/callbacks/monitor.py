@@ -25,14 +25,14 @@ from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import current_step, is_alone, uncalled_of
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, plan_report
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH
-from lightning_hooks.engine.plan.match_report import Match, plan_report
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.resolve import resolve
-from lightning_hooks.engine.plan.same import refuse_other_rows
 from lightning_hooks.errors import RuleError
+from lightning_hooks.plan.defaults import DEFAULT_WATCH
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local

@@ -18,9 +18,9 @@ from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.match_report import Match, transforms_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan.match_report import Match, transforms_report
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView

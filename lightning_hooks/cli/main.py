@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
     from lightning_hooks.callbacks import StatsMonitor
-    from lightning_hooks.engine.plan.plan import Plan
+    from lightning_hooks.plan.plan import Plan
 
 _USAGE = """usage: lightning-hooks COMMAND [options]
 

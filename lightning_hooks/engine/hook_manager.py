@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.installed_hooks import Active, InstalledHooks, InstallFinal
 from lightning_hooks.engine.overhead import Account, Meter
 from lightning_hooks.engine.participant import Participant, PhaseMemo, warn_unseen
-from lightning_hooks.engine.plan.refresh import Refresh
 from lightning_hooks.hooks import Gate
+from lightning_hooks.plan.refresh import Refresh
 
 TRAIN = "train"
 _LIVE: WeakSet[HookManager] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive

@@ -12,10 +12,10 @@ from torch import nn
 
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.hook_manager import live_hook_managers
-from lightning_hooks.engine.plan.match_report import Match, hooks_report, plan_report, transforms_report
-from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules

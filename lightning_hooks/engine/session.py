@@ -19,12 +19,12 @@ from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.phases import PARAM_TENSORS
-from lightning_hooks.engine.plan.resolve import resolve
-from lightning_hooks.engine.plan.same import refuse_other_rows
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks import Handles
 from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor

@@ -17,15 +17,6 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.tensor_kinds import is_sharded, whole
 
 
-def first_holder(tensor: object) -> int | None:
-    """The first of the ranks that together hold a tensor; None for one that is not sharded.
-
-    A mesh may have a part of the ranks, as under tensor parallelism with replicas: then other ranks hold copies of the tensor.
-    """
-    held: Any = tensor
-    return int(held.device_mesh.mesh.min()) if is_sharded(tensor) else None
-
-
 def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
     """The place of this rank in its tensor-parallel group, whose ranks are given the same batch, and the size of the group.
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.reading import as_object
-
-if TYPE_CHECKING:
-    from lightning_hooks.engine.plan.plan import Plan
 
 _METHODS = ("start", "consume", "close")
 

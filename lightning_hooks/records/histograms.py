@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.records.row_index import Indices, joined
+from lightning_hooks.plan.row_index import Indices, joined
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.statistics import Derived

@@ -10,9 +10,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.plan.groups import block_of
+from lightning_hooks.plan.row_index import Column, Indices, RowIndex, columns_of
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.histograms import BUCKET_LIMITS, NOTHING_DRAWN, Histograms
-from lightning_hooks.records.roll_up import block_of
-from lightning_hooks.records.row_index import Column, Due, Indices, RowIndex, columns_of
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from lightning_hooks.plan.groups import block_of
+from lightning_hooks.plan.row_index import RowIndex, columns_of
 from lightning_hooks.records.layout import Levels
-from lightning_hooks.records.roll_up import Labels, RollUp, block_of, roll_up
-from lightning_hooks.records.row_index import RowIndex, columns_of
+from lightning_hooks.records.roll_up import Labels, RollUp, roll_up
 
 
 class _Decision:

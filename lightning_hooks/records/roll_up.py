@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
+from lightning_hooks.plan.groups import block_of
 from lightning_hooks.stats.statistics import STATISTICS
 
-EVERYTHING = "all"
 _FIRST: Final = ("norm", "ratio")
 """The statistics that get the budget first; then the others, in the order in which rules ask for them."""
 
@@ -53,16 +53,6 @@ class RollUp:
     written: int
     total: int
     next_limit: int
-
-
-def block_of(name: str, depth: int) -> str:
-    """The block of the module tree that holds a name.
-
-    Example:
-        >>> block_of("encoder.layers.0.attn.weight", 3), block_of("encoder.bias", 3), block_of("x.y", 0)
-        ('encoder.layers.0', 'encoder.bias', 'all')
-    """
-    return ".".join(name.split(".")[:depth]) if depth else EVERYTHING
 
 
 def roll_up(columns: Sequence[Labels], limit: int) -> RollUp:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.records.row_index import Due, Indices, RowIndex
+from lightning_hooks.plan.row_index import Indices, RowIndex
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.stats.histogram import BUCKETS, quantile
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine

@@ -107,6 +107,15 @@ def is_sharded(tensor: object) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def first_holder(tensor: object) -> int | None:
+    """The first of the ranks that together hold a tensor; None for one that is not sharded.
+
+    A mesh may have a part of the ranks, as under tensor parallelism with replicas: then other ranks hold copies of the tensor.
+    """
+    held: Any = tensor
+    return int(held.device_mesh.mesh.min()) if is_sharded(tensor) else None
+
+
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor: all ranks must ask together. Any other is returned unchanged."""
     held: Any = tensor

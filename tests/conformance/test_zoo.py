@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_hooks import StatsMonitor, assert_no_hooks
-from lightning_hooks.engine.plan.defaults import layers
+from lightning_hooks.plan.defaults import layers
 from lightning_hooks.rules.patterns import named_modules
 from tests.callbacks.models import Memory, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import equal_weights

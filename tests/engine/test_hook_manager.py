@@ -7,9 +7,9 @@ from lightning_hooks import Watch, instrument
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.plan import refresh
-from lightning_hooks.engine.plan.resolve import resolve
 from lightning_hooks.hooks.plain import PlainHook
+from lightning_hooks.plan import refresh
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement

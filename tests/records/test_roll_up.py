@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.records.roll_up import Labels, block_of, roll_up
+from lightning_hooks.plan.groups import block_of
+from lightning_hooks.records.roll_up import Labels, roll_up
 
 names = st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(".".join)
 labels = st.builds(

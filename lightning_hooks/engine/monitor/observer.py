@@ -17,11 +17,11 @@ from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import RuleError, StoppedError, listed
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.engine.shards import refuse_sharded
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN

@@ -14,10 +14,9 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.phases import PARAM_TENSORS, ParamTensor
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError
-from lightning_hooks.records.row_index import Due
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Due, Row
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.plan.plan import Plan
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import joined
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
-from lightning_hooks.records.row_index import Due, joined
 from lightning_hooks.records.step_view import StepView, squares
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy

@@ -6,18 +6,29 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import ref
 
-from lightning_hooks.engine.plan.plan import LOSS_SCALED
+from torch import Tensor
+
+from lightning_hooks.engine.overhead import Account
+from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
+from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-    from lightning_hooks.engine.monitor.observer import Observer
+class Watching(Protocol):
+    """What the fallback needs of the observer that owns it."""
+
+    plan: Plan
+    table: Table
+    scale: Tensor | None
+    failed: bool
+    account: Account
+
+    def fail(self, error: Exception) -> None: ...
 
 
 class RowFallback(FallbackWriter):
@@ -31,7 +42,7 @@ class RowFallback(FallbackWriter):
         shapes: of tensors of modules in the first watched step, by row.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Watching) -> None:
         self.direct = False
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._observer = ref(observer)  # which owns this
@@ -83,7 +94,7 @@ class RowFallback(FallbackWriter):
         return seconds, calls
 
     @property
-    def _watching(self) -> Observer:
+    def _watching(self) -> Watching:
         observer = self._observer()
         assert observer is not None, "hooks are gone before their observer"
         return observer

@@ -5,7 +5,7 @@ from torch import nn
 from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection
 
 from lightning_hooks import Watch, match
-from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.schedule import EveryN
 
 

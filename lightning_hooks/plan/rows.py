@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from lightning_hooks.records.row_index import Requests, requested
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.user_statistics import UserStatistic
 
+Due = frozenset[EveryN]
+"""The schedules that are due at a step."""
+Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
+"""Statistics that rules ask for, each with its schedule."""
+
 _NO_USERS: Mapping[str, UserStatistic] = {}
+
+
+@lru_cache(maxsize=1024)
+def requested(requests: Requests, due: Due) -> tuple[str, ...]:
+    """The statistics that are written when these schedules are due, each once."""
+    return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in due for stat in stats))
 
 
 @dataclass(slots=True)
@@ -58,10 +69,10 @@ class Row:
         """Every statistic that any rule asks of it, in order, once."""
         return tuple(dict.fromkeys(stat for _, stats in self.requests for stat in stats))
 
-    def due(self, schedules: frozenset[EveryN]) -> bool:
+    def due(self, schedules: Due) -> bool:
         """Whether any rule asks for it when these schedules are due."""
         return any(schedule in schedules for schedule, _ in self.requests)
 
-    def asked(self, schedules: frozenset[EveryN]) -> tuple[str, ...]:
+    def asked(self, schedules: Due) -> tuple[str, ...]:
         """The statistics that are written when these schedules are due."""
         return requested(self.requests, schedules)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from lightning_hooks.engine.plan.plan import Plan
-from lightning_hooks.engine.plan.rows import Row
+from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.user_hooks.participant import BoundHook
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
-
-if TYPE_CHECKING:  # plans know neither transforms nor hooks of users
-    from lightning_hooks.engine.change.bound import BoundTransform
-    from lightning_hooks.engine.user_hooks.participant import BoundHook
 
 # Measured on event files of this package: a scalar's tag and value, and its part of the table.
 _BYTES_PER_TABLE_VALUE = 4

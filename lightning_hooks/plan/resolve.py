@@ -10,12 +10,11 @@ from typing import Any, cast
 
 from torch import nn
 
-from lightning_hooks.engine.plan.defaults import DEFAULT_WATCH, layers
-from lightning_hooks.engine.plan.groups import add_groups, index_groups
-from lightning_hooks.engine.plan.plan import Matched, Plan
-from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.records.row_index import Requests
+from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
+from lightning_hooks.plan.groups import add_groups, index_groups
+from lightning_hooks.plan.plan import Matched, Plan
+from lightning_hooks.plan.rows import Requests, Row
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, matched_by, named_modules

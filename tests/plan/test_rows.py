@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch
-from lightning_hooks.engine.plan.resolve import resolve
+from lightning_hooks.plan.groups import block_of
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
-from lightning_hooks.records.roll_up import block_of
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure

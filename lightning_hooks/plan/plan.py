@@ -6,11 +6,11 @@ from array import array
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lightning_hooks.engine.plan.rows import Row
-from lightning_hooks.engine.shards import first_holder
-from lightning_hooks.records.row_index import RowIndex
+from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.tensor_kinds import first_holder
 from lightning_hooks.stats.user_statistics import UserStatistic
 
 LOSS_SCALED = ("input_grad", "output_grad")
@@ -48,7 +48,7 @@ class Plan:
     @cached_property
     def index(self) -> RowIndex:
         """What step views say of its rows; one object for as long as the plan is."""
-        return RowIndex(self)
+        return RowIndex(self.rows, self.groups, self.param_row_of)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:

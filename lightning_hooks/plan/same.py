@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lightning_hooks.engine.plan.plan import Plan
 from lightning_hooks.errors import RuleError, listed
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.stats.ranks import have_the_same, rank, world_size
 
 

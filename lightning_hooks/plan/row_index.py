@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.plan.rows import Due, Requests, Row, requested
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
 
-if TYPE_CHECKING:
-    from lightning_hooks.engine.plan.plan import Plan
-    from lightning_hooks.engine.plan.rows import Row
-
 Indices = NDArray[np.intp]
-Due = frozenset[EveryN]
-"""The schedules that are due at a step."""
-Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
-"""Statistics that rules ask for, each with its schedule."""
-
-
-@lru_cache(maxsize=1024)
-def requested(requests: Requests, due: Due) -> tuple[str, ...]:
-    """The statistics that are written when these schedules are due, each once."""
-    return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in due for stat in stats))
 
 
 class Alike(NamedTuple):
@@ -44,7 +29,9 @@ class RowIndex:
     It holds names and numbers only, no module and no parameter, so a view may be kept after the fit.
 
     Args:
-        plan: the rules resolved against a model; None for no rows.
+        rows: of a plan.
+        groups: of these rows.
+        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
 
     Attributes:
         names: dotted name of each row.
@@ -62,15 +49,15 @@ class RowIndex:
     members: Mapping[int, tuple[int, ...]]
     order: tuple[int, ...]
 
-    def __init__(self, plan: Plan | None = None) -> None:
-        rows: Iterable[Row] = () if plan is None else plan.rows
-        groups = () if plan is None else plan.groups
+    def __init__(
+        self, rows: Sequence[Row] = (), groups: Sequence[Row] = (), param_row_of: Mapping[int, int] | None = None
+    ) -> None:
         self.names = (*(row.name for row in rows), *(group.name for group in groups))
         self.tensors = (*(row.tensor for row in rows), *(group.tensor for group in groups))
         self.module_types = (*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups))
         self.members = {group.index: group.members for group in groups}
         self.order = tuple(row.index for row in rows if row.target.owner is row.target.value)
-        self.param_row_of: Mapping[int, int] = {} if plan is None else dict(plan.param_row_of)
+        self.param_row_of: Mapping[int, int] = dict(param_row_of or {})
         found: dict[tuple[str, Requests], list[int]] = {}
         for row in rows:
             found.setdefault((row.tensor, row.requests), []).append(row.index)

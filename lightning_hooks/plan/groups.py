@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from lightning_hooks.engine.plan.plan import Matched, Plan
-from lightning_hooks.engine.plan.rows import Row
 from lightning_hooks.errors import RuleError
-from lightning_hooks.records.roll_up import block_of
+from lightning_hooks.plan.plan import Matched, Plan
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules.patterns import select
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.user_statistics import UserStatistic
+
+EVERYTHING = "all"
+"""The block that holds every name."""
+
+
+def block_of(name: str, depth: int) -> str:
+    """The block of the module tree that holds a name.
+
+    Example:
+        >>> block_of("encoder.layers.0.attn.weight", 3), block_of("encoder.bias", 3), block_of("x.y", 0)
+        ('encoder.layers.0', 'encoder.bias', 'all')
+    """
+    return ".".join(name.split(".")[:depth]) if depth else EVERYTHING
 
 
 def add_groups(
