@@ -68,7 +68,7 @@ class CompiledHooks:
         from lightning_hooks.hooks.traced import TracedSite  # defines operations, so only where they are needed
 
         parts = [part for p in participants if p.ever is not None for part in p.parts(p.ever)]
-        for site in build_sites(self._inside_of(parts), set()):
+        for site in build_sites([part for part in parts if id(part.on) in self.inside], set()):
             traced = self._sites[id(site.module)] = TracedSite(site, self.gate, self._step_handles)
             traced.register(self._handles)
         if self._sites:
@@ -81,8 +81,8 @@ class CompiledHooks:
         return compiled_modules(self.model).keys() != self.inside.keys()
 
     def fill(self, parts: Iterable[Part], called: set[int]) -> None:
-        """Set what happens in the steps to come; parts outside compiled code are skipped."""
-        filled = {id(site.module): site for site in build_sites(self._inside_of(parts), called)}
+        """Set what happens inside compiled code in the steps to come."""
+        filled = {id(site.module): site for site in build_sites(parts, called)}
         self.busy = bool(filled)
         for key, traced in self._sites.items():
             traced.fill(filled.get(key))
@@ -91,9 +91,6 @@ class CompiledHooks:
         self._handles.close()
         self._sites.clear()
         self.busy = False
-
-    def _inside_of(self, parts: Iterable[Part]) -> list[Part]:
-        return [part for part in parts if id(part.on) in self.inside]
 
 
 def forget_graphs(modules: Sequence[nn.Module]) -> None:

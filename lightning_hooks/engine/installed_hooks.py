@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import call
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakMethod, finalize
 
 from torch import Tensor, nn
@@ -25,14 +25,28 @@ Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
 """Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
 InstallFinal: TypeAlias = Callable[[], Removable]
 """Installs what runs the phase `final`; returns its handle."""
+PartsOf: TypeAlias = dict[int, tuple[nn.Parameter, list[Part]]]
+"""The parts of each parameter, by its id."""
+
+_KEPT: Final = 4  # kinds of steps whose hooks are kept: rules with intervals of their own, and stages, take turns
 
 
 class _Made(NamedTuple):
-    """The hooks on modules for steps of one kind, kept while they come and go: making them takes longer than installing."""
+    """What steps of one kind need, kept while hooks come and go: making them takes longer than installing.
+
+    Args:
+        active: who acts in such a step.
+        called: takes the ids of the modules that are called.
+        hooks: on modules outside compiled code.
+        inside: what happens at modules inside it.
+        at_parameters: what happens with gradients of parameters.
+    """
 
     active: Active
     called: set[int]
     hooks: ModuleHooks
+    inside: list[Part]
+    at_parameters: PartsOf
 
     def is_for(self, active: Active, called: set[int]) -> bool:
         return self.active == active and self.called is called
@@ -68,7 +82,7 @@ class InstalledHooks:
         self._step_handles = Handles()
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = _ParameterHooks(model, gate, self._batch_handles, self._step_handles)
-        self._made: _Made | None = None
+        self._made: list[_Made] = []  # the last one used comes first
         self._said: set[str] = set()
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
         finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
@@ -85,15 +99,14 @@ class InstalledHooks:
             participants: who may act in any step: hooks inside compiled code are theirs.
             install_final: None if nothing needs the phase `final`.
         """
-        if self.active is not None and self._made is not None and self._made.is_for(active, called):
+        if self.active is not None and self._made and self._made[0].is_for(active, called):
             return
         self.remove()
         self.active = active  # first: an interrupted installation is undone
-        if self.compiled_unchecked or self._made is None:
+        if self.compiled_unchecked or not self._made:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
-        if self._made is None or not self._made.is_for(active, called):
-            self._made = _Made(active, called, self._make(active, called))
-        self._made.hooks.put_on(self._batch_handles)
+        self._use(active, called)
+        self._made[0].hooks.put_on(self._batch_handles)
         for participant, key in active:
             participant.register(key, self._gate, self._batch_handles)
         reads = any(participant.reads_updates for participant, _ in active)
@@ -111,12 +124,24 @@ class InstalledHooks:
                 self._said.add(str(error))
                 warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 
-    def _make(self, active: Active, called: set[int]) -> ModuleHooks:
+    def _use(self, active: Active, called: set[int]) -> None:
+        """Put what steps of a kind need first among what is kept, and make it where it is not."""
+        made = next((each for each in self._made if each.is_for(active, called)), None)
+        if made is None:
+            made = self._make(active, called)
+        elif made is self._made[0]:
+            return
+        self._made = [made, *(each for each in self._made if each is not made)][:_KEPT]
+        self._compiled.fill(made.inside, called)
+        self._parameters.parts = made.at_parameters
+
+    def _make(self, active: Active, called: set[int]) -> _Made:
         parts = [part for participant, key in active for part in participant.parts(key)]
-        self._compiled.fill(parts, called)
-        self._parameters.build(part for part in parts if part.at == "grad")
-        sites = build_sites([p for p in parts if p.at != "grad" and id(p.on) not in self._compiled.inside], called)
-        return ModuleHooks(sites, self._gate, self._step_handles)
+        at_modules = [part for part in parts if part.at != "grad"]
+        inside = [part for part in at_modules if id(part.on) in self._compiled.inside]
+        outside = [part for part in at_modules if id(part.on) not in self._compiled.inside]
+        hooks = ModuleHooks(build_sites(outside, called), self._gate, self._step_handles)
+        return _Made(active, called, hooks, inside, _by_parameter(part for part in parts if part.at == "grad"))
 
     def open_gate(self) -> None:
         """Hook parameters that can only now be hooked, and open the gate."""
@@ -136,11 +161,11 @@ class InstalledHooks:
     def discard(self) -> None:
         """Remove the hooks, and make others at the next step: the participants or their targets have changed."""
         self.remove()
-        self._made = None
+        self._made = []
 
     def install_compiled(self, participants: Sequence[Participant]) -> None:
         """Install hooks inside compiled code for everything that a participant may do there; before the first trace."""
-        self._made = None
+        self._made = []
         self._compiled.install(participants)
 
     def check_compiled(self, participants: Sequence[Participant]) -> None:
@@ -164,19 +189,12 @@ class _ParameterHooks(OurHook):
         self._model = model
         self._handles = handles
         self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
-        self._parts: dict[int, tuple[nn.Parameter, list[Part]]] = {}
-
-    def build(self, parts: Iterable[Part]) -> None:
-        """Join the parts of each parameter, in their order; what looks at the gradient comes last."""
-        self._parts = {}
-        for part in sorted(parts, key=lambda part: part.look is not None):
-            assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
-            self._parts.setdefault(id(part.on), (part.on, []))[1].append(part)
+        self.parts: PartsOf = {}
 
     def register(self) -> None:
         """Hook the parameters that have no hook yet, frozen ones too: a training step may unfreeze them."""
         lazy = False
-        for key, (parameter, parts) in self._parts.items():
+        for key, (parameter, parts) in self.parts.items():
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
             elif ("param", key) not in self._handles and may_have_gradient(parameter):
@@ -190,6 +208,15 @@ class _ParameterHooks(OurHook):
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.gate.open:
             self.register()
+
+
+def _by_parameter(parts: Iterable[Part]) -> PartsOf:
+    """The parts of each parameter, in their order; what looks at the gradient comes last."""
+    found: PartsOf = {}
+    for part in sorted(parts, key=lambda part: part.look is not None):
+        assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
+        found.setdefault(id(part.on), (part.on, []))[1].append(part)
+    return found
 
 
 def _remove_all(gate: Gate, handles: list[Handles]) -> None:

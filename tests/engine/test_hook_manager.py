@@ -1,5 +1,8 @@
 """What can be counted of the price of a step: hooks, calls and preparations, never seconds."""
 
+import gc
+
+import pytest
 import torch
 from torch import nn
 
@@ -89,15 +92,29 @@ def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow()
     assert [observer.due(step, "train") is not None for step in range(3)] == [True] * 3
 
 
-def test_hooks_that_come_and_go_are_made_once(monkeypatch):
+@pytest.mark.parametrize("beside", [None, 1, 2], ids=["alone", "beside another rule", "beside one of fewer steps"])
+def test_hooks_that_come_and_go_are_made_once(beside):
     model = net()
-    every = [Watch(modules="*", tensors=["output", "output_grad"], stats="mean", every_n_steps=3)]
-    seen = []
-    with instrument(model, watch=every) as watched:
-        for _ in range(9):
-            seen.append([id(hook) for module in model for hook in plain_hooks(module)])
+    rules = [Watch(modules="0", tensors=["output", "output_grad"], stats="mean", every_n_steps=3)]
+    if beside is not None:
+        rules.append(Watch(modules="2", tensors="output", stats="mean", every_n_steps=beside))
+    seen = []  # the hooks themselves: an id may come again
+    with instrument(model, watch=rules) as watched:
+        for _ in range(18):
+            seen.append([hook for module in model for hook in plain_hooks(module)])
             run(model, watched, 1)
-    assert seen[2] == seen[5] == seen[8] != [] and not seen[0] and not seen[3]
+    first, *later = seen[5::6]  # where all rules are due, and hooks of other kinds of steps were there in between
+    assert first and all(one is other for hooks in later for one, other in zip(first, hooks, strict=True))
+    assert bool(seen[0]) == (beside == 1) == bool(seen[12])
+
+
+def test_hooks_of_many_kinds_of_steps_are_not_all_kept():
+    model = net()
+    rules = [Watch(modules="0", tensors="output", stats="mean", every_n_steps=[step]) for step in range(20)]
+    with instrument(model, watch=rules) as watched:
+        run(model, watched, 20)
+        gc.collect()
+        assert 0 < sum(type(each) is PlainHook for each in gc.get_objects()) < 10
 
 
 def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
