@@ -154,10 +154,12 @@ def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
 
 def _sums_of_factor(squares: Any, factor: Tensor | float) -> Sums:
     """Sums for tensors that were all multiplied by one number."""
-    by: Any = (
-        torch.as_tensor(factor, dtype=squares.dtype, device=squares.device) if isinstance(squares, Tensor) else float(factor)
-    )
-    return squares.sum(), (squares * by**2).sum(), (squares * by).sum(), ((squares != 0) & (by != 1)).any()
+    total, by = squares.sum(), factor
+    if not isinstance(total, Tensor):
+        total, by = float(total), float(factor)
+    elif isinstance(factor, Tensor):
+        by = factor.to(total)
+    return total, total * by**2, total * by, (total != 0) & (by != 1)
 
 
 def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
@@ -196,10 +198,10 @@ def _on_host(calls: Sequence[Sums]) -> list[float]:
     """The totals over calls; numbers on a device are fetched together."""
     numbers = [number for call in calls for number in call]
     device = next((number.device for number in numbers if isinstance(number, Tensor)), None)
-    if device is not None:
-        there = [torch.as_tensor(number, device=device).to(device, torch.float64) for number in numbers]
-        numbers = torch.stack(there).tolist()
-    totals: list[float] = np.array(numbers, dtype=np.float64).reshape(-1, 4).sum(0).tolist()
+    if device is None:
+        return [float(sum(column)) for column in zip(*calls, strict=True)]
+    there = [torch.as_tensor(number, device=device).to(device, torch.float64) for number in numbers]
+    totals: list[float] = torch.stack(there).reshape(len(calls), -1).sum(0).tolist()
     return totals
 
 
