@@ -59,6 +59,8 @@ def render(folder: Path = RESULTS) -> str:
         parts += [f"## {heading}\n\n{_origin(name, folder)}{body}" for heading, body in overheads]
     sections: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
         ("step_parts", "Where the time of a watched step goes", tables.step_parts),
+        ("reports", "What the reports of `ClipByGlobalNorm` take", tables.reports),
+        ("unwatched", "What a step takes that is not watched", tables.unwatched),
         ("peers", "The peers, in the same fit", peers),
         ("kernels", "The measurement of one tensor", tables.kernels),
         ("writer", "Writing a step of 1,000 values", tables.writer),
@@ -119,9 +121,6 @@ def _overheads(found: dict[str, Any] | None, kernel: str, name: str, empty: dict
             beside = empty if variant == "everything" else None
             body = ratios(rows, targets.RATIOS.get((variant, kernel), {}), variant, beside)
             parts.append((f"{heading}{after}", body + (f"\n\n{_EMPTY}" if beside else "")))
-    reporting = [row for row in found["rows"] if row["variant"] == "transforms"]
-    if reporting:
-        parts.append(("What the reports of `ClipByGlobalNorm` take", _reports(found["rows"], reporting)))
     drawn = [row for row in found["rows"] if row["variant"] == "histograms"]
     if drawn:
         parts.append(("Histograms of everything at every step", _histograms(found["rows"], drawn)))
@@ -171,20 +170,6 @@ def _shares(row: Row) -> tuple[str, str]:
         within = low - targets.OVERHEAD <= row["overhead"] <= high + targets.OVERHEAD
         verdict = "within the noise" if within else "**does not agree**"
     return f"{share:.3f}", f"{row['overhead']:.3f}, {verdict}"
-
-
-def _reports(rows: list[Row], reporting: list[Row]) -> str:
-    """What a monitor takes more beside a transform than alone: two fits, so the noise of both."""
-    alone = {row["workload"]: row for row in rows if row["variant"] == "default" and "skipped" not in row}
-    lines = []
-    for row in reporting:
-        beside = alone.get(row["workload"])
-        if beside is None:
-            continue
-        extra = row["extra_ms"] - beside["extra_ms"]
-        share = extra / row["step_ms"]
-        lines.append([row["workload"], f"{extra:.2f}", f"{share:.3f}", met(share, targets.REPORTS)])
-    return table(["workload", "extra (ms)", "of the step", "target"], lines)
 
 
 def _histograms(rows: list[Row], drawn: list[Row]) -> str:

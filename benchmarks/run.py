@@ -32,6 +32,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
     "reference": ("alternating", "--name", "reference"),
     "step_parts": ("step_parts",),
+    "reports": ("step_parts", "--name", "reports", "--variant", "reports", "--workloads", "A,B,C,D"),
+    "unwatched": ("step_parts", "--name", "unwatched", "--variant", "unwatched", "--workloads", "A,B,C,D"),
     "peers": ("peers",),
     "kernels": ("kernels",),
     "writer": ("writer",),

@@ -1,14 +1,20 @@
-"""Where the time of a watched step goes: the methods of our callbacks, and the rest, in which hooks run and read.
+"""Where the time of a step goes: the methods of our callbacks, and the rest, in which hooks run and read.
+
+Watched and unwatched steps alternate in one fit, so that neighbours are compared. What a method takes is some microseconds of
+a step of milliseconds, and is seen here where the step's own time varies by more.
 
 python -m benchmarks.step_parts
+python -m benchmarks.step_parts --variant reports
+python -m benchmarks.step_parts --variant unwatched
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
@@ -19,85 +25,113 @@ from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
 from benchmarks.modes import everything
 from benchmarks.workloads import SIZES, Workload
-from lightning_hooks import StatsMonitor
+from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, StatsMonitor
 
 _METHODS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
 REST = "the rest of the step: training, and hooks within forward and backward"
 WHOLE = "the whole step"
+TAKING = "of it: taking the reports"
+"""A part of the monitor's `on_train_batch_end`."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a fit is made of.
+
+    Args:
+        every: the interval of watched steps.
+        transforms: whether a `GradientTransforms` with `ClipByGlobalNorm` on all parameters acts in every step; it reports
+            where the monitor watches.
+    """
+
+    every: int = 2
+    transforms: bool = False
+
+
+VARIANTS = {"everything": Variant(), "reports": Variant(transforms=True), "unwatched": Variant(every=100)}
 
 
 class MethodClock(Callback):
-    """Times the methods of a monitor, and of the guard that it puts first in the trainer.
+    """Times the methods of our callbacks, and of the guard that they put first in the trainer.
 
     Args:
-        monitor: one of the trainer's callbacks, after this one.
+        ours: callbacks of the trainer, after this one.
     """
 
-    def __init__(self, monitor: StatsMonitor) -> None:
-        self.monitor = monitor
+    def __init__(self, ours: Sequence[Callback]) -> None:
+        self.ours = ours
         self.seconds: list[dict[str, float]] = []
         """Of each step by part."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             kind = type(callback).__name__
-            if callback is self.monitor or kind == "HooksGuard":
+            if callback in self.ours or kind == "HooksGuard":
                 for name in _METHODS:
                     if callable(getattr(callback, name)):
                         setattr(callback, name, self._timed(getattr(callback, name), f"{kind}.{name}"))
+            changer = getattr(callback, "changer", None)
+            if changer is not None:
+                changer.take_reports = self._timed(changer.take_reports, TAKING)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.seconds.append({})
 
-    def _timed(self, method: Callable[..., Any], part: str) -> Callable[..., None]:
-        def timed(*args: Any, **kwargs: Any) -> None:
+    def _timed(self, method: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
-            method(*args, **kwargs)
+            result = method(*args, **kwargs)
             of_step = self.seconds[-1]
             of_step[part] = of_step.get(part, 0.0) + time.perf_counter() - started
+            return result
 
         return timed
 
 
-def measure(workload: Workload, steps: int) -> list[dict[str, Any]]:
-    """The parts of a step, from one fit in which every second step is watched.
+def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, Any]]:
+    """The parts of a step, from one fit.
 
     Args:
         workload: what is trained.
+        variant: what the fit is made of.
         steps: that count; as many again by a quarter come before them.
     """
     lead = max(steps // 4, 3)
     layout = Layout((OFF,), rounds=1, length=steps, lead=lead)
-    watched = {*range(1, layout.steps, 2)}
-    monitor = StatsMonitor(watch=everything(), every_n_steps=sorted(watched))
-    methods = MethodClock(monitor)
-    clock = fit(*workload.make(layout.steps), layout, [], always=[methods, monitor])
+    watched = {*range(variant.every - 1, layout.steps, variant.every)}
+    ours: list[Callback] = [StatsMonitor(watch=everything(), every_n_steps=variant.every)]
+    if variant.transforms:
+        ours.insert(0, GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")]))
+    methods = MethodClock(ours)
+    clock = fit(*workload.make(layout.steps), layout, [], always=[methods, *ours])
     found: dict[str, tuple[list[float], list[float]]] = {}
     for step in range(lead + layout.warmup, layout.steps - 1):
         whole, parts = clock.ended[step] - clock.begun[step], methods.seconds[step]
-        for part, value in {**parts, REST: whole - sum(parts.values()), WHOLE: whole}.items():
+        rest = whole - sum(value for part, value in parts.items() if part != TAKING)
+        for part, value in {**parts, REST: rest, WHOLE: whole}.items():
             found.setdefault(part, ([], []))[step in watched].append(value)
     return [
         {
             "workload": workload.name,
             "title": workload.title,
             "part": part,
-            "watched_us": statistics.median(with_us) * 1e6,
+            "watched_us": statistics.median(with_us or [0.0]) * 1e6,
             "unwatched_us": statistics.median(without or [0.0]) * 1e6,
         }
         for part, (without, with_us) in found.items()
     ]
 
 
-def rows_of(letter: str, seconds: float, sizes: str) -> list[dict[str, Any]]:
+def rows_of(letter: str, variant: str, seconds: float, sizes: str) -> list[dict[str, Any]]:
     """The rows of a workload, of a fit of about so many seconds."""
     workload = SIZES[sizes][letter]
-    return measure(workload, max(round(seconds * 1e3 / workload.step_ms), 20))
+    return measure(workload, VARIANTS[variant], max(round(seconds * 1e3 / workload.step_ms), 20))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     parser = output.arguments(main.__doc__ or "")
+    parser.add_argument("--variant", choices=list(VARIANTS), default="everything")
     parser.add_argument("--workloads", default="A,D")
     parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 8.0)
     parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
@@ -105,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for letter in options.workloads.split(","):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            rows += fresh.submit(rows_of, letter, options.seconds, options.sizes).result()
+            rows += fresh.submit(rows_of, letter, options.variant, options.seconds, options.sizes).result()
     for row in rows:
         print(f"{row['workload']} {row['part']}: {row['watched_us']:.0f} µs, {row['unwatched_us']:.0f} unwatched", flush=True)
     output.write(options.name or "step_parts", rows, options.out)

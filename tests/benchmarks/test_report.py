@@ -11,7 +11,7 @@ from benchmarks import output
 from benchmarks.picture import draw
 from benchmarks.report import render
 from benchmarks.run import output_paths
-from benchmarks.step_parts import WHOLE
+from benchmarks.step_parts import REST, TAKING, WHOLE
 
 RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
 BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
@@ -53,7 +53,12 @@ def fill(folder: Path) -> None:
     output.write("dashboard", [met, {"what": "memory", "skipped": "no Chromium"}], folder)
     step = {"workload": "A", "title": "an <MLP>", "watched_us": 1300.0, "unwatched_us": 100.0}
     whole = {**step, "part": WHOLE, "watched_us": 6100.0, "unwatched_us": 5000.0}
-    output.write("step_parts", [{**step, "part": "StatsMonitor.on_train_batch_end"}, whole], folder)
+    end = {**step, "part": "StatsMonitor.on_train_batch_end"}
+    output.write("step_parts", [end, whole], folder)
+    call = {**step, "part": "GradientTransforms.on_before_optimizer_step", "watched_us": 250.0}
+    taking = {**step, "part": TAKING, "watched_us": 50.0, "unwatched_us": 0.0}
+    output.write("reports", [call, taking, end, whole], folder)
+    output.write("unwatched", [end, {**step, "part": REST, "unwatched_us": 4900.0}, whole], folder)
 
 
 def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
@@ -64,7 +69,8 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| 0.50 | 0.091 | 0.080, agrees | – |" in text
     assert "| 0.70 | 0.091 | 0.010, **does not agree** | – |" in text
     assert "| 0.50 | 0.091 | 0.120, within the noise | – |" in text
-    assert "| A | 0.20 | 0.040 | ≤ 0.02, **missed** |" in text
+    assert "| A: an <MLP> | 250 | 100 | 50 | 200 | 0.0400 | ≤ 0.02, **missed** |" in text
+    assert "| A: an <MLP> | 100 | 5,000 | 1.0204 | ≤ 1.005, **missed** |" in text
     assert "not measured: no bfloat16" in text
     assert "not measured: refused" in text
     assert "| a tile | 12.3 ms | ≤ 50, met |\n| memory | not measured: no Chromium | – |" in text
@@ -111,7 +117,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 13
+    assert render(tmp_path).count("Not run") == 15
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

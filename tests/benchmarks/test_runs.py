@@ -114,7 +114,7 @@ def test_a_run_may_begin_in_a_mode() -> None:
 
 
 def test_a_step_is_its_methods_and_the_rest() -> None:
-    rows = step_parts.measure(TINY, 6)
+    rows = step_parts.measure(TINY, step_parts.VARIANTS["everything"], 6)
     assert [row["part"] for row in rows] == [
         "StatsMonitor.on_train_batch_start",
         "StatsMonitor.on_before_optimizer_step",
@@ -124,6 +124,20 @@ def test_a_step_is_its_methods_and_the_rest() -> None:
         step_parts.WHOLE,
     ]
     assert all(0 < row[key] <= rows[-1][key] for row in rows for key in ("watched_us", "unwatched_us"))
+
+
+def test_where_transforms_report_their_call_and_what_they_give_are_timed() -> None:
+    rows = {row["part"]: row for row in step_parts.measure(TINY, step_parts.VARIANTS["reports"], 6)}
+    call = rows["GradientTransforms.on_before_optimizer_step"]
+    assert call["watched_us"] > 0 < call["unwatched_us"]
+    assert rows[step_parts.TAKING]["watched_us"] > 0 == rows[step_parts.TAKING]["unwatched_us"]
+    whole = sum(row["unwatched_us"] for part, row in rows.items() if part not in (step_parts.TAKING, step_parts.WHOLE))
+    assert whole == pytest.approx(rows[step_parts.WHOLE]["unwatched_us"], rel=0.5)  # a sum of medians
+
+
+def test_a_run_without_a_watched_step_has_no_watched_times() -> None:
+    rows = step_parts.measure(TINY, step_parts.VARIANTS["unwatched"], 6)
+    assert all(row["watched_us"] == 0 < row["unwatched_us"] for row in rows)
 
 
 def test_without_a_browser_what_it_shows_and_takes_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
