@@ -110,7 +110,7 @@ def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, 
         rest = whole - sum(value for part, value in parts.items() if part != TAKING)
         for part, value in {**parts, REST: rest, WHOLE: whole}.items():
             found.setdefault(part, ([], []))[step in watched].append(value)
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "workload": workload.name,
             "title": workload.title,
@@ -120,6 +120,14 @@ def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, 
         }
         for part, (without, with_us) in found.items()
     ]
+    reported = [value for step, value in clock.overhead.items() if step >= lead + layout.warmup]
+    if variant.every == 2 and reported:
+        whole_step = next(row for row in rows if row["part"] == WHOLE)
+        whole_step["share"] = statistics.median((on - off) / on for off, on in zip(*found[WHOLE], strict=False))
+        # `hooks/overhead` is that of the steps since the last watched one, of two here: of the watched one it is more.
+        both = (whole_step["watched_us"] + whole_step["unwatched_us"]) / whole_step["watched_us"]
+        whole_step["overhead"] = statistics.median(reported) * both
+    return rows
 
 
 def rows_of(letter: str, variant: str, seconds: float, sizes: str) -> list[dict[str, Any]]:

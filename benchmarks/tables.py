@@ -75,10 +75,27 @@ def step_parts(found: dict[str, Any]) -> str:
         for row in found["rows"]
     ]
     columns = ["workload", "part", "µs, watched", "µs, unwatched", "difference in % of the unwatched step"]
+    shares = [
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['share']:.3f}",
+            f"{row['overhead']:.3f}",
+            agrees(row["share"], row["overhead"]),
+        ]
+        for row in found["rows"]
+        if "share" in row
+    ]
     return (
         "One fit in which every second step is watched, with the rules of *everything*; medians of wall-clock. The parts are "
-        f"methods of the monitor, and of the guard that removes its hooks.\n\n{table(columns, lines)}"
+        f"methods of the monitor, and of the guard that removes its hooks.\n\n{table(columns, lines)}\n\nThe share of "
+        "a watched step that watching takes (the median over neighbours), beside `hooks/overhead`, which is of both steps, "
+        f"as a share of the watched one:\n\n{table(['workload', 'share', '`hooks/overhead`', 'within two points'], shares)}"
     )
+
+
+def agrees(share: float, overhead: float) -> str:
+    """Whether `hooks/overhead` is as near to the measured share as was promised."""
+    return "agrees" if abs(overhead - share) <= targets.OVERHEAD else "**does not agree**"
 
 
 def reports(found: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
 _MAX_FACTOR = 2**20
 _CALLS = 24
-_EVICTED = 1 << 21  # bytes written between two calls of a hook: about the private cache of a core
+_EVICTED = 1 << 24  # bytes written between two calls of a hook: a core's own caches, and its share of the one it has in common
 
 
 class Meter:

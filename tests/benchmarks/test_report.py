@@ -52,7 +52,7 @@ def fill(folder: Path) -> None:
     met = {"what": "a tile", "value": 12.34, "unit": "ms", "target": 50.0}
     output.write("dashboard", [met, {"what": "memory", "skipped": "no Chromium"}], folder)
     step = {"workload": "A", "title": "an <MLP>", "watched_us": 1300.0, "unwatched_us": 100.0}
-    whole = {**step, "part": WHOLE, "watched_us": 6100.0, "unwatched_us": 5000.0}
+    whole = {**step, "part": WHOLE, "watched_us": 6100.0, "unwatched_us": 5000.0, "share": 0.1, "overhead": 0.085}
     end = {**step, "part": "StatsMonitor.on_train_batch_end"}
     output.write("step_parts", [end, whole], folder)
     call = {**step, "part": "GradientTransforms.on_before_optimizer_step", "watched_us": 250.0}
@@ -76,6 +76,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| a tile | 12.3 ms | ≤ 50, met |\n| memory | not measured: no Chromium | – |" in text
     assert "| A: an <MLP> | on_train_batch_end | 1,300 | 100 | 24.0 |" in text
     assert f"| A: an <MLP> | {WHOLE} | 6,100 | 5,000 | 22.0 |" in text
+    assert "| A: an <MLP> | 0.100 | 0.085 | agrees |" in text
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
