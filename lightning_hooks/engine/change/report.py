@@ -7,9 +7,9 @@ cosine follows from the norms. For any other the product of before and after is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,28 +17,36 @@ from lightning_hooks.errors import TransformError
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
-from lightning_hooks.stats.tensor_kinds import elements
+from lightning_hooks.stats.tensor_kinds import elements, is_plain
 from lightning_hooks.transforms._batch import foreach
 
 _EXACT: Final = (torch.float32, torch.float64)  # scaled without a rounding that shows in the cosine
+_ROW: Final = Struct(f"{MOMENTS}d")
+_TOGETHER: Final = 8  # tensors whose products are in memory at once
+_SMALLEST: Final = 1e-25  # of products, by the norms
+_GREATEST: Final = 1e25
 
 
 class Measured(NamedTuple):
-    """Several tensors: in NumPy where all of them are in host memory, else in torch, on the device of the first.
+    """Several tensors: rows and numbers where all of them are in host memory, else tensors on the device of the first.
+
+    In host memory these are no arrays: what NumPy takes to begin is more than all the rest for the one tensor of a call in
+    backward.
 
     Args:
-        moments: [tensors, 9].
-        squares: squared norms [tensors].
+        moments: a row of moments for each.
+        squares: the squared norm of each.
     """
 
-    moments: Any
-    squares: Any
+    moments: list[tuple[float, ...]] | Tensor
+    squares: list[float] | Tensor
 
 
 Before: TypeAlias = Measured | list[Tensor]
 """What is kept of tensors that a transform is given; the tensors are copies if it may overwrite them."""
 
-Sums: TypeAlias = tuple[Any, Any, Any, Any]
+Number: TypeAlias = float | Tensor
+Sums: TypeAlias = tuple[Number, Number, Number, Number]
 """Over the tensors of one call: squares before and after, product, whether any changed; numbers, or scalars on a device."""
 
 
@@ -56,14 +64,12 @@ class Report:
     def begin(self) -> None:
         self._calls = []
 
-    @np.errstate(all="ignore")
     def before(self, tensors: Sequence[Tensor], *, owned: bool) -> Before:
         """Keep what is needed of tensors that the transform is given next, and may overwrite if they are `owned`."""
         if self.keeps_direction and all(tensor.dtype in _EXACT for tensor in tensors):
             return _measured(tensors)
         return [tensor.clone() if owned else tensor for tensor in tensors]
 
-    @np.errstate(all="ignore")
     def after(
         self,
         before: Before,
@@ -90,7 +96,6 @@ class Report:
         else:
             self._calls.append(_sums_of_factor(_shared(before, shares).squares, factor))
 
-    @np.errstate(all="ignore")
     def finish(self) -> dict[str, float]:
         """What happened in the step: name to value; empty if the transform was not called."""
         if not self._calls:
@@ -121,67 +126,117 @@ def _measured(tensors: Sequence[Tensor]) -> Measured:
     if None in rows:  # complex, sparse, on another device
         tensors = [_elements(tensor) for tensor in tensors]
         rows = kernels.host.read_many(tensors)
-    on_host = None not in rows
-    moments: Any = np.frombuffer(b"".join(rows)).reshape(-1, MOMENTS) if on_host else _moments_on_device(tensors)
-    squares = moments[:, M2] + moments[:, COUNT] * moments[:, MEAN] ** 2
-    broken = moments[:, NONFINITE] > 0  # their squares do not tell NaN from infinity
-    if not on_host:
-        norms = foreach("norm", list(tensors), 2, dtype=torch.float64)
-        return Measured(moments, torch.where(broken, torch.stack([norm.to(squares) for norm in norms]).square(), squares))
-    for i in broken.nonzero()[0].tolist():
-        squares[i] = tensors[i].double().square().sum()
+    if None in rows:
+        return _measured_on_device(tensors)
+    moments = list(_ROW.iter_unpack(b"".join(rows)))
+    squares = [row[M2] + row[COUNT] * row[MEAN] * row[MEAN] for row in moments]
+    for i, row in enumerate(moments):
+        if row[NONFINITE] > 0:  # the moments do not tell NaN from infinity
+            squares[i] = tensors[i].double().square().sum().item()
     return Measured(moments, squares)
+
+
+def _measured_on_device(tensors: Sequence[Tensor]) -> Measured:
+    device = tensors[0].device
+    if all(tensor.device == device for tensor in tensors):
+        moments = kernels.measure_many(tensors)
+    else:
+        moments = torch.stack([kernels.measure(tensor).to(device) for tensor in tensors])
+    squares = moments[:, M2] + moments[:, COUNT] * moments[:, MEAN] ** 2
+    norms = foreach("norm", list(tensors), 2, dtype=torch.float64)
+    whole = torch.stack([norm.to(squares) for norm in norms]).square()
+    return Measured(moments, torch.where(moments[:, NONFINITE] > 0, whole, squares))
 
 
 def _shared(measured: Measured, shares: Sequence[float] | None) -> Measured:
     """With the shares of the squares that count on this rank."""
-    if shares is None:
-        return measured
     squares = measured.squares
+    return measured if shares is None else measured._replace(squares=_times(squares, shares))
+
+
+def _times(numbers: list[float] | Tensor, shares: Sequence[float]) -> list[float] | Tensor:
+    if not isinstance(numbers, Tensor):
+        return [number * share for number, share in zip(numbers, shares, strict=True)]
     if len({*shares}) == 1:
-        return measured._replace(squares=squares * shares[0])
-    if isinstance(squares, Tensor):  # numbers of the host as a tensor would wait for the device
-        return measured._replace(squares=torch.stack([each * share for each, share in zip(squares, shares, strict=True)]))
-    return measured._replace(squares=squares * np.array(shares))
+        return numbers * shares[0]
+    # Numbers of the host as a tensor would wait for the device.
+    return torch.stack([each * share for each, share in zip(numbers, shares, strict=True)])
 
 
-def _moments_on_device(tensors: Sequence[Tensor]) -> Tensor:
-    device = tensors[0].device
-    if all(tensor.device == device for tensor in tensors):
-        return kernels.measure_many(tensors)
-    return torch.stack([kernels.measure(tensor).to(device) for tensor in tensors])
+def _total(numbers: Sequence[Number] | Tensor) -> Number:
+    return numbers.sum() if isinstance(numbers, Tensor) else sum(numbers)
 
 
-def _sums_of_factor(squares: Any, factor: Tensor | float) -> Sums:
+def _sums_of_factor(squares: list[float] | Tensor, factor: Tensor | float) -> Sums:
     """Sums for tensors that were all multiplied by one number."""
-    total, by = squares.sum(), factor
+    total, by = _total(squares), factor
     if not isinstance(total, Tensor):
-        total, by = float(total), float(factor)
+        by = float(factor)
     elif isinstance(factor, Tensor):
         by = factor.to(total)
-    return total, total * by**2, total * by, (total != 0) & (by != 1)
+    return total, total * by * by, total * by, (total != 0) & (by != 1)
 
 
 def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
     """Of tensors each of which was multiplied by a number."""
-    product = (old.squares**0.5 * new.squares**0.5).sum()
-    return old.squares.sum(), new.squares.sum(), product, _rows_differ(old.moments, new.moments).any()
+    products: Any
+    if isinstance(old.squares, Tensor) and isinstance(new.squares, Tensor):
+        products = old.squares**0.5 * new.squares**0.5
+    else:
+        products = [before**0.5 * after**0.5 for before, after in zip(old.squares, new.squares, strict=True)]
+    differ = _rows_differ(old.moments, new.moments)
+    acted = differ.any() if isinstance(differ, Tensor) else any(differ)
+    return _total(old.squares), _total(new.squares), _total(products), acted
 
 
 def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Sequence[float] | None) -> Sums:
     """Of tensors of which nothing else is known."""
-    old, new = _shared(_measured(before), shares), _shared(_measured(after), shares)
-    pairs = [_compare(*pair) for pair in zip(before, after, _rows_differ(old.moments, new.moments), strict=True)]
-    products, acted = zip(*pairs, strict=True)
-    product = sum(products) if shares is None else sum(p * share for p, share in zip(products, shares, strict=True))
-    return old.squares.sum(), new.squares.sum(), product, sum(acted)
+    old, new = _measured(before), _measured(after)
+    differ = _rows_differ(old.moments, new.moments)
+    known: dict[int, tuple[Number, Number]] = {}
+    if not isinstance(differ, Tensor):
+        known = _compare_together(before, after, old, new, differ)
+    pairs = [known.get(i) or _compare(*pair) for i, pair in enumerate(zip(before, after, differ, strict=True))]
+    products: list[Any] = [product for product, _ in pairs]
+    if shares is not None:
+        products = [product * share for product, share in zip(products, shares, strict=True)]
+    old, new = _shared(old, shares), _shared(new, shares)
+    return _total(old.squares), _total(new.squares), _total(products), _total([acted for _, acted in pairs])
 
 
 def _rows_differ(old: Any, new: Any) -> Any:
-    return ((old != new) & ((old == old) | (new == new))).any(1)  # a moment that is not known is NaN
+    """Whether the moments of each tensor differ; one that is not known is NaN."""
+    if isinstance(old, Tensor):
+        return ((old != new) & ((old == old) | (new == new))).any(1)
+    return [
+        row != other and any(one != two and (one == one or two == two) for one, two in zip(row, other, strict=True))
+        for row, other in zip(old, new, strict=True)
+    ]
 
 
-def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Any, Any]:
+def _compare_together(
+    before: Sequence[Tensor], after: Sequence[Tensor], old: Measured, new: Measured, differ: Sequence[bool]
+) -> dict[int, tuple[Number, Number]]:
+    """As `_compare`, by index, for those tensors in host memory that are compared in few calls."""
+    found: dict[int, tuple[Number, Number]] = {}
+    multiplied: list[int] = []
+    for i, (b, a) in enumerate(zip(before, after, strict=True)):
+        if b.layout is torch.strided and not differ[i] and torch.equal(b, a):
+            found[i] = old.squares[i], 0.0
+        elif differ[i] and b.dtype in _EXACT and b.layout is torch.strided and is_plain(b) and is_plain(a):
+            # In float32 a product has the rounding of its elements, unless it overflows or vanishes.
+            size = (old.squares[i] * new.squares[i]) ** 0.5 / b.numel()
+            if _SMALLEST < size < _GREATEST:
+                multiplied.append(i)
+    for first in range(0, len(multiplied), _TOGETHER):
+        taken = multiplied[first : first + _TOGETHER]
+        made = foreach("mul", [before[i] for i in taken], [after[i] for i in taken])
+        rows = _ROW.iter_unpack(b"".join(kernels.host.read_many(made)))
+        found |= {i: (row[COUNT] * row[MEAN], 1.0) for i, row in zip(taken, rows, strict=True)}
+    return found
+
+
+def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Number, Number]:
     """The product of two tensors, and whether they differ, which equal moments do not rule out."""
     b, a = _elements(old), _elements(new)
     if b.shape != a.shape:  # sparse with other stored elements

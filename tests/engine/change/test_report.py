@@ -52,6 +52,15 @@ def test_numbers_are_those_of_float64(dtype, owned):
     assert reported(before, after, owned=owned) == pytest.approx(expected(before, after), rel=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1e-3, 1e3), (1e-30, 1.0), (1e-30, 1e-30), (1e25, 1e25)], ids=str)
+def test_products_are_those_of_float64_whatever_the_size_of_the_tensors(sizes):
+    before = [normal(7, i, seed=i, size=sizes[0] * (1 + i % 3)) for i in range(30)]
+    after = [normal(7, i, seed=100 + i, size=sizes[1] * (1 + i % 2)) + tensor for i, tensor in enumerate(before)]
+    after[4:20:4] = before[4:20:4]  # some are left as they are
+    assert reported(before, after) == pytest.approx(expected(before, after), rel=1e-6)
+    assert reported(before, before) == pytest.approx(expected(before, before), rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64], ids=str)
 @pytest.mark.parametrize("size", [1e-30, 1e-3, 1e15])
 def test_a_direction_that_is_kept_gives_the_same_numbers(dtype, size):
