@@ -25,8 +25,8 @@ Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
 """Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
 InstallFinal: TypeAlias = Callable[[], Removable]
 """Installs what runs the phase `final`; returns its handle."""
-PartsOf: TypeAlias = dict[int, tuple[nn.Parameter, list[Part]]]
-"""The parts of each parameter, by its id."""
+GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]
+"""Parameters with the hooks on their gradients, by the id of the parameter."""
 
 _KEPT: Final = 4  # kinds of steps whose hooks are kept: rules with intervals of their own, and stages, take turns
 
@@ -39,14 +39,14 @@ class _Made(NamedTuple):
         called: takes the ids of the modules that are called.
         hooks: on modules outside compiled code.
         inside: what happens at modules inside it.
-        at_parameters: what happens with gradients of parameters.
+        at_parameters: hooks on gradients of parameters.
     """
 
     active: Active
     called: set[int]
     hooks: ModuleHooks
     inside: list[Part]
-    at_parameters: PartsOf
+    at_parameters: GradHooks
 
     def is_for(self, active: Active, called: set[int]) -> bool:
         return self.active == active and self.called is called
@@ -133,7 +133,7 @@ class InstalledHooks:
             return
         self._made = [made, *(each for each in self._made if each is not made)][:_KEPT]
         self._compiled.fill(made.inside, called)
-        self._parameters.parts = made.at_parameters
+        self._parameters.hooks = made.at_parameters
 
     def _make(self, active: Active, called: set[int]) -> _Made:
         parts = [part for participant, key in active for part in participant.parts(key)]
@@ -141,7 +141,8 @@ class InstalledHooks:
         inside = [part for part in at_modules if id(part.on) in self._compiled.inside]
         outside = [part for part in at_modules if id(part.on) not in self._compiled.inside]
         hooks = ModuleHooks(build_sites(outside, called), self._gate, self._step_handles)
-        return _Made(active, called, hooks, inside, _by_parameter(part for part in parts if part.at == "grad"))
+        at_parameters = _grad_hooks((part for part in parts if part.at == "grad"), self._gate)
+        return _Made(active, called, hooks, inside, at_parameters)
 
     def open_gate(self) -> None:
         """Hook parameters that can only now be hooked, and open the gate."""
@@ -189,17 +190,17 @@ class _ParameterHooks(OurHook):
         self._model = model
         self._handles = handles
         self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
-        self.parts: PartsOf = {}
+        self.hooks: GradHooks = {}
 
     def register(self) -> None:
         """Hook the parameters that have no hook yet, frozen ones too: a training step may unfreeze them."""
         lazy = False
-        for key, (parameter, parts) in self.parts.items():
+        for key, (parameter, hook) in self.hooks.items():
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
             elif ("param", key) not in self._handles and may_have_gradient(parameter):
                 with unfrozen(parameter):
-                    self._handles.keep(parameter.register_hook(GradHook([visitor_of(parts)], self.gate)), key=("param", key))
+                    self._handles.keep(parameter.register_hook(hook), key=("param", key))
         if lazy:  # it gets its shape in the forward pass, when its module is called
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
@@ -210,13 +211,13 @@ class _ParameterHooks(OurHook):
             self.register()
 
 
-def _by_parameter(parts: Iterable[Part]) -> PartsOf:
-    """The parts of each parameter, in their order; what looks at the gradient comes last."""
-    found: PartsOf = {}
+def _grad_hooks(parts: Iterable[Part], gate: Gate) -> GradHooks:
+    """The parts of each parameter in one hook, in their order; what looks at the gradient comes last."""
+    found: dict[int, tuple[nn.Parameter, list[Part]]] = {}
     for part in sorted(parts, key=lambda part: part.look is not None):
         assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
         found.setdefault(id(part.on), (part.on, []))[1].append(part)
-    return found
+    return {key: (parameter, GradHook([visitor_of(own)], gate)) for key, (parameter, own) in found.items()}
 
 
 def _remove_all(gate: Gate, handles: list[Handles]) -> None:

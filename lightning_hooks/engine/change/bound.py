@@ -108,7 +108,7 @@ class BoundTransform:
         context = self.context
         context.params, context.names, context.step, context.owned = params, names, step, owned
         context.factor = None
-        versions = [version_of(tensor) for tensor in tensors]
+        versions = [] if owned else [version_of(tensor) for tensor in tensors]
         try:
             # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
             with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
