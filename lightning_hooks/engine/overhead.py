@@ -168,7 +168,8 @@ def hook_cost(clock: Clock) -> float:
     """
     with torch.inference_mode(False), torch.enable_grad():
         net = nn.Sequential(*(kind() for _ in range(_LAYERS) for kind in (nn.ReLU, nn.GELU, nn.LogSigmoid)))
-        x, gradient = torch.ones(_SHAPE, requires_grad=True, device="cpu"), torch.ones(_SHAPE, device="cpu")
+        x = torch.ones(_SHAPE, dtype=torch.float32, device="cpu", requires_grad=True)
+        gradient = torch.ones_like(x)
         gate, handles, look = Gate(), Handles(), TensorAction("", lambda tensor: None)
         hooks = ModuleHooks([HookSite(layer, after=(look,), output_grad=(look,)) for layer in net], gate, handles)
         gate.open = True
