@@ -17,7 +17,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from lightning_hooks import EMA, Apply, ClipByGlobalNorm, GradientTransforms, StatsMonitor, Watch, assert_no_hooks, read_run
+from lightning_hooks import (
+    EMA,
+    Apply,
+    ClipByGlobalNorm,
+    ClipByNorm,
+    GradientTransforms,
+    StatsMonitor,
+    Watch,
+    assert_no_hooks,
+    read_run,
+)
 from lightning_hooks.private import LOST
 
 
@@ -67,7 +77,11 @@ def callbacks() -> list[Any]:
         Watch(modules="*", tensors=["input", "output", "input_grad", "output_grad"], stats=["norm", "std"]),
         Watch(params="*", tensors=["param", "grad", "update"], stats=["norm"]),
     ]
-    apply = [Apply(EMA(weight=0.0), params="*"), Apply(ClipByGlobalNorm(1e9), params="*")]
+    apply = [
+        Apply(EMA(weight=0.0), params="*"),
+        Apply(ClipByGlobalNorm(1e9), params="*"),
+        Apply(ClipByNorm(1e9), modules="last", tensor="output_grad"),  # not ours to change in place
+    ]
     return [GradientTransforms(apply), StatsMonitor(watch)]
 
 
