@@ -36,7 +36,7 @@ class CaptureWriter:
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
     else: `add` and `end_batch` then do nothing, and `stopped` says why (None while it runs, `"closed"` after
-    `close`). Tensors of a kind that cannot be stored (sparse, quantized) are skipped with one message for each name.
+    `close`). Tensors of a kind that cannot be stored (sparse, nested, quantized) are skipped with one message for each name.
 
     Args:
         folder: where to write; created if missing.
@@ -130,7 +130,7 @@ class CaptureWriter:
             return
         if not stage.isidentifier():
             raise RuleError(f"CaptureWriter.add: stage must consist of letters, digits and underscores, got {stage!r}")
-        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in STORED:
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested or tensor.dtype not in STORED:
             self._refuse(name, tensor)
             return
         dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
@@ -209,7 +209,8 @@ class CaptureWriter:
     def _refuse(self, name: str, tensor: Tensor) -> None:
         if name not in self._refused:
             self._refused.add(name)
-            self._on_problem(f"{name} is not captured: {tensor.dtype} of {tensor.layout} on {tensor.device} cannot be stored")
+            kind = "a nested tensor" if tensor.is_nested else f"{tensor.dtype} of {tensor.layout} on {tensor.device}"
+            self._on_problem(f"{name} is not captured: {kind} cannot be stored")
 
     @staticmethod
     def check(where: str, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:

@@ -80,7 +80,7 @@ class CaptureParticipant(Participant):
             with torch.no_grad():
                 seen = with_memory(self.reduce(tensor.detach()))
         except Exception as error:
-            if is_plain(tensor):
+            if is_plain(tensor) and not tensor.is_nested:
                 raise
             if name not in self._unreadable:
                 self._unreadable.add(name)

@@ -73,13 +73,13 @@ def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
     """Print mean, standard deviation, minimum, maximum and the number of non-finite elements of every tensor."""
     for label, value in values:
         for tensor in _floating(value):
-            flat = tensor.detach().double().flatten()
+            flat = _elements(tensor).double().flatten()
             if flat.numel() == 0:
-                print(f"{name} {kind} {label}: empty {tuple(tensor.shape)}")
+                print(f"{name} {kind} {label}: empty {_shape(tensor)}")
                 continue
             bad = int(flat.numel() - torch.isfinite(flat).sum())
             print(
-                f"{name} {kind} {label}: shape {tuple(tensor.shape)}, mean {flat.mean():.4g}, "
+                f"{name} {kind} {label}: shape {_shape(tensor)}, mean {flat.mean():.4g}, "
                 f"std {flat.std(correction=0):.4g}, min {flat.min():.4g}, max {flat.max():.4g}, non-finite {bad}"
             )
 
@@ -88,8 +88,8 @@ def _breakpoint_if_nonfinite(name: str, kind: str, values: list[tuple[str, Any]]
     """Start the debugger if a tensor that the hook gets contains NaN or infinity."""
     for label, value in values:
         for tensor in _floating(value):
-            if not torch.isfinite(tensor).all():
-                print(f"{name} {kind}: {label} of shape {tuple(tensor.shape)} holds NaN or infinity")
+            if not torch.isfinite(_elements(tensor)).all():
+                print(f"{name} {kind}: {label} of shape {_shape(tensor)} holds NaN or infinity")
                 pdb.set_trace()
 
 
@@ -126,12 +126,23 @@ def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
 
 def _shapes(value: Any) -> str:
     if isinstance(value, Tensor):
-        return str(tuple(value.shape))
+        return _shape(value)
     if value is None:
         return "None"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(_shapes(item) for item in value)}]"
-    return f"[{', '.join(str(tuple(tensor.shape)) for tensor in tensors_in(value))}]"
+    return f"[{', '.join(map(_shape, tensors_in(value)))}]"
+
+
+def _shape(tensor: Tensor) -> str:
+    try:
+        return str(tuple(tensor.shape))
+    except RuntimeError:  # a nested tensor of strided layout has none
+        return f"({tensor.size(0)}, …)"
+
+
+def _elements(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().values() if tensor.is_nested else tensor.detach()
 
 
 def _floating(value: Any) -> Iterator[Tensor]:

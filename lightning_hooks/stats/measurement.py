@@ -65,7 +65,7 @@ class Measurement:
         """The result of a function of the stored elements and the number of implied zeros.
 
         Raises:
-            UnmeasurableError: there are no elements, or a subclass of tensors lacks an operation that reading them needs.
+            UnmeasurableError: there are no elements, or a subclass or a nested tensor lacks an operation that reading needs.
         """
         if is_transformed(self._seen):
             raise UnmeasurableError(kind_of(self._seen))
@@ -73,7 +73,7 @@ class Measurement:
             found = elements(self.tensor)
             result = None if found is None else plain_numbers(function(*found))
         except Exception as error:
-            if is_plain(self._seen):
+            if is_plain(self._seen) and not self._seen.is_nested:
                 raise
             raise UnmeasurableError(kind_of(self._seen)) from error
         if result is None:

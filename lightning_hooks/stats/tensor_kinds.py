@@ -74,7 +74,8 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
     """The dense real tensor that holds the elements to measure, and the number of implied zeros that it does not hold.
 
     Complex numbers count as two elements, their real and imaginary parts, so that the norm is the usual one. Of a sparse
-    tensor the stored values are measured, duplicates added up first; the rest are zeros.
+    tensor the stored values are measured, duplicates added up first; the rest are zeros. Of a nested tensor the elements of its
+    parts are measured, and nothing for what a padded tensor would hold besides.
 
     Returns:
         The elements and the number of implied zeros, or None for a kind that cannot be measured.
@@ -85,10 +86,12 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         ([1.0, 1.0, 1.0], 6)
     """
     tensor = local_part(tensor.detach())
-    if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_mkldnn:
+    if tensor.is_meta or tensor.is_quantized or tensor.is_mkldnn:
         return None
     zeros = 0
-    if tensor.layout is torch.sparse_coo:
+    if tensor.is_nested:
+        tensor = tensor.contiguous().values()  # else the values of a jagged tensor may hold more than its parts
+    elif tensor.layout is torch.sparse_coo:
         values = tensor.coalesce().values()
         zeros = tensor.numel() - values.numel()
         tensor = values

@@ -96,13 +96,20 @@ def test_under_inference_mode(tmp_path: Path) -> None:
     assert load_capture(tmp_path)["layer"][0].tolist() == [1.0, 1.0]
 
 
+def nested(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch calls the strided layout a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
 @pytest.mark.parametrize(
     ("tensor", "what"),
     [
         (torch.eye(2).to_sparse(), "torch.float32 of torch.sparse_coo on cpu"),
         (torch.ones(2, device="meta"), "torch.float32 of torch.strided on meta"),
+        (nested(torch.jagged), "a nested tensor"),
+        (nested(torch.strided), "a nested tensor"),
     ],
-    ids=["sparse", "meta"],
+    ids=["sparse", "meta", "jagged", "nested"],
 )
 def test_a_tensor_that_cannot_be_stored_is_left_out_with_one_message(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
     problems: list[str] = []

@@ -216,25 +216,62 @@ def test_what_is_empty_is_not_measured(tmp_path: Path, accumulate: int) -> None:
     assert not runs.book.steps_of("param_norm/none")
 
 
+# -- nested ----------------------------------------------------------------------------------------------------------------
+
+
+def nest_of(parts: list[Tensor], layout: torch.layout) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch calls the strided layout a prototype
+        return torch.nested.as_nested_tensor(parts, layout=layout)
+
+
+class Ragged(Model):
+    """Sequences of different lengths as one nested tensor; without a layout, their elements as one dense tensor."""
+
+    def __init__(self, layout: torch.layout | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.relu, self.layout = nn.Linear(3, 2), nn.ReLU(), layout
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        x = batch if self.layout is None else nest_of([batch[:1], batch[1:]], self.layout)
+        out = self.relu(self.layer(x))
+        return (out if self.layout is None else out.values()).square().sum()
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_of_a_nested_tensor_the_elements_of_its_parts_are_measured(tmp_path: Path, layout: torch.layout) -> None:
+    def run(layout: torch.layout | None) -> tuple[list[Tensor], dict[str, float]]:
+        monitor, model = StatsMonitor(everything(), max_scalars=10**6, logdir=tmp_path / str(layout)), Ragged(layout)
+        trainer_of(tmp_path, monitor).fit(model, loader(*randn(3, 5, 3)))
+        return [parameter.detach() for parameter in model.parameters()], monitor.latest
+
+    (weights, nested), (same, dense) = run(layout), run(None)
+    torch.testing.assert_close(weights, same)
+    of_modules = {tag for tag in dense if tag.endswith(("/layer", "/relu"))}
+    assert {"output_grad_norm/layer", "input_norm/relu", "output_histogram/relu"} & of_modules and nested.keys() == dense.keys()
+    for tag in of_modules:
+        assert nested[tag] == pytest.approx(dense[tag], rel=1e-6, abs=1e-12, nan_ok=True), tag
+
+
 # -- nothing to read -------------------------------------------------------------------------------------------------------
 
 
 class NoElements(Model):
-    """A module whose output is a nested tensor: it has no elements that could be read."""
+    """A module whose output has no memory: no elements that could be read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.nest = nn.Linear(3, 2), Ragged()
+        self.layer, self.meta = nn.Linear(3, 2), Meta()
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         out = self.layer(batch)
-        self.nest(out.detach())
+        self.meta(out.detach())
         return out.square().sum()
 
 
-class Ragged(nn.Module):
+class Meta(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+        return x.to("meta")
 
 
 def test_a_tensor_without_readable_elements_is_named_once(tmp_path: Path) -> None:
@@ -243,8 +280,8 @@ def test_a_tensor_without_readable_elements_is_named_once(tmp_path: Path) -> Non
         warnings.simplefilter("always")
         trainer_of(tmp_path, monitor).fit(NoElements(), loader(*randn(3, 5, 3)))
     messages = [str(w.message) for w in seen if "is not measured" in str(w.message)]
-    assert len(messages) == 1 and "output of nest" in messages[0]
-    assert "output_norm/layer" in monitor.latest and "output_norm/nest" not in monitor.latest
+    assert len(messages) == 1 and "output of meta" in messages[0]
+    assert "output_norm/layer" in monitor.latest and "output_norm/meta" not in monitor.latest
 
 
 # -- subclasses with gaps --------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pdb
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +108,27 @@ def test_print_stats_counts_what_is_not_finite_and_knows_empty_and_whole_numbers
         "here  argument 0: shape (3,), mean nan, std nan, min nan, max nan, non-finite 2",
         "here  argument 1: empty (0, 3)",
     ]
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_of_nested_tensors_the_elements_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layout: torch.layout
+) -> None:
+    parts = [torch.zeros(1, 2), torch.ones(3, 2)]
+    with warnings.catch_warnings(action="ignore"):  # torch calls the strided layout a prototype
+        nested = torch.nested.nested_tensor(parts, layout=layout)
+    shape = r"\(2, j\d+, 2\)" if layout is torch.jagged else r"\(2, …\)"
+    print_stats("here", nested)
+    print_shapes("here", nested)
+    breakpoint_if_nonfinite("here", nested)
+    stats, shapes = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(f"here  argument 0: shape {shape}, mean 0.75, std 0.433, min 0, max 1, non-finite 0", stats)
+    assert re.fullmatch(f"here : argument 0 {shape}", shapes)
+    called: list[int] = []
+    monkeypatch.setattr(pdb, "set_trace", lambda: called.append(1))
+    breakpoint_if_nonfinite("here", nested / 0.0)
+    assert called == [1]
+    assert re.fullmatch(f"here : argument 0 of shape {shape} holds NaN or infinity\n", capsys.readouterr().out)
 
 
 def test_print_stats_of_half_precision_is_computed_in_double(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,8 +61,9 @@ class RowFallback(FallbackWriter):
             self.calls += 1
             if self._order is not None:
                 self._order.append(row)
-                with suppress(RuntimeError):  # a nested tensor has none
-                    self.shapes.setdefault(row, tuple(look.tensor.shape))
+                with suppress(RuntimeError):  # a nested tensor of strided layout has none, a jagged one has a symbol in it
+                    if all(isinstance(size, int) for size in look.tensor.shape):
+                        self.shapes.setdefault(row, tuple(look.tensor.shape))
             with observer.account:
                 self._write(row, look, self._add)
 
