@@ -76,7 +76,7 @@ class MonitorLog:
             return
         transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
         hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
-        table = plan_report(observer.plan, observer.fallback.shapes, self.writer.limits)
+        table = plan_report(observer.plan, observer.fallback.shapes, self.writer.limits, stage=observer.stage)
         match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)])
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]

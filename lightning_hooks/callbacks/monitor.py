@@ -165,7 +165,9 @@ class StatsMonitor(HooksCallback):
         Raises:
             RuleError: the errors that a fit would raise.
         """
-        return Match(plan_report(self._plan(model), histogram_every_n_steps=self.histogram_every_n_steps))
+        plan = self._plan(model)
+        watched = plan if "train" in self.stages else plan.forward()
+        return Match(plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps))
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:

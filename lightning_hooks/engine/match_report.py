@@ -99,13 +99,14 @@ def plan_report(
     shapes: Mapping[int, tuple[int, ...]] | None = None,
     limits: Limits | None = None,
     histogram_every_n_steps: int = 1,
+    stage: str = "train",
 ) -> list[MatchLine]:
-    """One line for each target of each watch rule, and one for each group; by `limits` rows may lose their tags."""
+    """One line for each target of each watch rule, and one for each group; by `limits` rows of a stage may lose their tags."""
 
     def written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
         """The fields of a line that tell what is written of rows; `target` is None for a group."""
         asked = [(row, stat) for row in rows for stat in row.stats]
-        found = [pair for pair in asked if limits is None or limits.has_tag("train", pair[0].tensor, pair[1], pair[0].name)]
+        found = [pair for pair in asked if limits is None or limits.has_tag(stage, pair[0].tensor, pair[1], pair[0].name)]
         size = 0
         for row, stat in found:
             each = 1000 * (len(f"{row.tensor}_{stat}/{row.name}") + _bytes_beside_tag(stat, target))

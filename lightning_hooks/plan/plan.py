@@ -72,19 +72,27 @@ class Plan:
 
     def forward(self) -> Plan:
         """A plan of the rows that the forward pass fills, each at every batch: what is watched outside training."""
-        kept = [row for row in self.rows if row.kind in FORWARD_TENSORS and row.requests]
+        kept = [row for row in self.rows if row.kind in FORWARD_TENSORS]
         new_index = {row.index: i for i, row in enumerate(kept)}
         rows = [replace(row, index=i, requests=((EveryN(), row.stats),)) for i, row in enumerate(kept)]
-        groups = [
-            replace(
+        groups = {
+            group.index: replace(
                 group,
                 index=len(rows) + i,
                 requests=((EveryN(), group.stats),),
                 members=tuple(new_index[member] for member in group.members),
             )
             for i, group in enumerate(group for group in self.groups if group.kind in FORWARD_TENSORS)
+        }
+        rules = [
+            replace(
+                found,
+                members=array("i", (new_index[member] for member in found.members if member in new_index)),
+                groups=[groups[group.index] for group in found.groups if group.index in groups],
+            )
+            for found in self.rules
         ]
-        return Plan(rows, [], (EveryN(),), groups)
+        return Plan(rows, rules, (EveryN(),), [*groups.values()])
 
     @property
     def copied_rows(self) -> dict[int, int | None]:

@@ -130,6 +130,32 @@ def test_groups_and_histograms_there_too(tmp_path: Path) -> None:
     assert 20.0 <= monitor.latest["val_output_p50/all"] <= 60.0
 
 
+@pytest.mark.parametrize("max_scalars", [10_000, 1])
+def test_the_page_lists_what_is_watched_there(tmp_path: Path, max_scalars: int) -> None:
+    rules = [
+        Watch(params="*", tensors="grad", stats="norm"),
+        Watch(modules="layer", tensors=["output", "output_grad"], stats=["max", "std"]),
+        Watch(modules="layer", tensors="input", stats="max", group_by={"all": "*"}),
+    ]
+    monitor = StatsMonitor(rules, stages="validate", max_scalars=max_scalars)
+    if max_scalars > 1:
+        trainer(tmp_path, monitor).validate(Twice(), VALID)
+    else:
+        with pytest.warns(UserWarning, match="max_scalars"):
+            trainer(tmp_path, monitor).validate(Twice(), VALID)
+    (page,) = read_run(tmp_path / "run").texts.values()
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| watch")]
+    shown = [line[:2] + line[4:6] for line in lines]
+    assert shown == [
+        ["watch[1]", "layer", "output", "max, std"],
+        ["watch[2]", "layer", "input", ""],
+        ["watch[2]", "all", "input", "max"],
+    ]
+    written = read_run(tmp_path / "run").scalars
+    assert sum(int(line[6]) for line in lines) == sum(tag.startswith(("val_input_", "val_output_")) for tag in written)
+    assert str(monitor.match(Twice())).count("watch[") == len(lines)
+
+
 def test_a_validation_run_that_fails_leaves_no_hook(tmp_path: Path) -> None:
     class Failing(Twice):
         def validation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> None:
