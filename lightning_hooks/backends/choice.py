@@ -8,10 +8,10 @@
 | `events`       | `native`, `numpy`             | bytes and checksums of event files                                 |
 | `cuda`         | `triton`, `reference`, `none` | measures tensors on a CUDA device                                  |
 
-The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for all parts in host memory, `triton` for
-CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`). Several are separated by
-commas, and later ones override earlier ones. A forced choice that is not available is an error; otherwise the first available
-one serves.
+The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for `kernel`, `hooks` and `events`,
+`triton` for CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`). Several
+are separated by commas, and later ones override earlier ones. A forced choice that is not available is an error; otherwise
+the first available one serves.
 """
 
 from __future__ import annotations

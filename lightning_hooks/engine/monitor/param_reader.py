@@ -22,6 +22,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.table import RowOffsets, Table
 from lightning_hooks.stats.tensor_kinds import is_sharded
+from lightning_hooks.transforms._batch import foreach
 
 Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with what was measured for them."""
@@ -202,7 +203,7 @@ class Snapshots:
         together = [i for i in left if parameters[i].is_cuda and _are_alike(copies[i], parameters[i])]
         if together:
             with torch.no_grad():
-                torch._foreach_copy_([copies[i] for i in together], [parameters[i] for i in together])
+                foreach("copy", [copies[i] for i in together], [parameters[i] for i in together], owned=True)
         for i in sorted({*left} - {*together}):
             copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
         return copies
