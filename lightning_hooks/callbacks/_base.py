@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 class HooksCallback(OurCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
-    A subclass has `_build`, and overrides what it needs of the methods up to `_load_state`. State goes through
-    `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the same `state_key`, and with a key
-    that contains the rules a changed rule would lose the state of all others.
+    A subclass has `_build`, `_rules` and `match`, and overrides what it needs of the methods up to `_load_state`. State goes
+    through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the same `state_key`, and with
+    a key that contains the rules a changed rule would lose the state of all others.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class HooksCallback(OurCallback):
         raise NotImplementedError
 
     def _end_step(self, trainer: Trainer, step: int) -> None:
-        """Called when a step of training ends, before its hooks may go."""
+        """Called when a step of training ends; the hooks are off the model already."""
 
     @property
     def _pending(self) -> bool:
@@ -154,7 +154,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Called before a batch: open the gate, and at the first batch of a step put the hooks in place."""
+        """Called before a batch: install the hooks and open the gate; at the first batch of a step, ask who acts."""
         if self._hook_manager is not None:
             note_absent(trainer, self._hook_manager)
             warn_if_replaced(trainer, pl_module)

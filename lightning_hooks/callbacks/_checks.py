@@ -91,7 +91,7 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
     Raises:
         RuleError: with the statistic.
     """
-    asked = {stat for each in plan.asked for stat in each.stats} & {"micro_cosine", "noise_scale"}
+    asked = {stat for each in plan.rows_and_groups for stat in each.stats} & {"micro_cosine", "noise_scale"}
     if asked and any(isinstance(p, Changer) and p.acts_before for p in participants):
         raise RuleError(
             f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
@@ -116,7 +116,7 @@ def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan], Limits 
         merged: set[str] = set()
         for stage, plan in plans.items():
             start = prefix + STAGE_PREFIX[stage]
-            tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in plan.asked for stat in each.stats}
+            tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in plan.rows_and_groups for stat in each.stats}
             merged |= {f"{start}{tag}" for tag in (limits.merged_tags(stage) if limits is not None else ())}
             if (prefix, stage) not in leading:
                 leading.add((prefix, stage))

@@ -99,7 +99,7 @@ class HooksGuard(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End the part of callbacks that were removed from the list."""
+        """Tear down callbacks that were removed from the list."""
         hook_manager = self._hook_manager()
         if hook_manager is not None:
             end_removed(trainer, pl_module, hook_manager)

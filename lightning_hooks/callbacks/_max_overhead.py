@@ -44,7 +44,7 @@ class OverheadLimit:
             own = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
         warnings.warn(
             f"watching takes a larger share of a step than max_overhead={self.limit:g} (`hooks/overhead`): {own}, intervals "
-            "of single rules grow by the same factor. They may grow again without another warning",
+            "of individual rules grow by the same factor. They may grow again without another warning",
             stacklevel=2,
         )
 

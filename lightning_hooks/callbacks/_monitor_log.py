@@ -1,4 +1,4 @@
-"""What a monitor tells of itself: its warnings at the start of a run, and the page in TensorBoard's Text tab."""
+"""What a monitor reports about itself: its warnings at the start of a run, and the page in TensorBoard's Text tab."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MonitorLog:
-    """The loggers of a monitor during a run, and what it tells there of itself.
+    """The loggers of a monitor during a run, and what it reports there about itself.
 
     Attributes:
         writer: the consumer that writes its steps.

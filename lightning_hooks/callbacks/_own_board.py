@@ -26,12 +26,12 @@ class OwnBoard:
 
     Args:
         logdir: holds a folder for each Trainer.
-        said: gets one line with the folder.
+        logger: gets one line with the folder.
     """
 
-    def __init__(self, logdir: Path, said: logging.Logger) -> None:
+    def __init__(self, logdir: Path, logger: logging.Logger) -> None:
         self._logdir = logdir
-        self._said = said
+        self._logger = logger
         self._folder: Path | None = None
         self._writer: SummaryWriter | None = None
 
@@ -42,7 +42,7 @@ class OwnBoard:
 
             if self._folder is None:
                 self._folder = new_folder(self._logdir, "run")
-                self._said.info("lightning_hooks writes to %s: tensorboard --logdir %s", self._folder, self._logdir)
+                self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self._folder, self._logdir)
             self._writer = SummaryWriter(self._folder)
         return self._writer
 
@@ -62,7 +62,7 @@ def own_board(trainer: Trainer, hook_manager: HookManager, logdir: str | os.Path
     folder = Path(logdir).expanduser().absolute()
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(there)!r} is no folder that can be written to")
+        raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(there)!r} is not a writable folder")
     # A logger of Lightning's own: it is shown where Lightning's lines are.
     name = next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer")
     board = _BOARDS.setdefault(trainer, {}).setdefault(folder, OwnBoard(folder, logging.getLogger(name)))

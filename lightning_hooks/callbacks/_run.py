@@ -109,7 +109,7 @@ def take_part_once(callback: OurCallback, trainer: Trainer) -> None:
     if len(places) > 1:
         here.callbacks = [each for i, each in enumerate(here.callbacks) if i not in places[1:]]
         warnings.warn(
-            f"{type(callback).__name__} is {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
+            f"{type(callback).__name__} appears {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
         )
 
 
@@ -149,5 +149,5 @@ def note_absent(trainer: Trainer, hook_manager: HookManager) -> None:
 
 
 def end_removed(trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> None:
-    """When a run is over: Lightning does not tell callbacks that were removed from the list."""
+    """When a run is over: call `teardown` of callbacks that were removed from the list; Lightning does not."""
     for_each(lambda callback: callback.teardown(trainer, pl_module, ""), removed_from(trainer, hook_manager))

@@ -143,7 +143,7 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
 
 
 def uncalled_of(trainer: Trainer) -> set[str]:
-    """The modules of which it was said in a run of this Trainer that they are not called."""
+    """The modules that a run of this Trainer has reported as never called."""
     return _UNCALLED.setdefault(trainer, set())
 
 

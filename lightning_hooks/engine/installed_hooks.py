@@ -53,7 +53,7 @@ class _Made(NamedTuple):
 
 
 class InstalledHooks:
-    """Every hook and handle on a model. Handles live for a batch or a step; `run_handles` live until the run ends.
+    """Every hook and handle on a model. Handles live while hooks are installed, or for a step; `run_handles` live for the run.
 
     `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
     `compiled_unchecked` says that modules may have been compiled since, as in a step in which no participant acts.
@@ -78,14 +78,14 @@ class InstalledHooks:
         self._gate = gate
         self._optimizers = optimizers
         self._phase = WeakMethod(phase)
-        self._batch_handles = Handles()
+        self._hook_handles = Handles()
         self._step_handles = Handles()
         self._compiled = CompiledHooks(model, gate, self._step_handles)
-        self._parameters = _ParameterHooks(model, gate, self._batch_handles, self._step_handles)
+        self._parameters = _ParameterHooks(model, gate, self._hook_handles, self._step_handles)
         self._made: list[_Made] = []  # the last one used comes first
         self._said: set[str] = set()
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
-        finalizer = finalize(self, _remove_all, gate, [self._batch_handles, self._step_handles, self.run_handles])
+        finalizer = finalize(self, _remove_all, gate, [self._hook_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
     def install(
@@ -106,21 +106,21 @@ class InstalledHooks:
         if self.compiled_unchecked or not self._made:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
         self._use(active, called)
-        self._made[0].hooks.put_on(self._batch_handles)
+        self._made[0].hooks.put_on(self._hook_handles)
         for participant, key in active:
-            participant.register(key, self._gate, self._batch_handles)
+            participant.register(key, self._gate, self._hook_handles)
         reads = any(participant.reads_updates for participant, _ in active)
         if reads or any(participant.acts_before for participant, _ in active):
             for optimizer in self._optimizers():
-                self._hook_updates(optimizer, said=reads)
+                self._hook_updates(optimizer, warns=reads)
         if install_final is not None:
-            self._batch_handles.keep(install_final())
+            self._hook_handles.keep(install_final())
 
-    def _hook_updates(self, optimizer: Optimizer, *, said: bool) -> None:
+    def _hook_updates(self, optimizer: Optimizer, *, warns: bool) -> None:
         try:
-            hook_updates(optimizer, self._phase, self._gate, self._batch_handles)
+            hook_updates(optimizer, self._phase, self._gate, self._hook_handles)
         except UnsupportedError as error:
-            if said and str(error) not in self._said:
+            if warns and str(error) not in self._said:
                 self._said.add(str(error))
                 warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 
@@ -156,7 +156,7 @@ class InstalledHooks:
 
     def remove(self) -> None:
         """Remove all hooks but those inside compiled code and the `run_handles`."""
-        for_each(call, [self._batch_handles.close, self._step_handles.close])
+        for_each(call, [self._hook_handles.close, self._step_handles.close])
         self.active = None  # only now: an interrupted removal is repeated
 
     def discard(self) -> None:

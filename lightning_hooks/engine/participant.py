@@ -1,4 +1,4 @@
-"""A participant: a monitor, a set of transforms or a user's hooks, as the hook manager sees it."""
+"""A participant: what acts through the hook manager, and what that calls on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Participant:
-    """One monitor, one set of transforms, or one set of a user's hooks, as the hook manager sees it.
+    """One stage of a monitor, a set of transforms, a user's hooks, a capture, or the watch over the loss scaler.
 
     Attributes:
         reports: whether it writes what transforms report.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakMethod
 
 import torch
@@ -29,11 +29,11 @@ class ParamTensor(NamedTuple):
         phase: in which it exists.
         value: of an optimizer, a parameter, its copy from `before_update` and the key of a state; None where there is none.
         scaled: whether an optimizer that unscales inside its step is still to divide it by the loss scale.
-        is_change: whether it is what the parameter is more than its copy. The kernels subtract; `value` serves where they
-            cannot.
+        is_change: whether it is the difference between the parameter and its copy. The kernels subtract; `value` serves where
+            they cannot.
     """
 
-    phase: str
+    phase: Literal["before_step", "final", "after_update"]
     value: Callable[[Any, nn.Parameter, Tensor | None, str], Tensor | None]
     scaled: bool = False
     is_change: bool = False

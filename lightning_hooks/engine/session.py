@@ -41,7 +41,7 @@ class Instrument:
 
     A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
     gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
-    are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is none of training, such as a
+    are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is not part of training, such as a
     validation, belongs inside `paused(model)`: otherwise it is a part of the next step. With several processes
     (`torch.distributed`) each of them has to make it, with the same rules, if it watches or draws random numbers: tables are
     merged, transforms seeded over all.
@@ -92,7 +92,7 @@ class Instrument:
         apply: Sequence[Apply | Mapping[str, Any]] = (),
         hooks: Sequence[Hook | Mapping[str, Any]] = (),
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
-        consumers: Sequence[StepConsumer] = (),
+        consumers: Sequence[StepConsumer | Mapping[str, Any]] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")

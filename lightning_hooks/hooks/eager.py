@@ -33,7 +33,7 @@ class EagerHooks:
 
     Args:
         site: the module and its actions; may be replaced between two calls.
-        step_handles: calls `remove` when the step ends.
+        step_handles: calls `remove` when the step ends, or the hooks are removed before.
         gradients: hooks what the module returns.
     """
 

@@ -22,7 +22,7 @@ class ModuleHooks:
     """The hooks of all sites outside compiled code.
 
     Args:
-        step_handles: removes what may outlive a step; closed when the batch ends.
+        step_handles: removes what must not outlive a step; closed when the step ends, or the hooks are removed before.
 
     Example:
         >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()

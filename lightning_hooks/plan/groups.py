@@ -33,7 +33,7 @@ def add_groups(
     users: Mapping[str, UserStatistic],
     where: str,
 ) -> list[Row]:
-    """Sort the rows of one tensor into groups, which `found` takes in; returns those that are in none.
+    """Sort the rows of one tensor into groups, which are added to `found`; returns the rows in no group.
 
     Raises:
         RuleError: a pattern that matches none of the rows, or a metric, which does not merge.

@@ -61,14 +61,16 @@ class Plan:
         return [row.index for row in self.rows if row.kind in LOSS_SCALED]
 
     @property
-    def asked(self) -> list[Row]:
+    def rows_and_groups(self) -> list[Row]:
         """The rows, and the groups."""
         return [*self.rows, *self.groups]
 
     @property
     def charts(self) -> list[tuple[str, str]]:
         """Tensor and statistic of every chart, each once."""
-        return list(dict.fromkeys((each.tensor, stat) for each in self.asked for stat in each.stats if stat != "histogram"))
+        return list(
+            dict.fromkeys((each.tensor, stat) for each in self.rows_and_groups for stat in each.stats if stat != "histogram")
+        )
 
     def forward(self) -> Plan:
         """A plan of the rows that the forward pass fills, each at every batch: what is watched outside training."""

@@ -16,7 +16,7 @@ Indices = NDArray[np.intp]
 
 
 class Alike(NamedTuple):
-    """Rows of one tensor of which the same is asked."""
+    """Rows of one tensor with the same requests."""
 
     tensor: str
     requests: Requests

@@ -33,8 +33,8 @@ class Row:
     Args:
         index: in the table; those of groups follow those of rows.
         tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule. None if another row needs it; a row that is only
-            measured for a group has a request without statistics.
+        requests: the statistics that rules ask for, each with its schedule. Empty if only another row needs it; a row that is
+            only measured for a group has a request without statistics.
         users: the user's own statistics among them, by name.
         target: the module or parameter; None for a group.
         group: the name of a group; empty for a row.
@@ -72,7 +72,3 @@ class Row:
     def due(self, schedules: Due) -> bool:
         """Whether any rule asks for it when these schedules are due."""
         return any(schedule in schedules for schedule, _ in self.requests)
-
-    def asked(self, schedules: Due) -> tuple[str, ...]:
-        """The statistics that are written when these schedules are due."""
-        return requested(self.requests, schedules)

@@ -20,7 +20,7 @@ def refuse_other_rows(plan: Plan, device: torch.device | str, where: str = "") -
     Raises:
         RuleError: other rows or statistics on another rank, or other steps.
     """
-    asked = [(each.tensor, each.name, each.requests) for each in plan.asked]
+    asked = [(each.tensor, each.name, each.requests) for each in plan.rows_and_groups]
     if world_size() == 1 or have_the_same(repr(asked), device):
         return
     names = listed(f"{row.tensor} of {row.name}" for row in plan.rows) or "none"

@@ -19,7 +19,8 @@ from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.records import Publisher, StepView
+from lightning_hooks.records import StepView
+from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.moments import MOMENTS, merge

@@ -331,7 +331,7 @@ def test_a_logdir_that_cannot_be_written_to_is_an_error_before_training(
 ) -> None:
     def refused(folder: Path) -> None:
         model = Net()
-        said = rf"^logdir: cannot write to '{folder}{below}': '{folder}' is no folder that can be written to$"
+        said = rf"^logdir: cannot write to '{folder}{below}': '{folder}' is not a writable folder$"
         with pytest.raises(RuleError, match=said):
             trainer_of(tmp_path, StatsMonitor(NORMS, logdir=f"{folder}{below}"), logger=False).fit(model, data())
         assert_clean(model)

@@ -424,7 +424,7 @@ def test_reporting_changes_no_number(tmp_path: Path) -> None:
 
 def test_a_callback_that_is_listed_twice_acts_once(tmp_path: Path) -> None:
     halve, keeper, model = rule(Scale(0.5)), Keeper(), Line()
-    with pytest.warns(UserWarning, match="^GradientTransforms is 2 times in the callbacks of the Trainer; it acts once$"):
+    with pytest.warns(UserWarning, match="^GradientTransforms appears 2 times in the callbacks of the Trainer; it acts once$"):
         fit(tmp_path, model, [halve, StatsMonitor(), halve], [3.0, 4.0], logger=keeper)
     assert model.w == [-1.5, -2.0]
     assert [tag for tag in keeper.lines[0] if "norm_before" in tag] == ["transform_norm_before/0_Scale"]

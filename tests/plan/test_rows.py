@@ -8,6 +8,7 @@ from torch import nn
 from lightning_hooks import Watch
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.plan.rows import requested
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.schedule import EveryN
@@ -58,9 +59,9 @@ def test_columns_are_what_rows_and_groups_ask_for(due, absent):
     every = [*plan.rows, *plan.groups]
     wanted: dict[tuple[str, str], list[int]] = {}
     for row in every:
-        for stat in row.asked(due):
+        for stat in requested(row.requests, due):
             wanted.setdefault((row.tensor, stat), []).append(row.index)
-    counted = list(dict.fromkeys((row.tensor, "count") for row in every if row.asked(due)))
+    counted = list(dict.fromkeys((row.tensor, "count") for row in every if requested(row.requests, due)))
     assert [(series.tensor, series.stat) for series in step.series] == [*wanted, *counted]
     for series, rows in zip(step.series, wanted.values(), strict=False):
         assert series.names == tuple(every[i].name for i in rows)
@@ -84,14 +85,14 @@ def test_merged_rows_are_those_of_their_block(absent, pinned):
     for (tensor, stat), level in LEVELS.items():
         blocks: dict[str, list[int]] = {}
         for row in plan.rows:
-            if row.tensor == tensor and stat in row.asked(due):
+            if row.tensor == tensor and stat in requested(row.requests, due):
                 blocks.setdefault(block_of(row.name, level), []).append(row.index)
         for block, rows in blocks.items():
             union = merge_groups(torch.from_numpy(moments[rows])).numpy()[None]
             if union[0, 0] > 0:
                 expected[f"{tensor}_{stat}/{block}"] = compute(stat, union)[0]
     for each in [*plan.groups, *(row for row in plan.rows if row.name in pinned and row.index not in absent)]:
-        for stat in each.asked(due):
+        for stat in requested(each.requests, due):
             if stat != "ratio":
                 expected[f"{each.tensor}_{stat}/{each.name}"] = compute(stat, moments[[each.index]])[0]
     assert {tag for tag in merged if "_ratio/" not in tag} == set(expected)

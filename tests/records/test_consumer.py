@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import RuleError, StepConsumer, StepView, Watch, instrument
-from lightning_hooks.records import Publisher
-from lightning_hooks.records.consumer import as_consumers
+from lightning_hooks.records.consumer import Publisher, as_consumers
 
 
 class Notes(StepConsumer):

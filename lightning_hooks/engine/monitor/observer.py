@@ -151,8 +151,7 @@ class Observer(Participant):
     def refreshed(self) -> None:
         self._reader.forget()
 
-    def left(self) -> None:
-        self._reader.forget()
+    left = refreshed
 
     def parts(self, key: Any) -> Iterable[Part]:
         for row in self.plan.rows:

@@ -122,7 +122,7 @@ class ParamReader:
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
     def _read_changes(self, part: TensorRows, optimizer: Optimizer) -> Unwritten:
-        """Set rows to what parameters are more than their copies; the differences are made only where the kernel cannot."""
+        """Set rows to the differences between parameters and their copies; these are made only where the kernel cannot."""
         parameters, copies = self._before.get(optimizer, ([], []))
         rows, every = part.rows.rows, _are_same(parameters, part.parameters)
         if not every:

@@ -28,7 +28,7 @@ from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
-"""Tensors over all of whose rows a norm is taken, and its tag."""
+"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
 _NO_NOISE: Final[Array] = np.empty((0, 2))
 _NO_NOISE.flags.writeable = False
 
@@ -244,7 +244,7 @@ class _Totals:
 
     def _sums(self, of_rows: Array) -> Array:
         """The sum over the rows of each tensor."""
-        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else _NO_NOISE[:, 0]
+        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
         return sums
 
 

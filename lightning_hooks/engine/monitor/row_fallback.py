@@ -1,4 +1,4 @@
-"""The measurements that are made in Python: those of parameters, and of what the compiled writer does not write."""
+"""The measurements that are made in Python: of what neither the compiled writer nor the reader of parameters writes."""
 
 from __future__ import annotations
 
