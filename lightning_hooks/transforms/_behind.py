@@ -63,6 +63,29 @@ def written(value: Tensor, new: Tensor, owned: bool) -> Tensor:
     return value.copy_(new) if owned else new.to(value.dtype)
 
 
+def readable(results: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Results that can be written into the tensors one after the other: copies of those that share memory with any of these.
+
+    A transform may return what it was given in another order, or views of it.
+    """
+    new = [i for i, (result, tensor) in enumerate(zip(results, tensors, strict=True)) if result is not tensor]
+    found = list(results)
+    if new:
+        given = {_memory(tensor) for tensor in tensors}
+        for i in new:
+            if _memory(found[i]) in given:
+                found[i] = found[i].clone()
+    return found
+
+
+def _memory(tensor: Tensor) -> int:
+    """Equal for tensors that share memory, as far as that can be known."""
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except Exception:  # sparse, a subclass that refuses it, or without memory of its own
+        return id(tensor)
+
+
 def wrong_results(results: Any, tensors: Sequence[Tensor], named: Callable[[int], str]) -> str | None:
     """Why results cannot replace tensors, in words that follow who returned them; None where they can.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.rules.reading import as_transform
-from lightning_hooks.transforms._behind import wrong_results
+from lightning_hooks.transforms._behind import readable, wrong_results
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.conditions import as_condition
 
@@ -59,7 +59,7 @@ class Chain(Transform):
             results = _call(transform, tensors, context, f"Chain.transforms[{index}]", str(index))
             if context.owned:
                 # A member may return tensors that it does not own: only those given may be overwritten.
-                for tensor, result in zip(tensors, results, strict=True):
+                for tensor, result in zip(tensors, readable(results, tensors), strict=True):
                     if result is not tensor:
                         tensor.copy_(result)
             else:
@@ -163,7 +163,7 @@ def _call(transform: Any, tensors: list[Tensor], context: Context, where: str, k
     """Call a member with a state of its own, and check what it returns."""
     state = context.state.setdefault(key, _initial(transform))
     inner = dataclasses.replace(context, state=state)
-    results = transform(tensors, inner)
+    results = transform([*tensors], inner)  # a list of its own: it may replace the items
     context.state[key] = inner.state
     if inner.skip_reason is not None:
         context.skip_step(inner.skip_reason)

@@ -28,6 +28,8 @@ from lightning_hooks import (
     StatsMonitor,
     StepConsumer,
     StepView,
+    Transform,
+    TransformError,
     UnsupportedError,
     Watch,
     Zero,
@@ -35,6 +37,7 @@ from lightning_hooks import (
     assert_no_hooks,
     read_run,
 )
+from lightning_hooks.transforms import Context
 from tests.callbacks._tiny import Keeper, Line, Skip, Spy, Two, loader, make, scale_of, scaled
 from tests.versions import reading
 
@@ -290,6 +293,52 @@ def test_a_fused_optimizer_is_fine_without_a_scaler(tmp_path: Path) -> None:
     model = Line(fused=True)
     fit(tmp_path, model, [rule(Scale(0.5))], [4.0, 0.0])
     assert model.w == [-2.0, 0.0]
+
+
+class Both(Line):
+    """Two layers; the gradient of the second one is twice that of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.zeros_(self.second.weight)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return (self.layer(batch) + 2 * self.second(batch)).mean()
+
+
+class Exchange(Transform):
+    def __call__(self, tensors: list[torch.Tensor], context: Context) -> list[torch.Tensor]:
+        return tensors[::-1]
+
+
+class Turn(Transform):
+    """Returns views of other gradients than those that they replace."""
+
+    def __call__(self, tensors: list[torch.Tensor], context: Context) -> list[torch.Tensor]:
+        return [tensors[1].view(1, 2), tensors[0].view(2).view(1, 2)]
+
+
+@pytest.mark.parametrize("transform", [Exchange(), Turn()], ids=lambda t: type(t).__name__)
+def test_results_may_be_the_given_gradients_in_another_order(tmp_path: Path, transform: Transform) -> None:
+    model = Both()
+    fit(tmp_path, model, [rule(transform)], [1.0, 3.0])
+    assert model.w == [-2.0, -6.0]
+    assert model.second.weight.tolist() == [[-1.0, -3.0]]
+
+
+class Widens(Transform):
+    """Replaces the items of the list that it is given."""
+
+    def __call__(self, tensors: list[torch.Tensor], context: Context) -> list[torch.Tensor]:
+        tensors[0] = tensors[0].double()
+        return tensors
+
+
+@pytest.mark.parametrize("where", [{"params": "*"}, {"params": "*", "when": "backward"}, {"modules": "layer"}])
+def test_results_in_the_given_list_are_checked(tmp_path: Path, where: dict[str, Any]) -> None:
+    with pytest.raises(TransformError, match="a tensor of dtype torch.float64, not torch.float32"):
+        fit(tmp_path, Line(), [rule(Widens(), **where)], [1.0, 3.0])
 
 
 # -- reports ---------------------------------------------------------------------------------------------------------------

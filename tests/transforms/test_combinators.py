@@ -57,6 +57,27 @@ def test_each_sees_what_the_one_before_returned(owned: bool) -> None:
     assert (result is tensors[0]) is owned and (tensors[0].tolist() == [6.0, 6.0]) is owned
 
 
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_member_may_return_what_it_was_given_in_another_order(owned: bool) -> None:
+    class Turned(Transform):
+        def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+            return [tensors[1].flip(0), tensors[0].view(2)]
+
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
+    results = Chain([Turned(), Scale(10.0)])(tensors, Context(owned=owned))
+    assert [result.tolist() for result in results] == [[40.0, 30.0], [10.0, 20.0]]
+
+
+def test_a_member_that_replaces_items_of_its_list_is_checked() -> None:
+    class Wide(Transform):
+        def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
+            tensors[0] = tensors[0].double()
+            return tensors
+
+    with pytest.raises(TransformError, match="a tensor of dtype torch.float64, not torch.float32"):
+        Chain([Wide()])([torch.ones(2)], Context())
+
+
 def test_members_of_a_chain_from_names_and_mappings() -> None:
     made = Chain(["Zero", {"class_path": "lightning_hooks.transforms.Scale", "init_args": {"factor": 2.0}}, Scale(3.0)])
     assert made == Chain([Zero(), Scale(2.0), Scale(3.0)])

@@ -112,7 +112,7 @@ class BoundTransform:
         try:
             # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
             with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
-                results = self.transform(tensors, context)
+                results = self.transform([*tensors], context)  # a list of its own: it may replace the items
             if self.when == "backward" and torch.is_grad_enabled():
                 context.state = _without_graph(context.state)
         except StopIteration as error:  # would end the epoch silently

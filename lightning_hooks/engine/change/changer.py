@@ -23,6 +23,7 @@ from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.tensor_kinds import is_sharded, whole
+from lightning_hooks.transforms._behind import readable
 
 
 class Changer(Participant):
@@ -230,7 +231,7 @@ class Changer(Participant):
         in_parts = takes_parts(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
         shares = [share_of(grad, world_size()) for grad in grads] if in_parts else None
         results = self.run(bound, seen, names, params, owned=True, shares=shares)
-        for grad, tensor, result in zip(grads, seen, results, strict=True):
+        for grad, tensor, result in zip(grads, seen, readable(results, seen), strict=True):
             if gathered and is_sharded(grad):
                 put_back(grad, result)
             elif result is not tensor:
