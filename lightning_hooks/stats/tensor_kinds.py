@@ -101,7 +101,7 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         tensor = values
     if tensor.is_complex():
         tensor, zeros = torch.view_as_real(tensor.resolve_conj()), 2 * zeros
-    return tensor, zeros
+    return tensor.resolve_neg(), zeros
 
 
 def is_sharded(tensor: object) -> bool:

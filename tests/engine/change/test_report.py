@@ -79,6 +79,28 @@ def test_what_is_left_as_it_is_was_not_acted_on(keeps, owned):
     assert reported(before, [tensor.clone() for tensor in before], keeps=keeps, owned=owned)["acted"] == 0.0
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(1 / 3).expand(100),
+        normal(33, 1).expand(33, 17),
+        torch.complex(normal(64, 33), normal(64, 33, seed=1)).conj().imag,
+    ],
+    ids=["one element", "one column", "of a conjugate"],
+)
+def test_a_copy_with_another_memory_layout_is_no_change(tensor, keeps):
+    report = Report(keeps)
+    report.begin()
+    report.after(report.before([tensor], owned=False), [tensor * 1.0])
+    assert report.finish()["acted"] == 0.0
+
+
+def test_the_imaginary_part_of_a_conjugate_is_measured_in_float64():
+    tensor = torch.complex(normal(9), normal(9, seed=1, size=1e25)).conj().imag
+    assert reported([tensor], [tensor])["norm_before"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
+
+
 def test_a_change_that_keeps_every_moment_is_seen():
     before = [torch.tensor([1.0, 2.0, 3.0])]
     found = reported(before, [torch.tensor([3.0, 2.0, 1.0])])
@@ -110,6 +132,13 @@ def test_sparse_gradients(keeps):
     assert found["cosine"] == pytest.approx(1.0) and found["acted"] == 1.0
     fewer = torch.sparse_coo_tensor([[2]], [2.0], (4,), check_invariants=True)
     assert reported([before], [fewer])["cosine"] == pytest.approx(2 / 20**0.5)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_gradients_by_rows():
+    rows = torch.eye(3).to_sparse_csr()
+    found = reported([rows], [rows * 2.0])
+    assert found["norm_after"] == pytest.approx(12**0.5) and found["acted"] == 1.0
 
 
 @pytest.mark.parametrize("transform", [each for each in EXAMPLES if each.keeps_direction], ids=label)
