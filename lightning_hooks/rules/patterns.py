@@ -49,6 +49,14 @@ class Target(Generic[T]):
             self.others += (name,)
 
 
+def each_once(targets: Iterable[Target[T]]) -> list[Target[T]]:
+    """The first target of each object: a fit may give two names to one module or parameter, as tying weights does."""
+    found: dict[int, Target[T]] = {}
+    for target in targets:
+        found.setdefault(id(target.value), target)
+    return list(found.values())
+
+
 class Modules(list[Target[nn.Module]]):
     """The modules of a model that can be hooked.
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, CustomHooks, GradientTransforms, Hook, Scale, StatsMonitor, Watch
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, everything, same_weights, three_runs
 
@@ -85,6 +85,51 @@ def test_a_rule_that_finds_a_tied_weight_by_both_names_acts_once(tmp_path: Path,
 
     rule = Apply(Scale(0.5), params=["body.0.*", "body.2.*", "body.3.*"], when=stage)
     same_weights(run(0.05), run(0.1, GradientTransforms([rule])))
+
+
+@pytest.mark.parametrize("shared", ["weight", "module"])
+@pytest.mark.parametrize(
+    "where",
+    [{"params": "*"}, {"params": "*", "when": "backward"}, {"modules": ["body.0", "body.2"]}],
+    ids=["step", "backward", "module"],
+)
+def test_a_rule_acts_once_on_what_two_names_share_since_an_epoch_began(tmp_path: Path, shared: str, where: Any) -> None:
+    """The gradient of each call of a module is halved, that of a parameter once."""
+
+    class Ties(Net):
+        def __init__(self, late: bool) -> None:
+            super().__init__(plain_sgd, dropout=0.0)
+            self.body = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+            self.late = late
+            if not late:
+                self.tie()
+
+        def tie(self) -> None:
+            if shared == "weight":
+                self.body[2].weight = self.body[0].weight
+            else:
+                self.body[2] = self.body[0]
+
+        def on_train_epoch_start(self) -> None:
+            if self.current_epoch == 1:
+                self.tie()
+                with torch.no_grad():
+                    for i, parameter in enumerate(self.parameters()):
+                        parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter) * (i + 1))
+
+    calls = {True: 0, False: 0}
+
+    def run(late: bool) -> Ties:
+        def count(*args: Any) -> None:
+            calls[late] += 1
+
+        hooks = CustomHooks([Hook(count, modules=["body.0", "body.2"], kind="forward")])
+        model = Ties(late)
+        trainer_of(tmp_path, GradientTransforms([Apply(Scale(0.5), **where)]), hooks, max_epochs=2).fit(model, data(4))
+        return model
+
+    same_weights(run(late=False), run(late=True))
+    assert calls[True] == calls[False] == 16
 
 
 def test_a_module_called_several_times_counts_every_call(tmp_path: Path) -> None:

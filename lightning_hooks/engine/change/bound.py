@@ -18,7 +18,7 @@ from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedErro
 from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
-from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.patterns import Target, each_once
 from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._behind import wrong_results
@@ -59,6 +59,11 @@ class BoundTransform:
         self.label = f"{self.where} ({self.name})"
         self.stages = self.rule.stages or ("train",)
         self._unreadable: set[str] = set()
+        self.note_targets()
+
+    def note_targets(self) -> None:
+        """Called when targets hold other objects than before; what two of them hold is changed once."""
+        self.distinct = each_once(self.targets)
 
     @property
     def acts_on(self) -> str:

@@ -91,10 +91,14 @@ class Changer(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for bound in self.transforms for target in bound.targets)
 
+    def refreshed(self) -> None:
+        for bound in self.transforms:
+            bound.note_targets()
+
     def parts(self, key: Any) -> Iterable[Part]:
         for bound in (self.transforms[i] for i in key):
             at, path = parse_tensor(bound.tensor)
-            for target in bound.targets if bound.when != "step" else ():
+            for target in bound.distinct if bound.when != "step" else ():
                 if bound.when == "forward":
                     visit = ForwardChange(self.run, lambda: self.batches, bound, target).change
                     absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
@@ -108,7 +112,7 @@ class Changer(Participant):
         parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
         with torch.no_grad():
             for bound in self._at_step:
-                targets = [t for t in bound.targets if t.value in parameters]
+                targets = [t for t in bound.distinct if t.value in parameters]
                 if targets:
                     self._change(bound, targets)
             if self._may_skip and self._skip_requested():

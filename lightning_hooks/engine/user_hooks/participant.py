@@ -25,7 +25,7 @@ from lightning_hooks.hooks.user_kinds import (
     register_saved,
 )
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS, Hook
-from lightning_hooks.rules.patterns import Target, matched_by
+from lightning_hooks.rules.patterns import Target, each_once, matched_by
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 
@@ -41,6 +41,12 @@ class BoundHook:
     @property
     def targets(self) -> list[Target[Any]]:
         return [runner.target for runner in self.runners if runner.target is not None]
+
+    @property
+    def distinct(self) -> list[HookRunner]:
+        """A runner for each object: a fit may give two names to one, which is hooked once."""
+        kept = set(map(id, each_once(self.targets)))
+        return [runner for runner in self.runners if runner.target is None or id(runner.target) in kept]
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> list[BoundHook]:
@@ -111,14 +117,14 @@ class UserHooksParticipant(Participant):
             kind = hook.rule.kind
             if kind in _PARTS and not _before_others(hook.rule):
                 changes = kind in ("input_grad", "output_grad", "param_grad")
-                for runner in hook.runners:
+                for runner in hook.distinct:
                     visit = _PARTS[kind](runner, self._gate)
                     yield Part(runner.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
         for hook in (self.hooks[i] for i in key):
-            for runner in hook.runners:
+            for runner in hook.distinct:
                 self._register(runner, gate, handles)
 
     def _register(self, runner: HookRunner, gate: Gate, handles: Handles) -> None:
