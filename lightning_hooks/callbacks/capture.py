@@ -20,6 +20,7 @@ from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import current_step, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
+from lightning_hooks.capture.writer import can_be_stored
 from lightning_hooks.engine.capture_participant import CaptureParticipant
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, capture_report
@@ -215,7 +216,7 @@ class ActivationCapture(HooksCallback):
             sample_indices=samples,
             dataloader_idx=dataloader_idx,
         )
-        if self._loggers is not None and tensor.dim() > 1:
+        if self._loggers is not None and tensor.dim() > 1 and can_be_stored(tensor):
             self._shown.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
 
     @override

@@ -25,6 +25,12 @@ STORED: Final = frozenset({
 # fmt: on
 
 
+def can_be_stored(tensor: Tensor) -> bool:
+    """Whether a tensor is of a kind that a file can hold: not sparse, nested or quantized."""
+    strided = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+    return strided and tensor.dtype in STORED
+
+
 class CaptureWriter:
     """Collects tensors and writes them, a file for every `batches_per_file` batches of a stage, with an index.
 
@@ -130,7 +136,7 @@ class CaptureWriter:
             return
         if not stage.isidentifier():
             raise RuleError(f"CaptureWriter.add: stage must consist of letters, digits and underscores, got {stage!r}")
-        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested or tensor.dtype not in STORED:
+        if not can_be_stored(tensor):
             self._refuse(name, tensor)
             return
         dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype

@@ -16,7 +16,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of, with_memory
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_dense, kind_of, with_memory
 
 Take = Callable[[str, Tensor], None]
 
@@ -80,7 +80,7 @@ class CaptureParticipant(Participant):
             with torch.no_grad():
                 seen = with_memory(self.reduce(tensor.detach()))
         except Exception as error:
-            if is_plain(tensor) and not tensor.is_nested:
+            if is_dense(tensor):
                 raise
             if name not in self._unreadable:
                 self._unreadable.add(name)

@@ -19,6 +19,13 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is one of torch's own types whose elements are all stored, as most operations require."""
+    if not is_plain(tensor) or tensor.layout is not torch.strided:
+        return False
+    return not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+
+
 def is_transformed(tensor: Tensor) -> bool:
     """Whether a tensor exists only inside a transform of `torch.func` or a batched backward: it has no memory of its own."""
     if not is_plain(tensor) or tensor.layout is not torch.strided:

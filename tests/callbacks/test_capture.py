@@ -618,6 +618,35 @@ def test_tensors_that_have_no_picture_and_other_loggers_are_fine(tmp_path: Path)
     assert shown(tmp_path / "run").Tags()["images"] == []
 
 
+class Sparse(Images):
+    """The output of `odd` cannot be stored."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.odd = kind, nn.Identity()
+
+    def predict_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        y = self(batch)
+        if self.kind == "nested":
+            self.odd(torch.nested.nested_tensor_from_jagged(y, torch.tensor([0, 1, len(y)])))
+        else:
+            self.odd(y.to_sparse() if self.kind == "coo" else y.to_sparse_csr())
+        return y
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}, {"reduce": "norm"}, {"reduce": "token_mean"}], ids=str)
+@pytest.mark.parametrize("kind", ["coo", "csr", "nested"])
+def test_what_cannot_be_stored_is_a_warning_where_it_would_be_shown_or_reduced(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    callback = ActivationCapture(["odd", "pool"], stages=["predict"], tensorboard=True, **options)
+    logger = TensorBoardLogger(tmp_path, name="run", version="")
+    with pytest.warns(UserWarning, match="odd is not captured"):
+        make(tmp_path, callback, logger=logger).predict(Sparse(kind), pictures(4))
+    assert len(load_capture(tmp_path / "run/captures")["pool"]) == 2
+
+
 def test_without_a_logger_nothing_is_kept_to_be_shown(tmp_path: Path) -> None:
     class Clones(TorchDispatchMode):
         seen = 0
