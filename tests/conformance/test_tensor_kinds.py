@@ -406,6 +406,15 @@ def test_the_report_of_a_transform_names_a_subclass_that_cannot_be_read(tmp_path
     assert message.startswith("apply[0].transform: Same does not report on the output of odd") and "MaskedTensor" in message
 
 
+def test_the_report_of_a_transform_names_a_tensor_without_readable_elements(tmp_path: Path) -> None:
+    rules = ActivationTransforms([Apply(Scale(1.0), modules="meta")])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trainer_of(tmp_path, StatsMonitor([Watch(params="*")]), rules).fit(NoElements(), loader(*randn(3, 5, 3)))
+    (message,) = [str(w.message) for w in seen if "does not report" in str(w.message)]
+    assert message.startswith("apply[0].transform: Scale does not report on the output of meta: a meta tensor")
+
+
 class Same(Transform):
     """Changes nothing."""
 

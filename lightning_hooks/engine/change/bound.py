@@ -19,7 +19,7 @@ from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_plain, kind_of
+from lightning_hooks.stats.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._behind import wrong_results
 
@@ -143,7 +143,7 @@ class BoundTransform:
 
     def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
         """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target."""
-        name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if not is_plain(t)), ("", None))
+        name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if _is_odd(t)), ("", None))
         if odd is None:
             raise error
         if name not in self._unreadable:
@@ -219,6 +219,11 @@ def match_saved(
 def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
     detached: dict[str, Any] = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, state)
     return detached
+
+
+def _is_odd(tensor: Tensor) -> bool:
+    """Whether a report may be unable to read a tensor."""
+    return not is_plain(tensor) or elements(tensor) is None
 
 
 def version_of(tensor: Tensor) -> int:
