@@ -73,14 +73,22 @@ def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
     """Print mean, standard deviation, minimum, maximum and the number of non-finite elements of every tensor."""
     for label, value in values:
         for tensor in _floating(value):
-            flat = _elements(tensor).double().flatten()
-            if flat.numel() == 0:
+            read = _elements(tensor)
+            if read is None:
+                print(f"{name} {kind} {label}: shape {_shape(tensor)}, no readable elements")
+                continue
+            stored, zeros = read
+            count = stored.numel() + zeros
+            if count == 0:
                 print(f"{name} {kind} {label}: empty {_shape(tensor)}")
                 continue
-            bad = int(flat.numel() - torch.isfinite(flat).sum())
+            mean = stored.sum() / count
+            std = (((stored - mean).square().sum() + zeros * mean.square()) / count).sqrt()
+            seen = torch.cat([stored, stored.new_zeros(min(zeros, 1))])
+            bad = int(stored.numel() - torch.isfinite(stored).sum())
             print(
-                f"{name} {kind} {label}: shape {_shape(tensor)}, mean {flat.mean():.4g}, "
-                f"std {flat.std(correction=0):.4g}, min {flat.min():.4g}, max {flat.max():.4g}, non-finite {bad}"
+                f"{name} {kind} {label}: shape {_shape(tensor)}, mean {mean:.4g}, "
+                f"std {std:.4g}, min {seen.min():.4g}, max {seen.max():.4g}, non-finite {bad}"
             )
 
 
@@ -88,7 +96,8 @@ def _breakpoint_if_nonfinite(name: str, kind: str, values: list[tuple[str, Any]]
     """Start the debugger if a tensor that the hook gets contains NaN or infinity."""
     for label, value in values:
         for tensor in _floating(value):
-            if not torch.isfinite(_elements(tensor)).all():
+            read = _elements(tensor)
+            if read is not None and not torch.isfinite(read[0]).all():
                 print(f"{name} {kind}: {label} of shape {_shape(tensor)} holds NaN or infinity")
                 pdb.set_trace()
 
@@ -141,8 +150,23 @@ def _shape(tensor: Tensor) -> str:
         return f"({tensor.size(0)}, …)"
 
 
-def _elements(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().values() if tensor.is_nested else tensor.detach()
+def _elements(tensor: Tensor) -> tuple[Tensor, int] | None:
+    """The stored elements, float64 [n], a complex number as two, and how many zeros are not stored; None for no elements."""
+    try:
+        held, zeros = tensor.detach(), 0
+        if held.is_nested:
+            held = held.contiguous().values()
+        elif held.is_mkldnn:
+            held = held.to_dense()
+        elif held.layout is not torch.strided:
+            held = (held.coalesce() if held.is_sparse else held).values()
+            zeros = tensor.numel() - held.numel()
+        if held.is_complex():
+            held, zeros = torch.view_as_real(held.resolve_conj()), 2 * zeros
+        stored = held.double().flatten()
+    except (RuntimeError, TypeError):  # a subclass, or a type of numbers, that cannot be read
+        return None
+    return None if stored.is_meta else (stored, zeros)
 
 
 def _floating(value: Any) -> Iterator[Tensor]:

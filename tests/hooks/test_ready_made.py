@@ -131,6 +131,42 @@ def test_of_nested_tensors_the_elements_are_read(
     assert re.fullmatch(f"here : argument 0 of shape {shape} holds NaN or infinity\n", capsys.readouterr().out)
 
 
+KINDS: dict[str, Callable[[], Tensor]] = {
+    "coo": lambda: torch.diag(torch.tensor([1.0, 2.0])).to_sparse(),
+    "twice at one place": lambda: torch.sparse_coo_tensor([[0, 0, 1], [0, 0, 1]], [0.5, 0.5, 2.0], (2, 2)),
+    "csr": lambda: torch.diag(torch.tensor([1.0, 2.0])).to_sparse_csr(),
+    "bsc": lambda: torch.diag(torch.tensor([1.0, 2.0])).to_sparse_bsc((1, 1)),
+    "mkldnn": lambda: torch.diag(torch.tensor([1.0, 2.0])).to_mkldnn(),
+    "float8": lambda: torch.diag(torch.tensor([1.0, 2.0])).to(torch.float8_e5m2),
+    "complex": lambda: torch.complex(torch.zeros(2), torch.tensor([-1.0, -2.0])).conj(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*experimental")
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_every_kind_of_tensor_the_elements_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    tensor = KINDS[kind]()
+    print_stats("here", tensor)
+    shown = f"shape {tuple(tensor.shape)}, mean 0.75, std 0.8292, min 0, max 2, non-finite 0"
+    assert capsys.readouterr().out == f"here  argument 0: {shown}\n"
+    called: list[int] = []
+    monkeypatch.setattr(pdb, "set_trace", lambda: called.append(1))
+    breakpoint_if_nonfinite("here", tensor)
+    assert not called
+    breakpoint_if_nonfinite("here", torch.complex(torch.ones(1), torch.tensor([float("nan")])))
+    breakpoint_if_nonfinite("here", torch.tensor([float("inf")]).to_sparse())
+    breakpoint_if_nonfinite("here", torch.tensor([float("inf")]).to(torch.float8_e5m2))
+    assert called == [1, 1, 1]
+
+
+def test_a_tensor_without_readable_elements_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    breakpoint_if_nonfinite("here", torch.ones(2, device="meta"))
+    print_stats("here", torch.ones(2, device="meta"))
+    assert capsys.readouterr().out == "here  argument 0: shape (2,), no readable elements\n"
+
+
 def test_print_stats_of_half_precision_is_computed_in_double(capsys: pytest.CaptureFixture[str]) -> None:
     print_stats("half", torch.full((4096,), 100.0, dtype=torch.float16))
     assert capsys.readouterr().out == "half  argument 0: shape (4096,), mean 100, std 0, min 100, max 100, non-finite 0\n"
