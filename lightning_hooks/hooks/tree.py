@@ -20,8 +20,8 @@ _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Every tensor of a nest of tuples, lists, mappings and dataclasses, in order.
+def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
+    """Every tensor of a nest of tuples, lists, mappings and dataclasses, in order; an object is not searched inside itself.
 
     Example:
         >>> import torch
@@ -34,12 +34,14 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             yield leaf
+        elif any(leaf is outer for outer in _inside):  # objects that hold each other, as a node and its parent
+            continue
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):
-                yield from tensors_in(getattr(leaf, field.name, None))
+                yield from tensors_in(getattr(leaf, field.name, None), (*_inside, leaf))
         elif isinstance(leaf, Mapping):  # a mapping that is not registered with pytree
             for value in leaf.values():
-                yield from tensors_in(value)
+                yield from tensors_in(value, (*_inside, leaf))
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_hooks.hooks.tree import map_tensors
+from lightning_hooks.hooks.tree import map_tensors, tensors_in
 
 
 @dataclasses.dataclass
@@ -146,3 +146,16 @@ def test_a_field_that_is_an_item_is_changed_once_and_what_was_computed_from_it_i
     assert len(changed) == 1
     new = map_tensors(lambda tensor: tensor + 1, fields_with_a_cache())
     assert (new.logits.item(), new.aux, new.doubled.item()) == (1.5, None, 3.0)
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    value: Tensor
+    others: Any = None
+
+
+def test_objects_that_hold_each_other_are_searched_once() -> None:
+    parent, shared = Node(torch.ones(1)), Node(torch.ones(3))
+    child = Node(torch.ones(2), {"parent": parent, "shared": shared})
+    parent.others = types.MappingProxyType({"child": child, "shared": shared})
+    assert [len(tensor) for tensor in tensors_in([parent])] == [1, 2, 3, 3]
