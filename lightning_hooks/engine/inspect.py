@@ -77,7 +77,8 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 def _carries(holder: Any) -> bool:
     """Whether anything of this package is among the hooks of a module or a tensor, or stands in for a method."""
-    found = [hook for name in _dictionaries() for hook in (getattr(holder, name, None) or {}).values()]
+    kept = (getattr(holder, name, None) for name in _dictionaries())  # a module may answer any name with anything
+    found = [hook for hooks in kept if isinstance(hooks, Mapping) for hook in hooks.values()]
     found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
     return any(map(_is_ours, found))
 
