@@ -94,14 +94,19 @@ class Publisher:
             raise failures[0]
 
     def close(self, error: BaseException | None) -> None:
-        """Close every consumer, once; one that fails is named in a warning."""
+        """Close every consumer, once; one that fails is named in a warning, and an interruption is raised at the end."""
         consumers, self._consumers = self._consumers, []
+        interruption: BaseException | None = None
         for consumer in consumers:
             try:
                 consumer.close(error)
             except Exception as failure:
                 shown = f"{type(failure).__name__}: {failure}"
                 warnings.warn(f"{type(consumer).__name__} failed when it was closed: {shown}", stacklevel=2)
+            except BaseException as stopped:
+                interruption = interruption or stopped
+        if interruption is not None:
+            raise interruption
 
 
 class Latest(StepConsumer):

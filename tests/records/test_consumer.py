@@ -40,6 +40,19 @@ def test_all_are_closed_once_and_a_failure_there_is_a_warning():
     assert log == [("a", None), ("b", None)]
 
 
+def test_where_closing_is_interrupted_the_others_are_closed():
+    class Stops(Notes):
+        def close(self, error):
+            super().close(error)
+            raise KeyboardInterrupt(self.name)
+
+    log = []
+    publisher = Publisher([Stops(log, "a"), Stops(log, "b"), Notes(log, "c")])
+    with pytest.raises(KeyboardInterrupt, match="a"):
+        publisher.close(None)
+    assert log == [("a", None), ("b", None), ("c", None)]
+
+
 def test_those_that_were_not_started_are_not_closed():
     class Starts(Notes):
         def start(self, plan):
