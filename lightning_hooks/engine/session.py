@@ -193,6 +193,14 @@ class Instrument:
     def _end(self) -> None:
         self._stepped.clear()
         self._hook_manager.gate.shut()
+        try:
+            self._publish()
+        finally:  # where a consumer fails, the loop may go on
+            self._hook_manager.end_step()
+            self._step += 1
+            self._begin()
+
+    def _publish(self) -> None:
         reports = self._hook_manager.take_reports()
         if self._producer is not None and self._hook_manager.acts(self._producer.observer):
             self._producer.end(self._step, reports)
@@ -202,9 +210,6 @@ class Instrument:
                 self._producer.agree()
             if reports:
                 self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
-        self._hook_manager.end_step()
-        self._step += 1
-        self._begin()
 
     def _publish_pending(self) -> None:
         if self._producer is not None:

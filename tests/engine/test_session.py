@@ -622,6 +622,37 @@ def test_where_a_consumer_cannot_start_those_that_have_are_closed():
     assert_no_hooks(model)
 
 
+class _Steps(_Notes):
+    """Keeps the views, and fails at some steps."""
+
+    def __init__(self, *fails: int) -> None:
+        super().__init__()
+        self.views, self.fails = [], fails
+
+    def consume(self, view) -> None:
+        self.views.append(view)
+        if view.step in self.fails:
+            raise OSError("full")
+
+
+def test_a_loop_that_goes_on_after_a_consumer_failed_goes_on_with_the_next_step():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    rules, failed = [Watch(params="*", tensors="grad", stats="norm")], 0
+    with instrument(model, watch=rules, optimizer=optimizer, consumers=[steps := _Steps(1)]):
+        for i in range(4):
+            optimizer.zero_grad()
+            (model(torch.ones(1)) * float(i + 1)).sum().backward()
+            try:
+                optimizer.step()
+            except OSError:
+                failed += 1
+    assert failed == 1
+    norms = [(view.step, view.stat("grad", "norm").values.tolist()) for view in steps.views]
+    assert norms == [(i, [i + 1.0]) for i in range(4)]
+    assert_no_hooks(model)
+
+
 def largest(tensor):
     return tensor.max()
 
