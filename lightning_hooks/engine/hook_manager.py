@@ -171,6 +171,14 @@ class HookManager:
             for participant, _ in active:
                 participant.end_step()
 
+    def look_up(self) -> None:
+        """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
+        with self._common_account:
+            self._refresh()
+            if self.gate.open and self.active:
+                self._install()
+                self._installed.open_gate()
+
     def interrupt(self) -> None:
         """Something other than a training step begins, for example a validation: its time is not that of a step."""
         self.end_batch()

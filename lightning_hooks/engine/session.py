@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from time import time
 from types import TracebackType
 from typing import Any, Final, cast
@@ -131,6 +132,7 @@ class Instrument:
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()
+        self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters when they were looked at last
         self._was_entered = False
 
     def __enter__(self) -> Instrument:
@@ -147,6 +149,7 @@ class Instrument:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
                 _register(optimizer, self._after, run_handles, before=False)
+                self._held[id(optimizer)] = _parameters_of(optimizer)
             self._begin()
         except BaseException as error:
             self._hook_manager.close()
@@ -228,10 +231,18 @@ class Instrument:
             )
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()
+        self._look_up_replaced(optimizer)
         for participant in self._hook_manager.participants:
             self._hook_manager.before_step(participant, optimizer)
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
+
+    def _look_up_replaced(self, optimizer: Optimizer) -> None:
+        """Look targets up where the optimizer has other parameters than at its step before, since a loop has no epochs."""
+        before, held = self._held[id(optimizer)], _parameters_of(optimizer)
+        self._held[id(optimizer)] = held
+        if len(before) != len(held) or not all(map(is_, before, held)):
+            self._hook_manager.look_up()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hook_manager.phase("after_update", optimizer)
@@ -260,6 +271,10 @@ def _register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, 
         register_optimizer(optimizer, run, None, handles, before=before)
     except UnsupportedError as error:
         raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
+
+
+def _parameters_of(optimizer: Optimizer) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:

@@ -653,6 +653,52 @@ def test_a_loop_that_goes_on_after_a_consumer_failed_goes_on_with_the_next_step(
     assert_no_hooks(model)
 
 
+def assigned(model):
+    model.load_state_dict({name: tensor.clone() for name, tensor in model.state_dict().items()}, assign=True)
+
+
+def replaced_by_hand(model):
+    model[0].weight, model[1].bias = nn.Parameter(model[0].weight.detach().clone()), nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("replace", [assigned, replaced_by_hand])
+def test_parameters_that_the_loop_replaces_keep_their_rows_and_rules(replace, several):
+    """At the step at which the optimizer holds the new ones; a rule in backward from the next one on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    parts = list(model) if several else [model]
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in parts]
+    rules = [Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats="norm")]
+    applies = [Apply(Scale(0.5), params="*.weight"), Apply(Scale(0.5), params="*.bias", when="backward")]
+    expected = []
+    with instrument(model, watch=rules, apply=applies, optimizer=optimizers, consumers=[steps := _Steps()]):
+        for step in range(4):
+            if step == 2:
+                replace(model)
+                for part, optimizer in zip(parts, optimizers, strict=True):
+                    optimizer.param_groups[0]["params"] = list(part.parameters())
+            output = model(torch.randn(5, 3)).square().mean()
+            grads = torch.autograd.grad(output, list(model.parameters()), retain_graph=True)
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            output.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            for name, parameter, old, grad in zip(
+                dict(model.named_parameters()), model.parameters(), before, grads, strict=True
+            ):
+                halved = 0.5 if name.endswith("weight") else 1.0
+                expected += [(step, "param", name, old.norm()), (step, "update", name, (parameter.detach() - old).norm())]
+                expected += [(step, "final_grad", name, grad.norm() * halved)]
+    assert [view.step for view in steps.views] == [0, 1, 2, 3]
+    for step, tensor, name, value in expected:
+        series = steps.views[step].stat(tensor, "norm")
+        assert series.values[series.names.index(name)] == pytest.approx(value.item(), rel=1e-5), (step, tensor, name)
+    assert_no_hooks(model)
+
+
 def largest(tensor):
     return tensor.max()
 
