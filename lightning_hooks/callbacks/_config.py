@@ -137,4 +137,19 @@ def check_config(arguments: list[str]) -> None:
             for i, item in enumerate(listed if isinstance(listed, list) else []):
                 name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
                 if name in _KNOWN or name.startswith("lightning_hooks."):
-                    _callback({"class_path": name} if isinstance(item, str) else item, f"{path}: trainer.{key}[{i}]")
+                    where = f"{path}: trainer.{key}[{i}]"
+                    _callback({"class_path": name} if isinstance(item, str) else item, where)
+                    if isinstance(item, Mapping) and "init_args" in item:
+                        _refuse_for_jsonargparse(item["init_args"], f"{where}: {name.rpartition('.')[2]}")
+
+
+def _refuse_for_jsonargparse(arguments: Any, where: str) -> None:
+    """Refuse what this package would take: the message of jsonargparse about it is 70 lines long."""
+    if arguments is None:
+        raise RuleError(f"{where}: init_args holds nothing: omit it, or give options in it")
+    for option in ("watch", "apply", "hooks", "consumers"):
+        if isinstance(arguments.get(option), Mapping):
+            raise RuleError(
+                f"{where}: {option} must be a list in a config of the command line: begin each item with '- ', got "
+                f"{arguments[option]!r}"
+            )

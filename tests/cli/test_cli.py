@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.cli import LightningCLI
 
 from lightning_hooks import GradientTransforms, StatsMonitor, backends, read_run
+from lightning_hooks.callbacks._config import load_callbacks
 from lightning_hooks.cli.main import main
 from lightning_hooks.stats import kernels
 
@@ -356,6 +357,29 @@ def test_a_wrong_rule_ends_with_a_short_message(
         assert main(["match", *both("hooks.yaml")]) == 0
         return
     assert message in refused(capsys, command, *both("hooks.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (
+            "{class_path: StatsMonitor, init_args: {watch: {modules: '*'}}}",
+            "StatsMonitor: watch must be a list in a config of the command line: begin each item with '- ', got {",
+        ),
+        (
+            "{class_path: CustomHooks, init_args: {hooks: {call: lightning_hooks.print_shapes, kind: forward, modules: '*'}}}",
+            "CustomHooks: hooks must be a list in a config of the command line",
+        ),
+        ("{class_path: StatsMonitor, init_args: }", "StatsMonitor: init_args holds nothing: omit it, or give options in it"),
+    ],
+)
+def test_what_only_the_command_line_does_not_take_ends_with_a_short_message(
+    folder: Path, capsys: pytest.CaptureFixture[str], callback: str, message: str
+) -> None:
+    """From the environment variable they are valid."""
+    Path("odd.yaml").write_text(f"trainer: {{callbacks: [{callback}]}}")
+    assert load_callbacks("odd.yaml", where="here")
+    assert f"error: odd.yaml: trainer.callbacks[0]: {message}" in refused(capsys, "match", *both("odd.yaml"))
 
 
 def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
