@@ -194,6 +194,7 @@ class HookManager:
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
+        self._look_up()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)
         if self._reopens and self.active:
             self._install()
@@ -300,13 +301,16 @@ class HookManager:
             participant.note_cost(participant.account.take() + common, wall)
 
     def _refresh(self) -> None:
+        self._look_up()
+        self._installed.check_compiled(self.participants)
+
+    def _look_up(self) -> None:
         replaced = self.refresh.run(target for participant in self.participants for target in participant.all_targets())
         if replaced:
             for participant in self.participants:
                 participant.refreshed()
             self.refresh.forget()
             self._installed.discard()
-        self._installed.check_compiled(self.participants)
 
     def _install(self) -> None:
         self._installed.install(self.active, self.called, self.participants, self.install_final)

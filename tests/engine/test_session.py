@@ -699,6 +699,30 @@ def test_parameters_that_the_loop_replaces_keep_their_rows_and_rules(replace, se
     assert_no_hooks(model)
 
 
+def swapped(module):
+    """Another module with the parameters and the hooks of this one, as quantization makes."""
+    new = nn.Linear(module.in_features, module.out_features)
+    new.weight, new.bias = module.weight, module.bias
+    for hook in module._forward_hooks.values():
+        new.register_forward_hook(hook)
+    return new
+
+
+def test_modules_that_are_swapped_in_a_pause_are_watched_at_once_and_once():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    with instrument(
+        model, watch=[Watch(modules="*", tensors="output", stats="norm")], consumers=[steps := _Steps()]
+    ) as watched:
+        for step in range(3):
+            if step == 1:
+                with paused(model):
+                    model[0] = swapped(model[0])
+            model(torch.ones(5, 3)).sum().backward()
+            watched.step()
+    assert [view.stat("output", "count").values.tolist() for view in steps.views] == [[10.0, 5.0]] * 3
+    assert_no_hooks(model)
+
+
 def largest(tensor):
     return tensor.max()
 
