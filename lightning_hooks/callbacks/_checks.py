@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from lightning_hooks.callbacks._trainer import in_fit, is_alone
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
@@ -25,6 +26,7 @@ _SHARDING: Final = {
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "
     "optimizer steps, .grad is empty or a slice, and a change of it is not used",
 }
+_EMPTY: Final = "allow_zero_length_dataloader_with_multiple_devices"
 _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on modules work here"
 
 
@@ -55,6 +57,29 @@ def refuse_unsupported(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterabl
                 f"{where}: {flowing[0]!r} with DeepSpeedStrategy in 16 bits is multiplied by a loss scale that DeepSpeed keeps "
                 "to itself; use precision='bf16-mixed', or watch 'input' and 'output'"
             )
+
+
+def refuse_empty_loaders(trainer: Trainer, stages: Collection[str], where: str = "") -> None:
+    """Refuse a stage whose run one of several processes may skip, because it has no batches: the others would wait for it.
+
+    Lightning allows that only where a module or its data say so; a process that skips a run calls no callback.
+
+    Args:
+        trainer: of the run under way.
+        stages: in which all processes must take part.
+        where: the callback, in messages.
+
+    Raises:
+        UnsupportedError: with the stage.
+    """
+    run = "validate" if in_fit(trainer) else trainer.state.fn
+    stage = next((stage for stage in stages if stage == run), None)
+    said_by = [trainer.lightning_module, getattr(trainer, "datamodule", None)]
+    if stage is not None and not is_alone(trainer) and any(getattr(each, _EMPTY, False) for each in said_by):
+        raise UnsupportedError(
+            f"{where}stages: with {_EMPTY} = True a process without batches skips {stage!r}, and the others would wait for it "
+            f"for ever. Give every process at least one batch and leave it False, or omit {stage!r}"
+        )
 
 
 def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:

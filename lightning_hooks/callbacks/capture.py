@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import options_repr, refuse_unsupported
+from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_unsupported
 from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import our_callbacks
-from lightning_hooks.callbacks._trainer import current_step, sample_indices
+from lightning_hooks.callbacks._trainer import current_step, in_fit, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
 from lightning_hooks.engine.capture_participant import CaptureParticipant
@@ -183,9 +183,11 @@ class ActivationCapture(HooksCallback):
 
         Raises:
             RuleError: the log folder is not on this machine.
+            UnsupportedError: one of several processes may skip the run, and so not be asked.
         """
         if self.folder is not None:
             return Path(self.folder).expanduser().resolve()
+        refuse_empty_loaders(trainer, () if in_fit(trainer) else self.stages, self._label)
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"

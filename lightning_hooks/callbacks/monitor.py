@@ -15,6 +15,7 @@ from lightning_hooks.callbacks._checks import (
     check_options,
     options_repr,
     refuse_common_tags,
+    refuse_empty_loaders,
     refuse_idle_stages,
     refuse_unsupported,
 )
@@ -173,6 +174,7 @@ class StatsMonitor(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
         refuse_narrow(trainer.strategy.root_device, self._label)
+        refuse_empty_loaders(trainer, self.stages, self._label)
         plan, alone = self._plan(pl_module), is_alone(trainer)
         if not alone:
             refuse_other_rows(plan, pl_module.device, self._label)

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 from lightning_hooks import (
+    ActivationCapture,
+    ActivationTransforms,
     AddNoise,
     Apply,
     GradientTransforms,
@@ -380,6 +382,34 @@ def other_rules_on_each_rank(root: Path) -> dict[str, Any]:
     except HooksError as error:
         out["a loop"] = f"{type(error).__name__}: {error}"
     return out
+
+
+def no_batches_on_one_rank(root: Path) -> dict[str, Any]:
+    """Rank 1 has nothing to validate, which Lightning allows where a module says so, and skips the run without a callback."""
+
+    def run(function: str, stages: list[str], *callbacks: Callback) -> str:
+        model = ValNet()
+        model.allow_zero_length_dataloader_with_multiple_devices = True
+        settings = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
+        trainer = trainer_of(root, *callbacks or [StatsMonitor([Watch(modules="body.*")], stages=stages)], **settings)
+        data = [mine(2), mine(2) if rank() == 0 else loader()] if function == "fit" else [mine(1)]
+        try:
+            getattr(trainer, function)(model, *data)
+        except HooksError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            assert_no_hooks(model)
+        return ""
+
+    adds = Apply(AddNoise(0.1), modules="body.0", stages=["validate"])
+    return {
+        "training": run("fit", ["train", "predict"]),
+        "a fit": run("fit", ["train", "validate"]),
+        "a validation": run("validate", ["validate"]),
+        "a transform": run("validate", [], ActivationTransforms([adds])),
+        "a capture": run("validate", [], ActivationCapture("body.0", stages=["validate"])),
+        "a folder": run("validate", [], ActivationCapture("body.0", stages=["validate"], folder=root / "kept")),
+    }
 
 
 def reports_of_two_optimizers(root: Path) -> list[float]:

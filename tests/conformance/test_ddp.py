@@ -23,6 +23,7 @@ CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
     *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
+    "no_batches_on_one_rank",
 ]
 
 
@@ -178,6 +179,18 @@ def test_rules_that_differ_between_ranks_are_an_error_on_all(ranks: Any) -> None
             f"watches 1 ({rows[0]}). Their tables are merged row by row, so every process needs the same model and "
             "the same callbacks"
         )
+
+
+def test_a_stage_that_one_rank_may_skip_is_refused_on_all(ranks: Any) -> None:
+    for found in ranks["no_batches_on_one_rank"]:
+        assert found.pop("training") == found.pop("a folder") == ""
+        for case, message in found.items():
+            where = "ActivationCapture: " if case == "a capture" else ""
+            assert message == (
+                f"UnsupportedError: {where}stages: with allow_zero_length_dataloader_with_multiple_devices = True a process "
+                "without batches skips 'validate', and the others would wait for it for ever. Give every process at least one "
+                "batch and leave it False, or omit 'validate'"
+            ), case
 
 
 def test_reports_count_each_element_once_whichever_optimizer_steps_it(ranks: Any) -> None:
