@@ -171,7 +171,7 @@ class HookManager:
             for participant, _ in active:
                 participant.end_step()
 
-    def look_up(self) -> None:
+    def refresh_in_batch(self) -> None:
         """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
         with self._common_account:
             self._refresh()
@@ -194,7 +194,7 @@ class HookManager:
         self._pauses += 1 if paused else -1
         if paused or self._pauses:
             return
-        self._look_up()  # a model is paused to be changed too, for example by quantization
+        self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)
         if self._reopens and self.active:
             self._install()
@@ -301,10 +301,10 @@ class HookManager:
             participant.note_cost(participant.account.take() + common, wall)
 
     def _refresh(self) -> None:
-        self._look_up()
+        self._refresh_targets()
         self._installed.check_compiled(self.participants)
 
-    def _look_up(self) -> None:
+    def _refresh_targets(self) -> None:
         replaced = self.refresh.run(target for participant in self.participants for target in participant.all_targets())
         if replaced:
             for participant in self.participants:

@@ -242,7 +242,7 @@ class Instrument:
         before, held = self._held[id(optimizer)], _parameters_of(optimizer)
         self._held[id(optimizer)] = held
         if len(before) != len(held) or not all(map(is_, before, held)):
-            self._hook_manager.look_up()
+            self._hook_manager.refresh_in_batch()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hook_manager.phase("after_update", optimizer)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
@@ -96,17 +97,15 @@ class Publisher:
     def close(self, error: BaseException | None) -> None:
         """Close every consumer, once; one that fails is named in a warning, and an interruption is raised at the end."""
         consumers, self._consumers = self._consumers, []
-        interruption: BaseException | None = None
-        for consumer in consumers:
+
+        def close(consumer: StepConsumer) -> None:
             try:
                 consumer.close(error)
             except Exception as failure:
                 shown = f"{type(failure).__name__}: {failure}"
                 warnings.warn(f"{type(consumer).__name__} failed when it was closed: {shown}", stacklevel=2)
-            except BaseException as stopped:
-                interruption = interruption or stopped
-        if interruption is not None:
-            raise interruption
+
+        for_each(close, consumers)
 
 
 class Latest(StepConsumer):

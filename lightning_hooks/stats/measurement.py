@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.moments import merge, rescale, zeros_row
-from lightning_hooks.stats.tensor_kinds import elements, is_plain, is_transformed, kind_of, local_part, plain_numbers
+from lightning_hooks.stats.tensor_kinds import elements, is_dense, is_plain, is_transformed, kind_of, local_part, plain_numbers
 
 
 class UnmeasurableError(TypeError):
@@ -131,7 +131,7 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
     for measurement, packed in zip(measurements, kernels.host.read_many(tensors), strict=True):
         if packed is not None:
             measurement._moments = kernels.unpacked(packed)
-        elif _is_dense(measurement._seen):
+        elif _is_ready(measurement._seen):
             by_device.setdefault(measurement._seen.device, []).append(measurement)
     for group in by_device.values():
         rows = kernels.measure_many([local_part(measurement.tensor) for measurement in group])
@@ -140,11 +140,9 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
     return measurements
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def _is_ready(tensor: Tensor) -> bool:
     """Whether a tensor is certainly measurable without preparation."""
-    if not is_plain(local_part(tensor)) or is_transformed(tensor) or tensor.is_meta or tensor.is_nested:
-        return False
-    return tensor.layout is torch.strided and tensor.is_floating_point()
+    return is_dense(local_part(tensor)) and tensor.is_floating_point() and not is_transformed(tensor)
 
 
 def _moments_of(dense: Tensor, zeros: int) -> Tensor:

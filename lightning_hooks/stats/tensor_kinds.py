@@ -28,9 +28,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 def is_transformed(tensor: Tensor) -> bool:
     """Whether a tensor exists only inside a transform of `torch.func` or a batched backward: it has no memory of its own."""
-    if not is_plain(tensor) or tensor.layout is not torch.strided:
-        return False
-    if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_mkldnn:
+    if not is_dense(tensor):
         return False
     try:
         tensor.data_ptr()
