@@ -10,10 +10,11 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
-from lightning_hooks.hooks.handles import Gate, Handles
+from lightning_hooks.hooks.handles import Gate, Handles, Removable
 from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook, choose_tensor_hooks
 from lightning_hooks.hooks.site import HookSite, TensorAction
 
@@ -38,11 +39,12 @@ class ModuleHooks:
         gradients = OutputGradients(step_handles)
         fallback = Fallback(gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
-        self._hooks: list[tuple[ReferenceType[nn.Module], PlainHook | PreHook | ForwardHook]] = []
+        self._hooks: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
+        self._plain: list[_Plain] = []
         for site in sites:
             known = ref(site.module)
             if site.is_plain:
-                self._hooks.append((known, _plain(site, gate, fallback)))
+                self._plain.append(_Plain(known, _plain(site, gate, fallback)))
                 continue
             hooks = EagerHooks(site, gate, step_handles, gradients)
             if site.before or site.input_grad:
@@ -52,15 +54,31 @@ class ModuleHooks:
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
+        for plain in self._plain:
+            plain.put_on(handles)
         for known, hook in self._hooks:
             module = known()
-            if module is None:
-                continue
-            if isinstance(hook, PlainHook):
-                handles.keep(module.register_forward_hook(hook))
-            else:
+            if module is not None:
                 register = module.register_forward_pre_hook if isinstance(hook, PreHook) else module.register_forward_hook
                 handles.keep(register(hook, with_kwargs=True))  # type: ignore[arg-type]
+
+
+class _Plain:
+    """A plain hook of one module. It goes on under its first handle: to register it at every batch takes ten times as long."""
+
+    __slots__ = ("handle", "hook", "module")
+
+    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook) -> None:
+        self.module = module
+        self.hook = hook
+        self.handle: Removable | None = None
+
+    def put_on(self, handles: Handles) -> None:
+        if type(self.handle) is RemovableHandle and (hooks := self.handle.hooks_dict_ref()) is not None:
+            handles.keep(self.handle)  # first: an interruption leaves no hook
+            hooks[self.handle.id] = self.hook
+        elif (module := self.module()) is not None:  # the first time, or the module has another dictionary of hooks now
+            self.handle = handles.keep(module.register_forward_hook(self.hook))
 
 
 def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:

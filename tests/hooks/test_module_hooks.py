@@ -1,6 +1,8 @@
 """Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
 
 import gc
+import pickle
+from types import SimpleNamespace
 from weakref import ref
 
 import pytest
@@ -27,6 +29,13 @@ class Elsewhere(nn.Linear):
 
     def register_forward_hook(self, *args, **kwargs):
         return self.inner.register_forward_hook(*args, **kwargs)
+
+
+class OwnHandle(Elsewhere):
+    """Its handles are of a class of its own, with nothing but `remove`."""
+
+    def register_forward_hook(self, *args, **kwargs):
+        return SimpleNamespace(remove=super().register_forward_hook(*args, **kwargs).remove)
 
 
 def opened():
@@ -62,13 +71,40 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     assert on(model) == [[], [], []]
 
 
-def test_a_module_that_keeps_its_hooks_elsewhere_is_left_without_one():
-    module, seen, handles = Elsewhere(), [], Handles()
+@pytest.mark.parametrize("kind", [Elsewhere, OwnHandle])
+def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
+    module, handles = kind(), Handles()
+    hooks = ModuleHooks([HookSite(module, after=(TensorAction("", print),))], opened(), Handles())
+    for _ in range(3):
+        hooks.put_on(handles)
+        assert on([module.inner]) == [[PlainHook]] and on([module]) == [[]]
+        handles.close()
+        assert on([module.inner]) == [[]]
+
+
+def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another():
+    module, seen, handles = nn.Linear(1, 1), [], Handles()
     hooks = ModuleHooks([HookSite(module, after=(TensorAction("", seen.append),))], opened(), Handles())
     hooks.put_on(handles)
-    assert len(module.inner._forward_hooks) == 1
     handles.close()
-    assert not module.inner._forward_hooks
+    module.__dict__.update(pickle.loads(pickle.dumps(module)).__dict__)
+    for number in (1, 2):
+        hooks.put_on(handles)
+        module(torch.ones(1, 1))
+        assert on([module]) == [[PlainHook]] and len(seen) == number
+        handles.close()
+        assert on([module]) == [[]]
+
+
+def test_hooks_that_others_register_between_two_batches_run_before_ours():
+    module, seen, handles = nn.Linear(1, 1), [], Handles()
+    hooks = ModuleHooks([HookSite(module, after=(TensorAction("", lambda t: seen.append(t.item())),))], opened(), Handles())
+    hooks.put_on(handles)
+    handles.close()
+    module.register_forward_hook(lambda module, args, output: output * 0 + 7)
+    hooks.put_on(handles)
+    module(torch.ones(1, 1))
+    assert seen == [7.0]
 
 
 @pytest.mark.parametrize("changes", [False, True])
