@@ -16,7 +16,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_dense, kind_of, with_memory
+from lightning_hooks.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_dense, kind_of, with_memory
 
 Take = Callable[[str, Tensor], None]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.errors import TransformError, UnsupportedError
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.stats.tensor_kinds import is_sharded, whole
+from lightning_hooks.tensor_kinds import is_sharded, whole
 
 
 def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:

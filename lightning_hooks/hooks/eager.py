@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.backends.subclasses import without_subclass
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.gradients import (
     Contribution,
@@ -26,6 +25,7 @@ from lightning_hooks.hooks.gradients import (
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+from lightning_hooks.tensor_kinds import without_subclass
 
 
 class EagerHooks:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from lightning_hooks.backends.subclasses import without_subclass
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook
 from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.tensor_kinds import without_subclass
 
 Visitor = Callable[[Tensor], Tensor | None]
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import backends
-from lightning_hooks.backends.subclasses import without_subclass
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, Visitor, has_gradient
 from lightning_hooks.hooks.handles import Gate, OurHook, at_first_gate
+from lightning_hooks.tensor_kinds import without_subclass
 
 is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.tensor_kinds import elements
 
 _ARGUMENTS: Final = {
     "forward_pre": ("input",),
@@ -151,22 +152,12 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _elements(tensor: Tensor) -> tuple[Tensor, int] | None:
-    """The stored elements, float64 [n], a complex number as two, and how many zeros are not stored; None for no elements."""
+    """As `elements`, in float64 and flat; None too where a subclass, or a type of numbers, cannot be read."""
     try:
-        held, zeros = tensor.detach(), 0
-        if held.is_nested:
-            held = held.contiguous().values()
-        elif held.is_mkldnn:
-            held = held.to_dense()
-        elif held.layout is not torch.strided:
-            held = (held.coalesce() if held.is_sparse else held).values()
-            zeros = tensor.numel() - held.numel()
-        if held.is_complex():
-            held, zeros = torch.view_as_real(held.resolve_conj()), 2 * zeros
-        stored = held.double().flatten()
-    except (RuntimeError, TypeError):  # a subclass, or a type of numbers, that cannot be read
+        found = elements(tensor)
+        return None if found is None else (found[0].double().flatten(), found[1])
+    except (RuntimeError, TypeError):
         return None
-    return None if stored.is_meta else (stored, zeros)
 
 
 def _floating(value: Any) -> Iterator[Tensor]:

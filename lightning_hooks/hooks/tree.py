@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_hooks.backends.subclasses import without_subclass
 from lightning_hooks.errors import listed
 from lightning_hooks.private import private
+from lightning_hooks.tensor_kinds import without_subclass
 
 _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()

@@ -10,8 +10,8 @@ from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.tensor_kinds import first_holder
 from lightning_hooks.stats.user_statistics import UserStatistic
+from lightning_hooks.tensor_kinds import first_holder
 
 LOSS_SCALED = ("input_grad", "output_grad")
 """The tensors that are multiplied by a loss scale."""

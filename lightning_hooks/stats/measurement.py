@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.moments import merge, rescale, zeros_row
-from lightning_hooks.stats.tensor_kinds import elements, is_dense, is_plain, is_transformed, kind_of, local_part, plain_numbers
+from lightning_hooks.tensor_kinds import elements, is_dense, is_plain, is_transformed, kind_of, local_part, plain_numbers
 
 
 class UnmeasurableError(TypeError):

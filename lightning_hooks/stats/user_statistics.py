@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.importing import import_object
-from lightning_hooks.stats.tensor_kinds import whole
+from lightning_hooks.tensor_kinds import whole
 
 
 @dataclass(frozen=True)

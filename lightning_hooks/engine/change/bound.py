@@ -19,7 +19,7 @@ from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
+from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._behind import wrong_results
 

@@ -22,7 +22,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.ranks import world_size
-from lightning_hooks.stats.tensor_kinds import is_sharded, whole
+from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._behind import readable
 
 

@@ -17,7 +17,7 @@ from lightning_hooks.errors import TransformError
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
-from lightning_hooks.stats.tensor_kinds import elements, is_plain
+from lightning_hooks.tensor_kinds import elements, is_plain
 from lightning_hooks.transforms._batch import foreach
 
 _EXACT: Final = (torch.float32, torch.float64)  # scaled without a rounding that shows in the cosine

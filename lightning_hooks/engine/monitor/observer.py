@@ -28,7 +28,7 @@ from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.stats.table import Table
-from lightning_hooks.stats.tensor_kinds import is_sharded
+from lightning_hooks.tensor_kinds import is_sharded
 
 
 class Observer(Participant):

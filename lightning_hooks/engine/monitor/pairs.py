@@ -12,7 +12,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
 from lightning_hooks.stats.table import Table
-from lightning_hooks.stats.tensor_kinds import is_plain, local_part
+from lightning_hooks.tensor_kinds import is_plain, local_part
 
 
 class PairWatch:

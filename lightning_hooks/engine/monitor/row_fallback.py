@@ -16,7 +16,7 @@ from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.table import Table
-from lightning_hooks.stats.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
+from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
 
 
 class Watching(Protocol):

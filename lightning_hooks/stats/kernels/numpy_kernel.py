@@ -20,7 +20,7 @@ from lightning_hooks.stats import schema
 from lightning_hooks.stats.histogram import histogram
 from lightning_hooks.stats.moments import MOMENTS, by_chan
 from lightning_hooks.stats.schema import COUNT
-from lightning_hooks.stats.tensor_kinds import has_memory
+from lightning_hooks.tensor_kinds import has_memory
 
 Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}

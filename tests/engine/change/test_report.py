@@ -7,7 +7,7 @@ import torch
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Transform, Watch
 from lightning_hooks.engine.change.report import Report, keeps_direction
-from lightning_hooks.stats.tensor_kinds import elements
+from lightning_hooks.tensor_kinds import elements
 from lightning_hooks.transforms import ClipByGlobalNorm, Context, NormalizeByNorm, Scale
 from tests.callbacks.models import Memory, Net, data, trainer_of
 from tests.transforms._catalogue import EXAMPLES, label

@@ -1,17 +1,38 @@
-"""The kinds of tensors: which elements of a sparse, complex, sharded or subclassed tensor are measured."""
+"""The kinds of tensors: which elements of a sparse, complex, sharded or subclassed tensor are read.
+
+A tensor of a subclass is treated as a tensor inside `without_subclass()`: a subclass may refuse operations.
+"""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.backends.subclasses import without_subclass
+from lightning_hooks.private import private
 
 TRANSFORMED: Final = "tensor inside a transform of torch.func (grad, vmap, jvp, …) or a batched backward"
 """In warnings, the kind of tensors that represent others while a function is transformed."""
+
+
+class _Refusing(Tensor):
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError
+
+
+def _find() -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        torch.empty(0, device="cpu").as_subclass(_Refusing).dim()
+    return torch._C.DisableTorchFunctionSubclass
+
+
+without_subclass: Any = private(
+    "torch._C.DisableTorchFunctionSubclass", _find, nullcontext, "errors of a subclass of Tensor end the training"
+)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -91,7 +112,7 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         ([1.0, 1.0, 1.0], 6)
     """
     tensor = local_part(tensor.detach())
-    if tensor.is_meta or tensor.is_quantized or tensor.is_mkldnn:
+    if tensor.is_meta or tensor.is_quantized:
         return None
     zeros = 0
     if tensor.is_nested:
@@ -104,6 +125,8 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         values = tensor.values()
         zeros = tensor.numel() - values.numel()
         tensor = values
+    elif tensor.is_mkldnn:
+        tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor, zeros = torch.view_as_real(tensor.resolve_conj()), 2 * zeros
     return tensor.resolve_neg(), zeros
