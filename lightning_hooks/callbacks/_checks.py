@@ -30,7 +30,7 @@ _EMPTY: Final = "allow_zero_length_dataloader_with_multiple_devices"
 _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on modules work here"
 
 
-def refuse_unsupported(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterable[str]]]) -> None:
+def refuse_for_strategy(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterable[str]]]) -> None:
     """Refuse rules whose result could not be correct with the strategy of a trainer.
 
     Args:

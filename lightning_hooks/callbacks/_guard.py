@@ -122,14 +122,14 @@ class _Interruption:
 
     def __init__(self, outer: HookManager) -> None:
         self._outer: HookManager | None = outer
-        outer.pause(True)
+        outer.pause()
 
     def remove(self) -> None:
         """A second call does nothing, nor does one after the outer run has ended."""
         outer, self._outer = self._outer, None
         if outer is not None and outer in live_hook_managers(outer.model):
             outer.meter.interrupt()
-            outer.pause(False)
+            outer.resume()
 
 
 class WrappedHook:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_unsupported
+from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_for_strategy
 from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import our_callbacks
@@ -161,7 +161,7 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        refuse_unsupported(trainer, [(f"{self._label}tensor", None, (self.tensor,))])
+        refuse_for_strategy(trainer, [(f"{self._label}tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
         if not targets:  # the same on every rank
             return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import refuse_unsupported
+from lightning_hooks.callbacks._checks import refuse_for_strategy
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, hooks_report
@@ -70,7 +70,7 @@ class CustomHooks(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
-        refuse_unsupported(trainer, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
+        refuse_for_strategy(trainer, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
         bound = resolve_hooks(pl_module, self.hooks, self._label)
         if not any(hook.runners for hook in bound):
             return []

@@ -16,8 +16,8 @@ from lightning_hooks.callbacks._checks import (
     options_repr,
     refuse_common_tags,
     refuse_empty_loaders,
+    refuse_for_strategy,
     refuse_idle_stages,
-    refuse_unsupported,
 )
 from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
@@ -181,7 +181,7 @@ class StatsMonitor(HooksCallback):
         if not plan.rows:
             return []
         about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
-        refuse_unsupported(trainer, about)
+        refuse_for_strategy(trainer, about)
         self._log = MonitorLog(self, trainer, hook_manager)
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]

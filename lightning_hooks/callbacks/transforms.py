@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import refuse_empty_loaders, refuse_unsupported
+from lightning_hooks.callbacks._checks import refuse_empty_loaders, refuse_for_strategy
 from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, in_fit, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
@@ -94,7 +94,7 @@ class AppliesRules(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
-        refuse_unsupported(trainer, about)
+        refuse_for_strategy(trainer, about)
         refuse_narrow(trainer.strategy.root_device, self._label)
         refuse_empty_loaders(trainer, () if in_fit(trainer) else self._stages, self._label)  # only to start needs all processes
         taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))

@@ -184,15 +184,19 @@ class HookManager:
         self.end_batch()
         self.meter.interrupt()
 
-    def pause(self, paused: bool) -> None:
-        """Remove all hooks, or, when the outermost pause ends, install those of a batch that is still under way."""
-        if paused and not self._pauses:
+    def pause(self) -> None:
+        """Remove all hooks until `resume` was called as often as this."""
+        if not self._pauses:
             self._reopens = self.gate.open
             self.gate.shut()
             self._installed.remove()
             self._installed.remove_compiled()
-        self._pauses += 1 if paused else -1
-        if paused or self._pauses:
+        self._pauses += 1
+
+    def resume(self) -> None:
+        """End a pause; when the outermost ends, install the hooks of a batch that is still under way."""
+        self._pauses -= 1
+        if self._pauses:
             return
         self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)

@@ -47,12 +47,12 @@ def paused(model: nn.Module) -> Iterator[None]:
     """
     hook_managers = live_hook_managers(model)
     for hook_manager in hook_managers:
-        hook_manager.pause(True)
+        hook_manager.pause()
     try:
         yield
     finally:
         for hook_manager in hook_managers:
-            hook_manager.pause(False)
+            hook_manager.resume()
 
 
 def assert_no_hooks(model: nn.Module) -> None:
