@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import webbrowser
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
 from lightning_hooks.errors import RuleError
+from lightning_hooks.tensorboard.run_index import PATTERN
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -33,16 +36,21 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
         port: 0 for any that is free.
 
     Raises:
-        RuleError: there is no such folder, or the port is taken.
+        RuleError: there is no such folder, or what is there is no event file; the host or the port cannot be used.
     """
     if not logdir.exists():
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
+    if logdir.is_file() and not fnmatch(logdir.name, PATTERN):
+        raise RuleError(f"{str(logdir)!r} is neither a log directory nor an event file, whose name is like {PATTERN!r}")
     # Where it serves other machines they may ask by whatever name.
     site = Site(Api(LocalRuns(logdir)), LOOPBACK if host in LOOPBACK else None)
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
-    except (OSError, SystemExit) as error:  # werkzeug exits where a port is taken
-        raise RuleError(f"port: {port} of {host} cannot be used ({error}); choose another with --port") from None
+    except (OSError, SystemExit) as error:  # werkzeug exits where it cannot listen
+        cause = error.__context__ if isinstance(error, SystemExit) else error
+        if isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise RuleError(f"port: {port} of {host} cannot be used ({cause}); choose another with --port") from None
+        raise RuleError(f"host: {host!r} is no address of this machine ({cause}); 0.0.0.0 stands for all of them") from None
     return server
 
 

@@ -272,7 +272,7 @@ def test_a_server_for_this_machine_only(logdir):
             assert len(json.load(answer)["runs"]) == 2
         with pytest.raises(urllib.error.HTTPError, match="421"):
             urllib.request.urlopen(urllib.request.Request(view.url(server), headers={"Host": "evil.example"}))
-        with pytest.raises(RuleError, match=rf"port: {server.server_port} of 127.0.0.1 cannot be used .*--port"):
+        with pytest.raises(RuleError, match=rf"port: {server.server_port} of 127.0.0.1 cannot be used .*in use.*--port"):
             view.make(logdir, port=server.server_port)
     finally:
         server.shutdown()
@@ -280,6 +280,12 @@ def test_a_server_for_this_machine_only(logdir):
         thread.join()
     with pytest.raises(RuleError, match="there is no log directory at '.*nowhere'"):
         view.make(logdir / "nowhere")
+    (logdir / "notes.txt").write_text("no run")
+    with pytest.raises(RuleError, match=r"notes.txt' is neither a log directory nor an event file, whose name is like"):
+        view.make(logdir / "notes.txt")
+    for host in ("no.such.host.invalid", "192.0.2.1"):
+        with pytest.raises(RuleError, match=rf"^host: '{host}' is no address of this machine \(.+\); 0.0.0.0 stands for all"):
+            view.make(logdir, host)
 
 
 def test_the_browser_is_given_the_address(logdir, monkeypatch, capsys):

@@ -122,6 +122,9 @@ class BoundTransform:
                 context.state = _without_graph(context.state)
         except StopIteration as error:  # would end the epoch silently
             raise TransformError(f"{self.where} ({self.transform!r}) raised StopIteration: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised in {self.label}")
+            raise
         finally:
             context.params, context.names = [], []
         if context.skip_reason is not None and not self.may_skip:

@@ -60,6 +60,17 @@ def test_a_transform_that_does_not_say_so_may_not_skip_a_step():
         assert bound.context.skip_reason is None
 
 
+class Misfits(Transform):
+    def __call__(self, tensors, context):
+        return [tensor.view(7) for tensor in tensors]
+
+
+def test_an_error_that_a_transform_raises_says_which_transform_it_was():
+    with pytest.raises(RuntimeError, match="shape '\\[7\\]' is invalid") as caught:
+        draw(bound(Misfits()))
+    assert caught.value.__notes__ == ["raised in apply[0].transform (Misfits)"]
+
+
 @pytest.mark.parametrize(
     ("transform", "fields", "message"),
     [
