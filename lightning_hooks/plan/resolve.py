@@ -78,7 +78,25 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
     plan = Plan([*rows.values()], matched, tuple(schedules), param_row_of=param_row_of)
     index_groups(plan)
+    _refuse_common_tags(plan, f"{where}watch")
     return plan
+
+
+def _refuse_common_tags(plan: Plan, where: str) -> None:
+    """Refuse two statistics with one tag, as `norm` of `output_grad` and a user's `grad_norm` of `output`."""
+    names: dict[tuple[str, str], set[str]] = {}
+    for each in plan.rows_and_groups:
+        for stat in each.stats:
+            names.setdefault((each.tensor, stat), set()).add(each.name)
+    charts: dict[str, tuple[str, str]] = {}
+    for tensor, stat in names:
+        other = charts.setdefault(f"{tensor}_{stat}", (tensor, stat))
+        common = names[tensor, stat] & names[other] if other != (tensor, stat) else None
+        if common:
+            raise RuleError(
+                f"{where}: '{tensor}_{stat}/{min(common)}' would be written twice: it is {other[1]!r} of {other[0]!r} and "
+                f"{stat!r} of {tensor!r}; watch one of them, or set the __name__ of your own statistic to another"
+            )
 
 
 def _statistics(
@@ -100,7 +118,7 @@ def _statistics(
         if isinstance(stat, str) and "." not in stat:
             raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
         user = user_statistic(stat, here)
-        if user.name in _KNOWN:
+        if user.name in (*_KNOWN, "count") or quantile_of(user.name) is not None:
             raise RuleError(
                 f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
             )

@@ -1,5 +1,6 @@
 """Statistics of the user's own that have one name are told apart."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -201,3 +202,31 @@ def test_what_is_no_scalar_is_refused(value, said):
 def test_any_real_scalar_serves(value):
     assert measured(watch(lambda tensor: value)) == {"output_lambda/0": 2.0}
     assert measured(watch(gives(value))) == {"output_Given/0": 2.0}
+
+
+@pytest.mark.parametrize("name", ["norm", "p50", "p95", "p2.5", "count"])
+def test_a_name_that_stands_for_something_else_is_refused(name):
+    def statistic(tensor):
+        return tensor.sum()
+
+    statistic.__name__ = name
+    wanted = (
+        rf"^watch\[0\].stats\[1\]: a user's statistic cannot be called '{name}', which is the name of a built-in statistic$"
+    )
+    with pytest.raises(RuleError, match=wanted):
+        measured(watch("mean", statistic))
+
+
+def test_a_name_that_gives_the_tag_of_another_tensor_is_refused():
+    def grad_norm(tensor):
+        return tensor.sum()
+
+    rules = [Watch(modules="0", tensors="output_grad", stats="norm"), Watch(modules="*", tensors="output", stats=grad_norm)]
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    with pytest.raises(RuleError) as caught:
+        instrument(model, watch=rules)
+    assert str(caught.value) == (
+        "watch: 'output_grad_norm/0' would be written twice: it is 'norm' of 'output_grad' and 'grad_norm' of 'output'; watch "
+        "one of them, or set the __name__ of your own statistic to another"
+    )
+    instrument(model, watch=[replace(rules[0], modules="1"), replace(rules[1], modules="0")])
