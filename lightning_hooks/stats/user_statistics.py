@@ -133,7 +133,9 @@ class UserRows:
         return [index for index, _ in self._functions.get(row, ())]
 
     def fill(self, row: int, sums: Tensor, tensor: Tensor, *, merging: bool) -> None:
-        """Update the statistics of a row. All ranks must call this for a sharded tensor, which is gathered before any of them.
+        """Update the statistics of a row, which an empty tensor does not change.
+
+        All ranks must call this for a sharded tensor, which is gathered before any of them.
 
         Args:
             sums: weighted sums with their weights, of all functions [functions, 2].
@@ -143,8 +145,10 @@ class UserRows:
         Raises:
             RuleError: a function did not return a scalar.
         """
-        self._filled.add(row)
         tensor = whole(tensor)
+        if not tensor.numel():
+            return
+        self._filled.add(row)
         # Each gets a copy: training overwrites what a metric may keep, and a statistic may work in place on what it is given.
         for index, user in self._functions.get(row, ()):
             value = user.scalar(user.run(user.call, tensor.clone())).to(sums.device, torch.float64)

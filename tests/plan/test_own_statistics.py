@@ -230,3 +230,31 @@ def test_a_name_that_gives_the_tag_of_another_tensor_is_refused():
         "one of them, or set the __name__ of your own statistic to another"
     )
     instrument(model, watch=[replace(rules[0], modules="1"), replace(rules[1], modules="0")])
+
+
+class Experts(nn.Module):
+    """The second of two layers gets what is not negative, which may be nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Identity(), nn.Identity()
+
+    def forward(self, x):
+        return self.first(x), self.second(x[x >= 0])
+
+
+def test_an_empty_tensor_does_not_change_a_statistic_and_is_not_given_to_it():
+    def largest(tensor):
+        return tensor.max()  # raises where there is nothing
+
+    model = Experts()
+    rules = [Watch(modules="second", tensors="output", stats=[largest, torch.sum, MeanMetric, "mean"])]
+    with instrument(model, watch=rules) as watched:
+        for batch in ([-1.0, 4.0], [-1.0, -2.0], [2.0, 3.0]):
+            model(torch.tensor(batch))
+        watched.step()
+        wanted = {"largest": (4.0 + 2 * 3.0) / 3, "sum": (4.0 + 2 * 5.0) / 3, "MeanMetric": 3.0, "mean": 3.0}
+        assert written(watched) == pytest.approx({f"output_{stat}/second": value for stat, value in wanted.items()})
+        model(torch.tensor([-1.0]))
+        watched.step()
+    assert written(watched) == {}
