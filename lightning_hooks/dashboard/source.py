@@ -199,12 +199,13 @@ class ProviderRun:
             listed = {tag: _names(read.get(where, [])) for tag, where in lists.items()}
             names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
             column = {name: i for i, name in enumerate(names)}
-            by_step = {datum.step: (tag, datum.numpy) for tag in tags for datum in read.get(tag, [])}
-            steps = sorted(by_step)
+            columns = {tag: [column[name] for name in listed[tag]] for tag in tags}
+            found = sorted(((datum.wall_time, tag, datum) for tag in tags for datum in read.get(tag, [])), key=lambda f: f[0])
+            steps = sorted({datum.step for *_, datum in found})
+            place = {step: i for i, step in enumerate(steps)}
             values = np.full((len(steps), len(names)), np.nan, dtype=np.float32)
-            for i, step in enumerate(steps):
-                tag, vector = by_step[step]
-                values[i, [column[name] for name in listed[tag]]] = vector[: len(listed[tag])]
+            for _, tag, datum in found:  # a step has several lists, where several monitors have rows of the table
+                values[place[datum.step], columns[tag]] = datum.numpy[: len(columns[tag])]
             self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values
         return self._data[tensor, stat]
 

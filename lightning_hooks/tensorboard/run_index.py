@@ -31,7 +31,6 @@ class Points(NamedTuple):
         files: the number of the file of each, int64 [T].
         starts: first byte of each payload, int64 [T].
         sizes: of the payloads in bytes, int64 [T].
-        lists: which of the tags each came from, int64 [T]; of a table each tag is of another list of rows.
     """
 
     steps: Offsets
@@ -39,16 +38,15 @@ class Points(NamedTuple):
     files: Offsets
     starts: Offsets
     sizes: Offsets
-    lists: Offsets
 
     def at(self, which: slice | NDArray[np.intp]) -> Points:
         """Some of them."""
-        steps, wall_times, files, starts, sizes, lists = self
-        return Points(steps[which], wall_times[which], files[which], starts[which], sizes[which], lists[which])
+        steps, wall_times, files, starts, sizes = self
+        return Points(steps[which], wall_times[which], files[which], starts[which], sizes[which])
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
-_NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE, _NONE)
+_NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE)
 
 
 class RunIndex:
@@ -130,11 +128,10 @@ class RunIndex:
 
     def _pieces(self, tags: Sequence[str]) -> Iterator[Points]:
         for number, file in enumerate(self.files):
-            for which, tag in enumerate(tags):
+            for tag in tags:
                 if tag in file.tags:
                     events, starts, sizes = file.offsets(tag)
-                    ones = np.ones(len(events), dtype=np.int64)
-                    yield Points(file.steps[events], file.wall_times[events], number * ones, starts, sizes, which * ones)
+                    yield Points(file.steps[events], file.wall_times[events], np.full_like(events, number), starts, sizes)
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
         """The names of the rows of a table; those of all its lists, in the order in which they came."""
@@ -153,11 +150,11 @@ class RunIndex:
         return self._lists[digest]
 
     def table_points(self, tensor: str, stat: str) -> Points:
-        """Where the vectors of a table are."""
+        """The steps of a table, each with one of its vectors: rows of several monitors lie in a vector of each."""
         return self.points(*self.tables()[tensor, stat])
 
     def read_table(self, tensor: str, stat: str, where: Points) -> NDArray[np.float32]:
-        """The values of a table at some of its points.
+        """The values of a table at some of its points, of all lists that the file has at the step.
 
         Args:
             tensor: with the monitor's prefix.
@@ -170,15 +167,20 @@ class RunIndex:
         names = self.rows(tensor, stat)
         out = np.full((len(where.steps), len(names)), np.nan, dtype=np.float32)
         position = {name: i for i, name in enumerate(names)}
-        for which, tag in enumerate(self.tables()[tensor, stat]):
-            listed = self._row_list(tag)
+        for tag in self.tables()[tensor, stat]:
+            listed, own = self._row_list(tag), self.points(tag)
+            if not len(listed) or not len(own.steps):
+                continue
             columns = np.array([position[name] for name in listed], dtype=np.intp)
+            at = np.searchsorted(own.steps, where.steps).clip(max=len(own.steps) - 1)
+            # Not where the step was written again without this list, after a resume with other rows.
+            there = (own.steps[at] == where.steps) & (own.files[at] == where.files)
             for number, file in enumerate(self.files):
-                mine = np.flatnonzero((where.lists == which) & (where.files == number))
-                if not len(mine) or not len(listed):
+                mine = np.flatnonzero(there & (where.files == number))
+                if not len(mine):
                     continue
                 # A file holds one size for each list of rows.
-                values = file.floats(where.starts[mine], 4 * len(listed))
+                values = file.floats(own.starts[at[mine]], 4 * len(listed))
                 if len(mine) == len(out) and listed == names:
                     return values
                 out[np.ix_(mine, columns)] = values

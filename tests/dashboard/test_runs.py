@@ -3,13 +3,16 @@
 import contextvars
 import json
 
+import numpy as np
 import pytest
 from tensorboard import context, errors
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.dashboard import runs
 from lightning_hooks.dashboard.api import Api
+from lightning_hooks.tensorboard import RunWriter
 
+from ..tensorboard import records
 from .runs import CLIPPED, write_run, write_scalars
 
 
@@ -64,6 +67,28 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
     second = as_somebody("me", ask, api, "run", run="run")
     assert second["steps"] == [0, 7] and second["version"] > first["version"]
     assert as_somebody("me", ask, api, "run", run="nothing") == {"error": "there is no run 'nothing'"}
+
+
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+def test_rows_that_several_monitors_write_at_one_step_are_read_together(tmp_path, multiplexer_and_provider):
+    multiplexer, provider = multiplexer_and_provider
+    lists = records.NAMES, ("first", "second", "last")
+    with SummaryWriter(tmp_path / "run") as summary_writer:
+        writers = [RunWriter(summary_writer) for _ in lists]
+        for step in range(5):
+            for writer, names in zip(writers, lists, strict=True):
+                writer.write(records.record(step, names=names))
+    multiplexer.AddRunsFromDirectory(str(tmp_path)).Reload()
+
+    def read(found):
+        source = found.open("run")
+        return source.rows("grad", "norm"), source.steps("grad", "norm"), source.read("grad", "norm", 0, 5)
+
+    for found in (runs.LocalRuns(tmp_path), runs.ProviderRuns(provider)):
+        rows, steps, values = as_somebody("me", read, found)
+        assert rows == lists[0] + lists[1] and steps.tolist() == [0, 1, 2, 3, 4]
+        expected = [[*(row + step / 8 for row in range(2)), np.nan] * 2 for step in range(5)]
+        np.testing.assert_array_equal(values, expected)
 
 
 def are_shown(local):

@@ -55,6 +55,35 @@ def test_rows_that_changed_at_a_resume_are_joined_by_name(tmp_path):
     np.testing.assert_array_equal(table["new"], [np.nan, np.nan, 1.25, 1.375])
 
 
+def write_several(folder, steps, *lists):
+    """Monitors with one prefix and other rows write an event each at every step."""
+    with SummaryWriter(folder) as summary_writer:
+        writers = [RunWriter(summary_writer) for _ in lists]
+        for step in steps:
+            for writer, names in zip(writers, lists, strict=True):
+                writer.write(record(step, names=names))
+
+
+def test_rows_that_several_monitors_write_at_one_step_are_joined(tmp_path):
+    write_several(tmp_path, range(4), NAMES, ("first", "second", "last"))
+    table = read_run(tmp_path).table("grad", "norm")
+    assert table.names == (*NAMES, "first", "second", "last") and table.steps.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(table["encoder.0.bias"], 1 + np.arange(4) / 8)
+    np.testing.assert_array_equal(table["second"], 1 + np.arange(4) / 8)
+    assert (read_run(tmp_path).table("grad", "count")["first"] == 4).all()
+    assert (read_run(tmp_path).table("grad", "count")["encoder.0.weight"] == 4).all()
+
+
+def test_after_a_resume_a_step_has_the_rows_of_the_later_file_only(tmp_path):
+    write_several(tmp_path, range(4), NAMES, ("first", "last"))
+    time.sleep(1.1)  # the name of a file holds the second
+    write_several(tmp_path, range(2, 5), ("first", "last"), ("third", "fourth"))
+    table = read_run(tmp_path).table("grad", "norm")
+    np.testing.assert_array_equal(table["encoder.0.weight"], [0, 0.125, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(table["first"], np.arange(5) / 8)
+    np.testing.assert_array_equal(table["third"], [np.nan, np.nan, 0.25, 0.375, 0.5])
+
+
 def test_prefix_with_a_slash(tmp_path):
     write(tmp_path, range(2), prefix="env/")
     run = read_run(tmp_path)
