@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _CATEGORIES: WeakKeyDictionary[SummaryWriter, dict[str, Any]] = WeakKeyDictionary()  # of Custom Scalars, by title
+_ABOUT: WeakKeyDictionary[SummaryWriter, dict[str, dict[str, Any]]] = WeakKeyDictionary()  # of rows, by prefix and name
 
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
@@ -67,7 +68,7 @@ class RunWriter:
     ) -> None:
         """Write what is watched as a text summary, the layout of the charts, and what is known of the rows.
 
-        The layout has the charts of all that write into this event file.
+        The layout has the charts of all that write into this event file; so have the rows.
 
         Args:
             markdown: a table of what the rules match.
@@ -88,7 +89,9 @@ class RunWriter:
             charts.extend(chart for chart in category.chart if chart.title not in titles)
         summary.MergeFrom(layout_summary(known.values()))
         if about:
-            summary.MergeFrom(self._builder.about(about, prefix))
+            rows = _ABOUT.setdefault(self._writer, {}).setdefault(prefix, {})
+            rows.update({name: {**rows.get(name, {}), **known} for name, known in about.items()})
+            summary.MergeFrom(self._builder.about(rows, prefix))
         self._add(summary, step)
 
     def writes_to(self, experiment: Any) -> bool:

@@ -72,6 +72,26 @@ def test_types_shapes_and_the_order_of_execution(tmp_path):
     assert {row["type"] for row in grads} == {"Linear"}
 
 
+def test_what_one_monitor_tells_stays_when_another_of_its_prefix_tells_of_other_rows(tmp_path):
+    monitors = [
+        StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats="norm")]),
+        StatsMonitor([Watch(params="*", tensors="grad", stats="norm")]),
+    ]
+    trainer = Trainer(
+        max_steps=1,
+        logger=TensorBoardLogger(tmp_path, name="", version=""),
+        callbacks=monitors,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    trainer.fit(Crossed(), DataLoader(torch.randn(8, 4), batch_size=8))
+    assert [(row["name"], row["shape"]) for row in rows(tmp_path, "output")] == [("first", [8, 3]), ("last", [8, 2])]
+    grads = [(row["name"], row["shape"]) for row in rows(tmp_path, "grad")]
+    assert grads == [("first.weight", [3, 4]), ("first.bias", [3]), ("last.weight", [2, 3]), ("last.bias", [2])]
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_run_without_training_steps(tmp_path, fits):
     watch = [Watch(modules="*", leaves=True, tensors="output", stats="norm")]
