@@ -240,8 +240,7 @@ class StatsMonitor(HooksCallback):
             if not acts:
                 producer.agree()
             else:
-                reports = {**hook_manager.take_reports(), **(observer.overhead.report() if observer.overhead else {})}
-                producer.end(step, reports)
+                producer.end(step, hook_manager.take_reports())
                 observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
             self._overhead_limit.warn(observer)
         self._write_page(trainer, producer)

@@ -114,6 +114,13 @@ def test_two_monitors_pay_for_their_own(tmp_path, clock):
     assert (cheap.latest["a/hooks/overhead"], dear.latest["b/hooks/overhead"]) == (0.0, 0.5)
 
 
+def test_of_two_monitors_with_one_prefix_the_first_writes_it(tmp_path, clock):
+    cheap, dear = StatsMonitor([Watch(params="body.3.*")]), StatsMonitor([param(clock, 1.0)])
+    memory = Memory()
+    trainer_of(tmp_path, cheap, dear, logger=memory).fit(timed(Net, clock), data(6))
+    assert memory.values("hooks/overhead") == [0.0] * 5
+
+
 def test_intervals_widen_until_the_limit_is_kept(tmp_path, clock):
     rules = [param(clock, 0.25), Watch(params="body.3.bias", tensors="param", stats="max", every_n_steps=5)]
     with pytest.warns(UserWarning, match="max_overhead") as caught:

@@ -54,7 +54,7 @@ class Producer:
     Args:
         observer: whose table it is.
         publisher: what takes the views.
-        summaries: whether views have the global numbers under `hooks/`.
+        summaries: whether views have the global numbers under `hooks/`, the overhead included.
     """
 
     def __init__(self, observer: Observer, publisher: Publisher, *, summaries: bool = True) -> None:
@@ -86,6 +86,8 @@ class Producer:
             Exception: the first error of a consumer.
         """
         observer = self.observer
+        if self._totals is not None and observer.overhead is not None:
+            reports = {**reports, **observer.overhead.report()}
         scale = observer.scale  # by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
         merging = observer.exchange()
