@@ -61,13 +61,13 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
         there = f"it has {', '.join(map(str, state))}" if state else "it keeps nothing for this parameter"
         raise RuleError(f"tensors: 'state.{key}': {kind} has no {key!r}{did_you_mean(key, map(str, state))}; {there}")
     value = state[key]
-    if value is None or (isinstance(value, Tensor) and value.is_floating_point()):
-        return value
+    if value is None:
+        return None
     if isinstance(value, (int, float)):
         return torch.tensor(value, dtype=torch.float64, device="cpu")
-    if isinstance(value, Tensor) and not value.is_complex():
-        return value.double()
-    raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is not a real tensor but {type(value).__name__}")
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() or value.is_complex() else value.double()
+    raise RuleError(f"tensors: 'state.{key}' of {type(optimizer).__name__} is not a tensor but {type(value).__name__}")
 
 
 PARAM_TENSORS: Final[dict[str, ParamTensor]] = {

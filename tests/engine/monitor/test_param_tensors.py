@@ -98,10 +98,23 @@ class Notes(torch.optim.SGD):
 
 
 def test_a_state_that_is_no_real_tensor_is_named() -> None:
-    with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.word' of Notes is not a real tensor but str. Set strict"):
+    with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.word' of Notes is not a tensor but str. Set strict"):
         step(lambda p: Notes(p, lr=0.1), ["state.word"])
 
 
 def test_integers_in_the_state_are_read() -> None:
     _, _, values = step(lambda p: Notes(p, lr=0.1), ["state.count"])
     assert values["state.count_mean/0.weight"] == 3.0
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
+def test_a_complex_state_counts_each_number_as_two(key: str) -> None:
+    model = nn.Linear(3, 2, dtype=torch.complex64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    with instrument(model, watch=[Watch(params="weight", tensors=f"state.{key}")], optimizer=optimizer) as watched:
+        model(torch.randn(4, 3, dtype=torch.complex64)).abs().sum().backward()
+        optimizer.step()
+    state = torch.view_as_real(optimizer.state[model.weight][key])
+    values = watched.compute()
+    assert values[f"state.{key}_norm/weight"] == pytest.approx(state.norm().item(), rel=1e-6)
+    assert values[f"state.{key}_mean/weight"] == pytest.approx(state.mean().item(), rel=1e-6)
