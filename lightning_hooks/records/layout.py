@@ -178,8 +178,8 @@ class Layout:
             measured = measured.copy()
         for column, head in self._others:
             found = values[head.span] = view.values(column.stat, column.rows)
-            if column.stat in PAIR_STATS:  # needs a second gradient
-                measured[head.span] &= ~np.isnan(found)
+            if not derived.complete or column.stat in PAIR_STATS:
+                measured[head.span] = view._are_measured(column.stat, column.rows, found)
         merged = None
         if self._merges:
             numbers = taken[self._end :]
@@ -187,6 +187,8 @@ class Layout:
             if len(at):
                 norms = derived.norms()
                 numbers[at] = ratio(norms[rows], norms[below])
+                if not derived.complete:
+                    there[self._end + at] &= derived.measured[below]
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
         drawn_tags, drawn = self._histograms.fill(view, derived, self.drawn_tags if draw is None else draw)
         return LogEntry(

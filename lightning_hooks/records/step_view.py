@@ -113,10 +113,7 @@ class StepView:
         if not names:
             raise RuleError(f"stat: no row is of {tensor!r}; there is {', '.join(dict.fromkeys(self.rows.tensors)) or 'none'}")
         values = self.values(stat, indices)
-        measured = self.moments[indices, COUNT] > 0
-        if stat in PAIR_STATS:
-            measured &= ~np.isnan(values)
-        return Series(tensor, stat, names, values, measured)
+        return Series(tensor, stat, names, values, self._are_measured(stat, indices, values))
 
     def values(self, stat: str, rows: Indices) -> Array:
         """A statistic of some rows; NaN where nothing was measured.
@@ -139,7 +136,7 @@ class StepView:
                 raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
             return compute(stat, self.moments[rows])
         if stat == "ratio":
-            params = self.moments[[self._param_row(row) for row in rows.tolist()]]
+            params = self.moments[self._param_rows(rows)]
             return ratio(compute("norm", self.moments[rows]), compute("norm", params))
         if stat in PAIR_STATS:
             return self._of_pairs(stat, rows)
@@ -175,6 +172,20 @@ class StepView:
                 "quantile of it in a rule"
             ) from None
         return np.stack([self.histograms[each].sum(0) for each in parts])
+
+    def _are_measured(self, stat: str, rows: Indices, values: Array) -> NDArray[np.bool_]:
+        """Of which rows the step has a statistic, given its values: a NaN of the others is none that was measured."""
+        measured: NDArray[np.bool_] = self.moments[rows, COUNT] > 0
+        if stat in PAIR_STATS:  # needs a second gradient
+            measured &= ~np.isnan(values)
+        elif stat == "ratio":
+            measured &= self.moments[self._param_rows(rows), COUNT] > 0
+        elif stat != "count" and stat not in STATISTICS and quantile_of(stat) is None:
+            measured &= np.array([(row, stat) in self.users for row in rows.tolist()], dtype=np.bool_)
+        return measured
+
+    def _param_rows(self, rows: Indices) -> list[int]:
+        return [self._param_row(row) for row in rows.tolist()]
 
     def _param_row(self, row: int) -> int:
         found = self.rows.param_row_of.get(row)

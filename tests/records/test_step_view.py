@@ -208,6 +208,33 @@ def test_rows_that_were_not_due_are_not_measured():
     assert keeps.views[0].moments[1, COUNT] == 0
 
 
+def largest(tensor):
+    return tensor.max()
+
+
+def test_of_rows_that_do_not_keep_a_statistic_of_your_own_it_was_not_measured():
+    rules = [Watch(params="0.*", tensors="grad", stats=largest), Watch(params="2.*", tensors="grad", stats="mean")]
+    (view,) = watch(*rules)
+    assert view.stat("grad", "largest").measured.tolist() == [True, True, False, False]
+    assert view.stat("grad", "mean").measured.all()
+
+
+def test_a_group_has_only_the_statistics_of_your_own_that_its_rule_asks_for():
+    rules = [Watch(params="0.weight", tensors="grad", stats=largest), Watch(params="*", tensors="grad", group_by={"all": "*"})]
+    (view,) = watch(*rules)
+    found = view.stat("grad", "largest")
+    assert dict(zip(found.names, found.measured, strict=True))["all"] is np.False_ and np.isnan(found.values[-1])
+    (view,) = watch(rules[0], Watch(params="*", tensors="grad", stats=largest, group_by={"all": "*"}))
+    assert view.stat("grad", "largest").measured.all()
+
+
+def test_a_ratio_was_measured_where_the_parameter_was():
+    rules = [Watch(params="*", tensors="update", stats="norm"), Watch(params="*", tensors="param", every_n_steps=2)]
+    first, second = watch(*rules, steps=2)
+    assert not first.stat("update", "ratio").measured.any() and first.stat("update", "norm").measured.all()
+    assert second.stat("update", "ratio").measured.all() and np.isfinite(second.stat("update", "ratio").values).all()
+
+
 def test_a_view_without_rows():
     view = StepView(3, summaries={"a": 1.0})
     assert len(view.rows) == 0 and view.moments.shape == (0, 9) and view.stage == "train"

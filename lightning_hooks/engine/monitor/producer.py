@@ -201,10 +201,8 @@ class Producer:
         """The values of the user's own statistics: metrics, and weighted means of functions."""
         named = {(row, name): sums[i] for row, i, name in self.observer.table.users.functions}
         for group in self.observer.plan.groups:
-            for name in {name for _, name in named}:
-                kept = [named[(i, name)] for i in group.members if (i, name) in named]
-                if kept:
-                    named[(group.index, name)] = np.sum(kept, axis=0)
+            for name in group.users:
+                named[(group.index, name)] = np.sum([named[(i, name)] for i in group.members], axis=0)
         return {**users, **{key: float(pair[0] / pair[1]) for key, pair in named.items() if pair[1] > 0}}
 
 
