@@ -212,6 +212,19 @@ def test_a_rule_at_the_step_says_that_a_raw_step_passes_it_by(tmp_path: Path, wa
     assert len(passed_by) == (watched == "body.3.weight")
 
 
+@pytest.mark.filterwarnings("ignore:.*are more than max_scalars")
+@pytest.mark.parametrize(("most", "names"), [(500, ["body.0.weight", "body.0.bias"]), (2, ["body.0"])])
+def test_the_update_of_a_raw_step_has_no_ratio_to_a_parameter_that_was_not_measured(
+    tmp_path: Path, most: int, names: list[str]
+) -> None:
+    memory = Memory()
+    monitor = StatsMonitor([Watch(params="*", tensors="update", stats="ratio")], max_scalars=most)
+    with pytest.warns(UserWarning, match="^SGD has stepped without"):
+        trainer_of(tmp_path, monitor, logger=memory).fit(Frequencies(), data(3))
+    found = [tag for _, line in memory.ours for tag in line if tag.startswith("update_")]
+    assert set(found) == {f"update_ratio/{name}" for name in names} and len(found) == 3 * len(names)
+
+
 @pytest.mark.parametrize("tensor", ["update", "grad"])
 def test_a_raw_step_with_a_closure_has_no_update_either_and_says_so(tmp_path: Path, tensor: str) -> None:
     class Direct(Frequencies):
