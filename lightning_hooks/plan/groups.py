@@ -52,11 +52,12 @@ def index_groups(plan: Plan) -> None:
     """Give the groups the indices that follow those of the rows; those with a ratio a group of parameters beside them.
 
     Raises:
-        RuleError: two groups, or a group and a row, would have one tag.
+        RuleError: two groups, or a group and a row, would have one tag, or one count although their elements are others.
     """
     if not any(found.groups for found in plan.rules):
         return
     names = {(row.tensor, stat, row.name): "a row" for row in plan.rows for stat in row.stats}
+    counted = {(row.tensor, row.name): {row.index} for row in plan.rows if row.stats}
     for position, found in enumerate(plan.rules):
         for group in found.groups:
             for stat in group.stats:
@@ -66,6 +67,12 @@ def index_groups(plan: Plan) -> None:
                         f"{found.where}.group_by: '{group.tensor}_{stat}/{group.name}' would be written twice: it is "
                         f"{taken} too; give the group another name with a mapping of names to patterns"
                     )
+            if counted.setdefault((group.tensor, group.name), {*group.members}) != {*group.members}:
+                raise RuleError(
+                    f"{found.where}.group_by: {group.tensor!r} has another row or group {group.name!r}, of other elements, and "
+                    "their counts would be written under one name; give the group another name with a mapping of names to "
+                    "patterns"
+                )
             group.index = len(plan.rows) + len(plan.groups)
             plan.groups.append(group)
             if "ratio" in group.stats:

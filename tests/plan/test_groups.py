@@ -138,6 +138,27 @@ def test_what_cannot_be_meant_is_named(rules: list[Any], message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ([Watch(modules="*", stats="mean"), Watch(modules="*", stats="norm", group_by=1)], "'output' has another .* 'body'"),
+        (
+            [Watch(params=f"*.{each}", stats=stat, group_by=1) for each, stat in (("weight", "norm"), ("bias", "mean"))],
+            "'param' has another .* 'body'",
+        ),
+    ],
+)
+def test_one_name_for_other_elements_is_refused_also_with_other_statistics(rules: list[Watch], name: str) -> None:
+    with pytest.raises(RuleError, match=rf"^watch\[1\].group_by: {name}, of other elements, and their counts"):
+        match(tower(), rules)
+
+
+def test_one_name_for_the_same_elements_is_fine() -> None:
+    rules = [Watch(params="*", tensors="grad", stats=stat, group_by=2) for stat in ("norm", "mean")]
+    values = run(tower(), [*rules, Watch(params="head.*", tensors="grad", stats="max")])
+    assert {"grad_norm/head.bias", "grad_mean/head.bias", "grad_max/head.bias", "grad_mean/body.0"} <= set(values)
+
+
 def test_a_pattern_of_a_group_that_matches_nothing_offers_the_nearest() -> None:
     with pytest.raises(NoMatchError, match=r"^watch\[0\].group_by: 'bdy.*' matches nothing; the nearest names are 'body"):
         match(tower(), [{"params": "*", "group_by": ["bdy.*"]}])
