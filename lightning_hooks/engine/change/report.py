@@ -250,7 +250,7 @@ def _compare_together(
 def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Number, Number]:
     """The product of two tensors, and whether they differ, which equal moments do not rule out."""
     b, a = _elements(old), _elements(new)
-    if b.shape != a.shape:  # sparse with other stored elements
+    if b.shape != a.shape or not _stored_alike(old, new):
         b, a, differ = _elements(old.to_dense()), _elements(new.to_dense()), False
     product = torch.dot(b.reshape(-1).double(), a.reshape(-1).double())
     if not b.is_cpu:
@@ -258,6 +258,11 @@ def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Number, Number]:
     if not differ:
         differ = not (torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all()))
     return product.item(), float(differ)
+
+
+def _stored_alike(old: Tensor, new: Tensor) -> bool:
+    """Whether two tensors of one layout store the same elements, if they are sparse."""
+    return old.layout is not torch.sparse_coo or torch.equal(old.coalesce().indices(), new.coalesce().indices())
 
 
 def _on_host(calls: Sequence[Sums]) -> list[float]:

@@ -134,6 +134,12 @@ def test_sparse_gradients(keeps):
     assert reported([before], [fewer])["cosine"] == pytest.approx(2 / 20**0.5)
 
 
+def test_a_sparse_gradient_with_as_many_elements_at_other_places():
+    before, moved = (torch.sparse_coo_tensor([at], [1.0, 2.0], (4,), check_invariants=True) for at in ([0, 2], [1, 2]))
+    found = reported([before], [moved])
+    assert found["cosine"] == pytest.approx(4 / 5) and found["acted"] == 1.0
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_gradients_by_rows():
     rows = torch.eye(3).to_sparse_csr()
