@@ -6,29 +6,18 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from torch import Tensor
 
-from lightning_hooks.engine.overhead import Account
-from lightning_hooks.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.plan.plan import LOSS_SCALED
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
-from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
 
-
-class Watching(Protocol):
-    """What the fallback needs of the observer that owns it."""
-
-    plan: Plan
-    table: Table
-    scale: Tensor | None
-    failed: bool
-    account: Account
-
-    def fail(self, error: Exception) -> None: ...
+if TYPE_CHECKING:
+    from lightning_hooks.engine.monitor.observer import Observer
 
 
 class RowFallback(FallbackWriter):
@@ -42,7 +31,7 @@ class RowFallback(FallbackWriter):
         shapes: of tensors of modules in the first watched step, by row.
     """
 
-    def __init__(self, observer: Watching) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.direct = False
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._observer = ref(observer)  # which owns this
@@ -54,7 +43,7 @@ class RowFallback(FallbackWriter):
         """Measure a tensor and merge it into a row."""
         self.merge(row, Measurement(tensor))
 
-    def merge(self, row: int, look: Measurement) -> None:
+    def merge(self, row: int, measurement: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
         observer = self._watching
         with self._merging:
@@ -62,14 +51,14 @@ class RowFallback(FallbackWriter):
             if self._order is not None:
                 self._order.append(row)
                 with suppress(RuntimeError):  # a nested tensor of strided layout has none, a jagged one has a symbol in it
-                    if all(isinstance(size, int) for size in look.tensor.shape):
-                        self.shapes.setdefault(row, tuple(look.tensor.shape))
+                    if all(isinstance(size, int) for size in measurement.tensor.shape):
+                        self.shapes.setdefault(row, tuple(measurement.tensor.shape))
             with observer.account:
-                self._write(row, look, self._add)
+                self._write(row, measurement, self._add)
 
-    def put(self, row: int, look: Measurement) -> None:
+    def put(self, row: int, measurement: Measurement) -> None:
         """Set a row to a measurement: the last one of the step counts."""
-        self._write(row, look, self._watching.table.put)
+        self._write(row, measurement, self._watching.table.put)
 
     def note_order(self) -> None:
         """Note the order of execution when the first step that has measured something ends, and let the writer write."""
@@ -95,30 +84,30 @@ class RowFallback(FallbackWriter):
         return seconds, calls
 
     @property
-    def _watching(self) -> Watching:
+    def _watching(self) -> Observer:
         observer = self._observer()
         assert observer is not None, "hooks are gone before their observer"
         return observer
 
-    def _add(self, row: int, look: Measurement) -> None:
+    def _add(self, row: int, measurement: Measurement) -> None:
         observer = self._watching
         table, scale = observer.table, observer.scale
         if scale is not None and row in table.users and observer.plan.rows[row].kind in LOSS_SCALED:
             # Moments are divided at the end of the step.
-            table.add(row, look, UnscaledMeasurement(look, scale).tensor)
+            table.add(row, measurement, UnscaledMeasurement(measurement, scale).tensor)
         else:
-            table.add(row, look)
+            table.add(row, measurement)
 
-    def _write(self, row: int, look: Measurement, write: Callable[[int, Measurement], None]) -> None:
+    def _write(self, row: int, measurement: Measurement, write: Callable[[int, Measurement], None]) -> None:
         observer = self._watching
-        if observer.failed and not is_sharded(look.tensor):
+        if observer.failed and not is_sharded(measurement.tensor):
             return
         try:
-            write(row, look)
+            write(row, measurement)
         except UnmeasurableError as error:
             self.warn_unmeasurable(row, error)
         except Exception as error:
-            if inside_transform(look.tensor):  # of a user's statistic, say
+            if inside_transform(measurement.tensor):  # of a user's statistic, say
                 self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
             else:
                 observer.fail(error)
