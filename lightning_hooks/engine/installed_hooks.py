@@ -212,9 +212,9 @@ class _ParameterHooks(OurHook):
 
 
 def _grad_hooks(parts: Iterable[Part], gate: Gate) -> GradHooks:
-    """The parts of each parameter in one hook, in their order; what looks at the gradient comes last."""
+    """The parts of each parameter in one hook, in their order; what reads the gradient comes last."""
     found: dict[int, tuple[nn.Parameter, list[Part]]] = {}
-    for part in sorted(parts, key=lambda part: part.look is not None):
+    for part in sorted(parts, key=lambda part: part.read is not None):
         assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
         found.setdefault(id(part.on), (part.on, []))[1].append(part)
     return {key: (parameter, GradHook([visitor_of(own)], gate)) for key, (parameter, own) in found.items()}

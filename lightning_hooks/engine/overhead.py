@@ -170,8 +170,8 @@ def hook_cost(clock: Clock) -> float:
         net = nn.Sequential(*(kind() for _ in range(_LAYERS) for kind in (nn.ReLU, nn.GELU, nn.LogSigmoid)))
         x = torch.ones(_SHAPE, dtype=torch.float32, device="cpu", requires_grad=True)
         gradient = torch.ones_like(x)
-        gate, handles, look = Gate(), Handles(), TensorAction("", lambda tensor: None)
-        hooks = ModuleHooks([HookSite(layer, after=(look,), output_grad=(look,)) for layer in net], gate, handles)
+        gate, handles, action = Gate(), Handles(), TensorAction("", lambda tensor: None)
+        hooks = ModuleHooks([HookSite(layer, after=(action,), output_grad=(action,)) for layer in net], gate, handles)
         gate.open = True
 
         def seconds() -> float:

@@ -24,10 +24,10 @@ class Part(NamedTuple):
         at: `input`, `output`, `input_grad`, `output_grad` or `node` (the autograd nodes of the result) of a module; `grad` of a
             parameter, each as backward makes it.
         visit: is given each tensor there and, with `changes`, may return a replacement; at `node` each node. A `CallAction`
-            instead is given the whole arguments (at `input`) or the whole result (at `output`). None if there is only `look`.
+            instead is given the whole arguments (at `input`) or the whole result (at `output`). None if there is only `read`.
         path: to a part of the arguments or the result; empty for all of it.
         changes: whether it may replace tensors.
-        look: reads a measurement, which it shares with others that see the same tensor. At a parameter it is given the
+        read: is given a measurement, which it shares with others that see the same tensor. At a parameter it is given the
             gradient that is accumulated, after all changes.
         absent: with a `path`, is told at every call whether there is a tensor at it, and the arguments or the result.
         first: whether it goes before all others at the module.
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     visit: Any
     path: str = ""
     changes: bool = False
-    look: Callable[[Measurement], None] | None = None
+    read: Callable[[Measurement], None] | None = None
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
 

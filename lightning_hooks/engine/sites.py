@@ -71,7 +71,7 @@ def _action_of(group: list[Part]) -> TensorAction | CallAction:
 def visitor_of(parts: Sequence[Part]) -> Visitor:
     """What is called with a tensor: the part itself if it is the only one, else all in order.
 
-    Those that look share a measurement until one changes the tensor.
+    Those that read share a measurement until one changes the tensor.
     """
     if len(parts) == 1 and parts[0].visit is not None:
         visit: Visitor = parts[0].visit
@@ -81,9 +81,9 @@ def visitor_of(parts: Sequence[Part]) -> Visitor:
         measured: Measurement | None = None
         replacement: Tensor | None = None
         for part in parts:
-            if part.look is not None:
+            if part.read is not None:
                 measured = measured or Measurement(tensor)
-                part.look(measured)
+                part.read(measured)
             elif (changed := part.visit(tensor)) is not None:
                 tensor = replacement = changed
                 measured = None

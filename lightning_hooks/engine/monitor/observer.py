@@ -161,12 +161,12 @@ class Observer(Participant):
                     row.kind,
                     self.table.writer(row.index, self.fallback),
                     row.path,
-                    look=partial(self.fallback.merge, row.index),
+                    read=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                 )
         for row in self.pairs.summed if self.pairs is not None else ():
             if row.due(key):
-                yield Part(row.target.value, "grad", None, look=partial(self._add_micro_batch, row))
+                yield Part(row.target.value, "grad", None, read=partial(self._add_micro_batch, row))
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
@@ -199,13 +199,13 @@ class Observer(Participant):
         """Whether it reads parameters and their gradients."""
         return self._sharded or not self.failed
 
-    def _add_micro_batch(self, row: Row, look: Measurement) -> None:
+    def _add_micro_batch(self, row: Row, measurement: Measurement) -> None:
         assert self.pairs is not None
         if self.failed:
             return
         with self.guard():
             try:
-                self.pairs.add(row, look)
+                self.pairs.add(row, measurement)
             except UnmeasurableError as error:
                 self.fallback.warn_unmeasurable(row.index, error)
 
@@ -214,8 +214,8 @@ class Observer(Participant):
         if not self._reads:
             return
         with self.guard():
-            for row, look in self._reader.read(phase, optimizer, self.schedules, scale):
-                self.fallback.put(row, look)
+            for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
+                self.fallback.put(row, measurement)
 
     def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
         """Note the loss scale; bring what flowed under an old one to the new."""

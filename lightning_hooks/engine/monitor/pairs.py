@@ -34,10 +34,10 @@ class PairWatch:
         self._now = {}
         self._compared.clear()
 
-    def add(self, row: Row, look: Measurement) -> None:
+    def add(self, row: Row, measurement: Measurement) -> None:
         """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet."""
         sums = self.table.pair_sums(row.index)
-        new = look.moments.to(sums.device, non_blocking=True)
+        new = measurement.moments.to(sums.device, non_blocking=True)
         if row.target.value.grad is None or row.index in self._compared:
             self._compared.discard(row.index)
             sums[SMALL:] = 0.0

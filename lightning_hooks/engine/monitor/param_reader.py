@@ -117,7 +117,7 @@ class ParamReader:
         indices = part.rows.rows
         rows = indices if every else [row for row, value in zip(indices, values, strict=True) if value is not None]
         if scale is not None and part.kind.scaled:
-            return self._put(rows, [UnscaledMeasurement(look, scale) for look in measure_all(tensors)])
+            return self._put(rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
         left = self._table.measure_all(part.rows if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
@@ -148,8 +148,8 @@ class ParamReader:
                 values.append(None)
         return values
 
-    def _put(self, rows: Sequence[int], looks: list[Measurement]) -> Unwritten:
-        return [(rows[i], looks[i]) for i in self._table.put_all(rows, looks)]
+    def _put(self, rows: Sequence[int], measurements: list[Measurement]) -> Unwritten:
+        return [(rows[i], measurements[i]) for i in self._table.put_all(rows, measurements)]
 
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
