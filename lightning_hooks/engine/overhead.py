@@ -171,7 +171,7 @@ def hook_cost(clock: Clock) -> float:
         x = torch.ones(_SHAPE, dtype=torch.float32, device="cpu", requires_grad=True)
         gradient = torch.ones_like(x)
         gate, handles, action = Gate(), Handles(), TensorAction("", lambda tensor: None)
-        hooks = ModuleHooks([HookSite(layer, after=(action,), output_grad=(action,)) for layer in net], gate, handles)
+        hooks = ModuleHooks([HookSite(layer, output=(action,), output_grad=(action,)) for layer in net], gate, handles)
         gate.open = True
 
         def seconds() -> float:

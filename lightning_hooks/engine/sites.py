@@ -14,8 +14,6 @@ from lightning_hooks.hooks import CallAction, HookSite, TensorAction, Visitor
 from lightning_hooks.hooks.tree import described
 from lightning_hooks.stats.measurement import Measurement
 
-_FIELD_OF = {"input": "before", "output": "after", "input_grad": "input_grad", "output_grad": "output_grad"}
-
 
 def build_sites(parts: Iterable[Part], called: set[int]) -> list[HookSite]:
     """One site for each module at which anything happens; `called` takes the ids of the modules that are called."""
@@ -29,7 +27,7 @@ def build_sites(parts: Iterable[Part], called: set[int]) -> list[HookSite]:
         else:
             _add(groups.setdefault((id(part.on), part.at), []), part)
     for (module, at), grouped in groups.items():
-        setattr(sites[module], _FIELD_OF[at], tuple(map(_action_of, grouped)))
+        setattr(sites[module], at, tuple(map(_action_of, grouped)))
     return list(sites.values())
 
 

@@ -84,7 +84,7 @@ class PreHook(OurHook):
                 with without_subclass():
                     pending += contributions(tensors, action.visit, hooks.gate)
             hooks.begin(pending)
-        for item in site.before:
+        for item in site.input:
             if isinstance(item, CallAction):
                 changed = item.visit(module, arguments.args, arguments.kwargs)
                 arguments = arguments if changed is None else Arguments(*changed)
@@ -107,7 +107,7 @@ class ForwardHook(OurHook):
             return None
         site.called.add(id(module))
         given = output
-        for item in site.after:
+        for item in site.output:
             if isinstance(item, CallAction):
                 changed = item.visit(module, args, kwargs, output)
                 output = output if changed is None else changed

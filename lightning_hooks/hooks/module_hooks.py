@@ -27,7 +27,7 @@ class ModuleHooks:
 
     Example:
         >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()
-        >>> hooks = ModuleHooks([HookSite(layer, after=(TensorAction("", seen.append),))], Gate(), Handles())
+        >>> hooks = ModuleHooks([HookSite(layer, output=(TensorAction("", seen.append),))], Gate(), Handles())
         >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
         (1, 1)
         >>> handles.close(); len(layer._forward_hooks)
@@ -47,9 +47,9 @@ class ModuleHooks:
                 self._plain.append(_Plain(known, _plain(site, gate, fallback)))
                 continue
             hooks = EagerHooks(site, gate, step_handles, gradients)
-            if site.before or site.input_grad:
+            if site.input or site.input_grad:
                 self._hooks.append((known, PreHook(hooks)))
-            if site.after or site.output_grad or site.input_grad or site.node:
+            if site.output or site.output_grad or site.input_grad or site.node:
                 self._hooks.append((known, ForwardHook(hooks)))
 
     def put_on(self, handles: Handles) -> None:
@@ -82,7 +82,7 @@ class _Plain:
 
 
 def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:
-    see = next((action.visit for action in site.after if isinstance(action, TensorAction)), None)
+    see = next((action.visit for action in site.output if isinstance(action, TensorAction)), None)
     grad: GradHook | LookHook | None = None
     for action in site.output_grad:
         grad = GradHook([action.visit], gate) if action.changes else LookHook(gate, action.visit)

@@ -48,17 +48,17 @@ class HookSite:
 
     Args:
         module: where.
-        before: read or change the arguments.
-        after: read or change the result.
+        input: read or change the arguments.
+        output: read or change the result.
         input_grad: read or change the module's contribution to the gradient of its input.
-        output_grad: read or change the gradient of the result, as it left `after`.
+        output_grad: read or change the gradient of the result, as it left `output`.
         node: called with the autograd node of each tensor of that result.
         called: takes the id of the module when it is called; one set for all sites, cleared when a step begins.
     """
 
     module: nn.Module
-    before: tuple[TensorAction | CallAction, ...] = ()
-    after: tuple[TensorAction | CallAction, ...] = ()
+    input: tuple[TensorAction | CallAction, ...] = ()
+    output: tuple[TensorAction | CallAction, ...] = ()
     input_grad: tuple[TensorAction, ...] = ()
     output_grad: tuple[TensorAction, ...] = ()
     node: tuple[Callable[[Node], None], ...] = ()
@@ -67,7 +67,7 @@ class HookSite:
     @property
     def is_plain(self) -> bool:
         """Whether at most one action reads the whole result, at most one the whole gradient of it, and there is no other."""
-        if self.before or self.input_grad or self.node or len(self.after) > 1 or len(self.output_grad) > 1:
+        if self.input or self.input_grad or self.node or len(self.output) > 1 or len(self.output_grad) > 1:
             return False
-        reads = all(isinstance(action, TensorAction) and not action.path and not action.changes for action in self.after)
-        return bool(self.after or self.output_grad) and reads and not any(action.path for action in self.output_grad)
+        reads = all(isinstance(action, TensorAction) and not action.path and not action.changes for action in self.output)
+        return bool(self.output or self.output_grad) and reads and not any(action.path for action in self.output_grad)

@@ -31,7 +31,7 @@ from lightning_hooks.hooks.site import HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 from lightning_hooks.private import private
 
-_LISTS = ("before", "after", "input_grad", "output_grad")
+_LISTS = ("input", "output", "input_grad", "output_grad")
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `look` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
@@ -144,11 +144,11 @@ class TracedSite:
 
     def register(self, handles: Handles) -> None:
         marks, eager = self._marks, self._eager
-        if marks["before"] or marks["input_grad"]:
-            before = _TracedPreHook(self.gate, PreHook(eager), marks["before"], marks["input_grad"])
+        if marks["input"] or marks["input_grad"]:
+            before = _TracedPreHook(self.gate, PreHook(eager), marks["input"], marks["input_grad"])
             handles.keep(self.module.register_forward_pre_hook(before, with_kwargs=True))
-        if marks["after"] or marks["output_grad"] or marks["input_grad"]:
-            after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["after"], marks["output_grad"])
+        if marks["output"] or marks["output_grad"] or marks["input_grad"]:
+            after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["output"], marks["output_grad"])
             handles.keep(self.module.register_forward_hook(after, with_kwargs=True))
 
     def fill(self, site: HookSite | None) -> None:

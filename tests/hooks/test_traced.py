@@ -11,7 +11,7 @@ from lightning_hooks.hooks.traced import TracedSite
 
 def test_they_go_with_their_module_at_once():
     module, handles, look = nn.Linear(1, 1), Handles(), TensorAction("", print)
-    site = TracedSite(HookSite(module, before=(look,), after=(look,), input_grad=(look,)), Gate(), Handles())
+    site = TracedSite(HookSite(module, input=(look,), output=(look,), input_grad=(look,)), Gate(), Handles())
     site.register(handles)
     handles.close()
     gone = ref(module)
