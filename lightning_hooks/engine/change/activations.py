@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,9 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import is_recomputation
 from lightning_hooks.rules.patterns import Target
 
+if TYPE_CHECKING:
+    from lightning_hooks.engine.change.changer import Changer
+
 
 class ForwardChange:
     """Changes an activation; autograd goes through what it does.
@@ -22,17 +24,13 @@ class ForwardChange:
     state of the transform before each call are kept until the next batch.
 
     Args:
-        run: as `Changer.run`.
-        batches: gives a number that grows when a batch begins.
+        changer: runs the transform, and counts batches.
         bound: the transform.
         target: whose activation.
     """
 
-    def __init__(
-        self, run: Callable[..., list[Tensor]], batches: Callable[[], int], bound: BoundTransform, target: Target[nn.Module]
-    ) -> None:
-        self._run_transform = run
-        self._batches = batches
+    def __init__(self, changer: Changer, bound: BoundTransform, target: Target[nn.Module]) -> None:
+        self._changer = changer
         self.bound = bound
         self.target = target
         self.random = bool(getattr(bound.transform, "random", False))
@@ -42,8 +40,8 @@ class ForwardChange:
     def change(self, tensor: Tensor) -> Tensor | None:
         """The new activation, or None if it does not change."""
         self.bound.refuse_transformed(tensor, self.target.name)
-        if self._batch != (batch := self._batches()):
-            self._batch, self._calls = batch, []
+        if self._batch != self._changer.batches:
+            self._batch, self._calls = self._changer.batches, []
         if not is_recomputation():
             before = self._state(tensor.device)
             result = self._run(tensor)
@@ -61,7 +59,7 @@ class ForwardChange:
         return None if result is tensor else result
 
     def _run(self, tensor: Tensor, *, report: bool = True) -> Tensor:
-        (result,) = self._run_transform(self.bound, [tensor], [self.target.name], [None], report=report)
+        (result,) = self._changer.run(self.bound, [tensor], [self.target.name], [None], report=report)
         return result
 
     def _state(self, device: torch.device) -> tuple[Tensor | None, dict[str, Any]]:

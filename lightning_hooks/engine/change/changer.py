@@ -100,7 +100,7 @@ class Changer(Participant):
             at, path = parse_tensor(bound.tensor)
             for target in bound.distinct if bound.when != "step" else ():
                 if bound.when == "forward":
-                    visit = ForwardChange(self.run, lambda: self.batches, bound, target).change
+                    visit = ForwardChange(self, bound, target).change
                     absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
                     yield Part(target.value, at, visit, path, changes=True, absent=absent)
                 else:
