@@ -6,6 +6,7 @@ There may be thousands, so what is kept of each is little: the module and the ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -15,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Gate, Handles, Removable
-from lightning_hooks.hooks.plain import Fallback, LookHook, PlainHook, choose_tensor_hooks
+from lightning_hooks.hooks.plain import LookHook, PlainHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.site import HookSite, TensorAction
 
 
@@ -37,7 +38,7 @@ class ModuleHooks:
     def __init__(self, sites: Iterable[HookSite], gate: Gate, step_handles: Handles) -> None:
         choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
-        fallback = Fallback(gradients)
+        fallback = partial(fall_back, gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
         self._hooks: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
         self._plain: list[_Plain] = []

@@ -78,29 +78,24 @@ class PythonPlainHook(OurHook):
         return None
 
 
-class Fallback:
-    """What plain hooks do with results that are not one floating tensor with a node: nests, leaves, subclasses, complex ones.
+def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """What a plain hook does with a result that is not one floating tensor with a node: a nest, leaf, subclass, complex one.
 
     Args:
         gradients: hooks what the modules return.
     """
-
-    def __init__(self, gradients: OutputGradients) -> None:
-        self._gradients = gradients
-
-    def __call__(self, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        hook.called.add(id(module))
-        tensors = measured_in(output)
-        if hook.see is not None and not is_recomputation():
+    if torch.compiler.is_compiling():
+        return
+    hook.called.add(id(module))
+    tensors = measured_in(output)
+    if hook.see is not None and not is_recomputation():
+        for tensor in tensors:
+            hook.see(tensor)
+    if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
+        with without_subclass():  # a subclass has no say in its hooks
             for tensor in tensors:
-                hook.see(tensor)
-        if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
-            with without_subclass():  # a subclass has no say in its hooks
-                for tensor in tensors:
-                    if tensor.requires_grad:
-                        self._gradients.hook(tensor, hook.grad, hook.grad, args)
+                if tensor.requires_grad:
+                    gradients.hook(tensor, hook.grad, hook.grad, args)
 
 
 _compiled = backends.hooks().module
