@@ -86,7 +86,7 @@ class Observer(Participant):
             tensor_parallel_place(self.all_targets()) if world_size(alone) > 1 else (0, 1),
             alone,
         )
-        self.pairs = PairWatch(plan, self.table) if index.pair_rows else None
+        self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table)
         self.acts_before = "before_step" in self._reader.phases
@@ -109,8 +109,7 @@ class Observer(Participant):
         if self.overhead is not None:
             self.overhead.begin()
         self.table.clear()
-        if self.pairs is not None:
-            self.pairs.begin()
+        self.pairs.begin()
 
     def note_cost(self, own: float, wall: float | None) -> None:
         seconds, calls = self.fallback.take_cost()
@@ -164,13 +163,13 @@ class Observer(Participant):
                     read=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                 )
-        for row in self.pairs.summed if self.pairs is not None else ():
+        for row in self.pairs.summed:
             if row.due(key):
                 yield Part(row.target.value, "grad", None, read=partial(self._add_micro_batch, row))
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
-        if self.pairs is None or not self._reads:
+        if not self.plan.index.pair_rows or not self._reads:
             return
         for part in self._reader.due("before_step", optimizer, self.schedules):
             for parameter, row in zip(part.parameters, part.rows.rows, strict=True) if part.tensor == "grad" else ():
@@ -200,7 +199,6 @@ class Observer(Participant):
         return self._sharded or not self.failed
 
     def _add_micro_batch(self, row: Row, measurement: Measurement) -> None:
-        assert self.pairs is not None
         if self.failed:
             return
         with self.guard():
