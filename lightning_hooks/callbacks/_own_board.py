@@ -41,7 +41,7 @@ class OwnBoard:
             from torch.utils.tensorboard import SummaryWriter
 
             if self._folder is None:
-                self._folder = new_folder(self._logdir, "run")
+                self._folder = new_folder(self._logdir)
                 self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self._folder, self._logdir)
             self._writer = SummaryWriter(self._folder)
         return self._writer
@@ -71,14 +71,14 @@ def own_board(trainer: Trainer, hook_manager: HookManager, logdir: str | os.Path
     return board
 
 
-def new_folder(parent: Path, name: str) -> Path:
-    """Make `name_0`, `name_1`, … in a folder: the first number above all there are. Safe with other processes."""
+def new_folder(parent: Path) -> Path:
+    """Make `run_0`, `run_1`, … in a folder: the first number above all there are. Safe with other processes."""
     parent.mkdir(parents=True, exist_ok=True)
-    numbers = [path.name.removeprefix(f"{name}_") for path in parent.glob(f"{name}_*")]
+    numbers = [path.name.removeprefix("run_") for path in parent.glob("run_*")]
     for number in count(max((int(each) for each in numbers if each.isdecimal()), default=-1) + 1):
         try:
-            (parent / f"{name}_{number}").mkdir()
+            (parent / f"run_{number}").mkdir()
         except FileExistsError:
             continue
-        return parent / f"{name}_{number}"
+        return parent / f"run_{number}"
     raise AssertionError  # never reached

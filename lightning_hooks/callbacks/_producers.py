@@ -24,7 +24,7 @@ def producers_of(
     hook_manager: HookManager,
     plan: Plan,
     publisher: Publisher,
-    alone: bool = False,
+    alone: bool,
 ) -> dict[str, Producer]:
     """What makes the step views of each stage; a stage for which no rule matches anything is skipped with a warning.
 

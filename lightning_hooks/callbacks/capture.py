@@ -196,7 +196,7 @@ class ActivationCapture(HooksCallback):
         if trainer not in _FOLDERS:
             made = folder
             with suppress(OSError):  # the writer says why on every rank
-                made = new_folder(folder, "run") if trainer.is_global_zero else folder
+                made = new_folder(folder) if trainer.is_global_zero else folder
             _FOLDERS[trainer] = trainer.strategy.broadcast(made)
         return _FOLDERS[trainer]
 

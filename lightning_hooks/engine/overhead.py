@@ -91,10 +91,10 @@ class _Time:
     wall: float = 0.0
     steps: int = 0
 
-    def add(self, own: float, wall: float, steps: int = 1) -> None:
+    def add(self, own: float, wall: float) -> None:
         self.own += own
         self.wall += wall
-        self.steps += steps
+        self.steps += 1
 
     @property
     def share(self) -> float:
@@ -109,7 +109,7 @@ class Overhead:
         call: seconds that torch takes to call one hook, which no clock inside the hook can see.
     """
 
-    def __init__(self, limit: float | None = None, call: float = 0.0) -> None:
+    def __init__(self, limit: float | None, call: float) -> None:
         self.limit = limit
         self.call = call
         self._is_watched = False

@@ -53,7 +53,7 @@ Sums: TypeAlias = tuple[Number, Number, Number, Number]
 class Report:
     """Sums over the calls of a step; on another device than the CPU they stay there until the step ends."""
 
-    def __init__(self, keeps_direction: bool = False) -> None:
+    def __init__(self, keeps_direction: bool) -> None:
         self.keeps_direction = keeps_direction
         self.reported_steps = 0
         self.acted_steps = 0

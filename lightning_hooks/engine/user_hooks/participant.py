@@ -78,7 +78,7 @@ class UserHooksParticipant(Participant):
         self,
         hooks: Sequence[BoundHook],
         *,
-        optimizers: Callable[[], Sequence[Optimizer]] = tuple,
+        optimizers: Callable[[], Sequence[Optimizer]],
         stays: bool = False,
     ) -> None:
         self._stays = stays
