@@ -59,7 +59,7 @@ def refuse_for_strategy(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterab
             )
 
 
-def refuse_empty_loaders(trainer: Trainer, stages: Collection[str], where: str = "") -> None:
+def refuse_empty_loaders(trainer: Trainer, stages: Collection[str]) -> None:
     """Refuse a stage whose run one of several processes may skip, because it has no batches: the others would wait for it.
 
     Lightning allows that only where a module or its data say so; a process that skips a run calls no callback.
@@ -67,7 +67,6 @@ def refuse_empty_loaders(trainer: Trainer, stages: Collection[str], where: str =
     Args:
         trainer: of the run under way.
         stages: in which all processes must take part.
-        where: the callback, in messages.
 
     Raises:
         UnsupportedError: with the stage.
@@ -77,7 +76,7 @@ def refuse_empty_loaders(trainer: Trainer, stages: Collection[str], where: str =
     said_by = [trainer.lightning_module, getattr(trainer, "datamodule", None)]
     if stage is not None and not is_alone(trainer) and any(getattr(each, _EMPTY, False) for each in said_by):
         raise UnsupportedError(
-            f"{where}stages: with {_EMPTY} = True a process without batches skips {stage!r}, and the others would wait for it "
+            f"stages: with {_EMPTY} = True a process without batches skips {stage!r}, and the others would wait for it "
             f"for ever. Give every process at least one batch and leave it False, or omit {stage!r}"
         )
 

@@ -187,7 +187,7 @@ class ActivationCapture(HooksCallback):
         """
         if self.folder is not None:
             return Path(self.folder).expanduser().resolve()
-        refuse_empty_loaders(trainer, () if in_fit(trainer) else self.stages, self._label)
+        refuse_empty_loaders(trainer, () if in_fit(trainer) else self.stages)
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"

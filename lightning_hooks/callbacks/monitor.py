@@ -173,11 +173,11 @@ class StatsMonitor(HooksCallback):
     @override
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
-        refuse_narrow(trainer.strategy.root_device, self._label)
-        refuse_empty_loaders(trainer, self.stages, self._label)
+        refuse_narrow(trainer.strategy.root_device)
+        refuse_empty_loaders(trainer, self.stages)
         plan, alone = self._plan(pl_module), is_alone(trainer)
         if not alone:
-            refuse_other_rows(plan, pl_module.device, self._label)
+            refuse_other_rows(plan, pl_module.device)
         if not plan.rows:
             return []
         about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]

@@ -95,8 +95,8 @@ class AppliesRules(HooksCallback):
     def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_for_strategy(trainer, about)
-        refuse_narrow(trainer.strategy.root_device, self._label)
-        refuse_empty_loaders(trainer, () if in_fit(trainer) else self._stages, self._label)  # only to start needs all processes
+        refuse_narrow(trainer.strategy.root_device)
+        refuse_empty_loaders(trainer, () if in_fit(trainer) else self._stages)  # only to start needs all processes
         taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         transforms = self.bound_transforms(pl_module, seed, taken)

@@ -9,13 +9,12 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.stats.ranks import have_the_same, rank, world_size
 
 
-def refuse_other_rows(plan: Plan, device: torch.device | str, where: str = "") -> None:
+def refuse_other_rows(plan: Plan, device: torch.device | str) -> None:
     """Refuse plans that differ between ranks, on all of them. Collective, with several ranks.
 
     Args:
         plan: of this rank.
         device: of the tensors that ranks exchange.
-        where: what goes before the names of rules in messages.
 
     Raises:
         RuleError: other rows or statistics on another rank, or other steps.
@@ -25,7 +24,7 @@ def refuse_other_rows(plan: Plan, device: torch.device | str, where: str = "") -
         return
     names = listed(f"{row.tensor} of {row.name}" for row in plan.rows) or "none"
     raise RuleError(
-        f"{where}watch: the processes watch different rows or statistics, or at different steps: process {rank()} watches "
+        f"watch: the processes watch different rows or statistics, or at different steps: process {rank()} watches "
         f"{len(plan.rows)} ({names}). Their tables are merged row by row, so every process needs the same model and the same "
         "callbacks"
     )

@@ -23,11 +23,11 @@ REQUESTS: Final = 2
 """The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
 
 
-def refuse_narrow(device: torch.device, where: str = "") -> None:
+def refuse_narrow(device: torch.device) -> None:
     """Refuse the device of a model that cannot hold the state of a table: it has no float64 numbers."""
     if device.type == "mps":
         raise UnsupportedError(
-            f"{where}the model is on the device {device.type!r}, which has no float64 numbers, in which statistics and "
+            f"the model is on the device {device.type!r}, which has no float64 numbers, in which statistics and "
             "reports of transforms are computed; use accelerator='cpu', or in a plain loop model.cpu()"
         )
 

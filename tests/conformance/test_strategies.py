@@ -111,9 +111,11 @@ def test_a_device_without_float64_is_refused_before_training(tmp_path: Path, mak
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             trainer.strategy._root_device = torch.device("mps")
 
-    model = Net()
-    with pytest.raises(UnsupportedError, match=r"on the device 'mps', which has no float64 numbers.* use accelerator='cpu'"):
-        trainer_of(tmp_path, SaysSo(), make()).fit(model, data(2))
+    model, callback = Net(), make()
+    callback.origin = "mine.yaml: callbacks[0]"
+    said = rf"^mine\.yaml: callbacks\[0\]: {type(callback).__name__}: the model is on the device 'mps'"
+    with pytest.raises(UnsupportedError, match=f"{said}, which has no float64 numbers.* use accelerator='cpu'"):
+        trainer_of(tmp_path, SaysSo(), callback).fit(model, data(2))
     assert_clean(model)
 
 
