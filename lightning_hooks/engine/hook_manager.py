@@ -140,10 +140,9 @@ class HookManager:
             self._installed.compiled_unchecked = True
             return
         with self._common_account:
-            self._install()
             for participant, _ in self.active:
                 participant.begin_batch()
-            self._installed.open_gate()
+            self._open()
 
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
@@ -176,8 +175,7 @@ class HookManager:
         with self._common_account:
             self._refresh()
             if self.gate.open and self.active:
-                self._install()
-                self._installed.open_gate()
+                self._open()
 
     def interrupt(self) -> None:
         """Something other than a training step begins, for example a validation: its time is not that of a step."""
@@ -201,8 +199,7 @@ class HookManager:
         self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)
         if self._reopens and self.active:
-            self._install()
-            self._installed.open_gate()
+            self._open()
 
     def close(self) -> None:
         """Remove everything; a second call does nothing."""
@@ -316,8 +313,10 @@ class HookManager:
             self.refresh.forget()
             self._installed.discard()
 
-    def _install(self) -> None:
+    def _open(self) -> None:
+        """Install the hooks of the step under way, and open the gate."""
         self._installed.install(self.active, self.called, self.participants, self.install_final)
+        self._installed.open_gate()
 
 
 def live_hook_managers(model: nn.Module) -> list[HookManager]:
