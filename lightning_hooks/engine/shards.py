@@ -1,7 +1,7 @@
 """Sharded tensors (`DTensor`, as FSDP2 makes them): what transforms are given of them, and what is refused.
 
-An elementwise transform gets the part of this rank. Any other gets the whole, gathered from all ranks, and each rank keeps its
-part of the result, so norms and means are those of the whole. Parameters are gathered only for a transform that needs them.
+An elementwise transform gets the shard of this rank. Any other gets the whole, gathered from all ranks, and each rank keeps its
+shard of the result, so norms and means are those of the whole. Parameters are gathered only for a transform that needs them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
     return 0, 1
 
 
-def parts_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What this rank holds of each tensor; the memory is theirs."""
+def shards_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The shard of each tensor that this rank holds, or the tensor where it is not sharded; the memory is theirs."""
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
 
 
@@ -45,18 +45,18 @@ def share_of(tensor: object, ranks: int) -> float:
     return parts / ranks
 
 
-def takes_parts(transform: object) -> bool:
-    """Whether a transform may be given what this rank holds instead of the whole."""
+def takes_shards(transform: object) -> bool:
+    """Whether a transform may be given the shard of this rank instead of the whole."""
     return bool(getattr(transform, "elementwise", False))
 
 
 def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list[Tensor | None]:
-    """What a transform is given of sharded parameters: parts, the whole where it needs them so, or nothing to read.
+    """What a transform is given of sharded parameters: shards, the whole where it needs them so, or nothing to read.
 
     `reader` is how a message names the transform: `apply[0].transform (Mine)`.
     """
-    if takes_parts(transform):
-        return list(parts_of(params))
+    if takes_shards(transform):
+        return list(shards_of(params))
     return [whole(param) for param in params] if getattr(transform, "needs_params", False) else NotGathered(reader)
 
 
@@ -87,11 +87,11 @@ class NotGathered(list[Tensor | None]):
 
 
 def put_back(tensor: Tensor, full: Tensor) -> None:
-    """Overwrite a sharded tensor with its part of a full tensor that is equal on all ranks."""
+    """Overwrite a sharded tensor with its shard of a full tensor that is equal on all ranks."""
     from torch.distributed.tensor import distribute_tensor
 
     held: Any = tensor
-    # No rank sends anything: each takes its part of what it has.
+    # No rank sends anything: each takes its shard of what it has.
     new = distribute_tensor(full, held.device_mesh, held.placements, src_data_rank=None)
     held.to_local().copy_(new.to_local())
 

@@ -16,7 +16,7 @@ from lightning_hooks.engine.change.activations import ForwardChange
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
-from lightning_hooks.engine.shards import params_for, parts_of, put_back, refuse_sharded, share_of, takes_parts
+from lightning_hooks.engine.shards import params_for, put_back, refuse_sharded, shards_of, share_of, takes_shards
 from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
@@ -227,13 +227,13 @@ class Changer(Participant):
         names = [target.name for target in targets]
         params: list[Tensor | None] = [target.value for target in targets]
         sharded = any(map(is_sharded, grads))
-        gathered = sharded and not takes_parts(bound.transform)
-        seen = [whole(grad) for grad in grads] if gathered else parts_of(grads)
+        gathered = sharded and not takes_shards(bound.transform)
+        seen = [whole(grad) for grad in grads] if gathered else shards_of(grads)
         if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
         # Of all calls of a step alike, although one optimizer may hold sharded parameters and another one does not.
-        in_parts = takes_parts(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
-        shares = [share_of(grad, world_size()) for grad in grads] if in_parts else None
+        in_shards = takes_shards(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
+        shares = [share_of(grad, world_size()) for grad in grads] if in_shards else None
         results = self.run(bound, seen, names, params, owned=True, shares=shares)
         for grad, tensor, result in zip(grads, seen, readable(results, seen), strict=True):
             if gathered and is_sharded(grad):
