@@ -48,8 +48,7 @@ def producers_of(
         elif not watched.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
             continue
-        observer = Observer(watched, stage, on_error=monitor.on_error, device=device, alone=alone)
-        observer.label = monitor._label
+        observer = Observer(watched, stage, on_error=monitor.on_error, device=device, alone=alone, label=monitor._label)
         found[stage] = Producer(observer, publisher, summaries=stage not in led)
     return found
 

@@ -44,13 +44,13 @@ class Observer(Participant):
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: where the table lives.
         alone: as of `world_size`.
+        label: the callback in messages, where one needs it.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
         schedules: those that are due in the step under way.
         scale: the loss scale of the last backward; None without a scaler.
         uncalled: the modules that it did not call, with their classes; None before.
-        label: the callback in messages, where one needs it.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Observer(Participant):
         on_error: str = "raise",
         device: torch.device | str = "cpu",
         alone: bool = False,
+        label: str = "",
     ) -> None:
         self.plan = plan
         self.stage = stage
@@ -72,7 +73,7 @@ class Observer(Participant):
         self.overhead: Overhead | None = None
         self.scale: Tensor | None = None
         self.uncalled: dict[str, str] | None = None
-        self.label = ""
+        self._label = label
         self.absent = AbsentParts()
         index = plan.index
         self.table = Table(
@@ -240,7 +241,7 @@ class Observer(Participant):
         shown = [f"{listed(names)} ({kind})" for kind, names in by_class.items()]
         if shown:
             warnings.warn(
-                f"{self.label}matched modules were not called in the first watched step: {'; '.join(shown)}. Usual reasons: "
+                f"{self._label}matched modules were not called in the first watched step: {'; '.join(shown)}. Usual reasons: "
                 "the forward uses their weights directly, calls another method than forward, does not need them in this step, "
                 "or is compiled as a part of a function (compile the module instead)",
                 stacklevel=2,
@@ -256,8 +257,8 @@ class Observer(Participant):
 
     def fail(self, error: Exception) -> None:
         """Handle an error of this package: raise it, or with `on_error="warn"` stop watching."""
-        if isinstance(error, RuleError) and self.label and not str(error).startswith(self.label):
-            error = RuleError(f"{self.label}{error}")
+        if isinstance(error, RuleError) and self._label and not str(error).startswith(self._label):
+            error = RuleError(f"{self._label}{error}")
         if self.on_error == "raise":
             raise error
         self.stopped = self.stopped or self.table.ranks == 1 or isinstance(error, StoppedError)
