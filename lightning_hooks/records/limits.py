@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.row_index import RowIndex, columns_of
 from lightning_hooks.records.layout import Levels
-from lightning_hooks.records.roll_up import Labels, RollUp, roll_up
+from lightning_hooks.records.roll_up import RollUp, StageColumn, roll_up
 
 
 class _Decision:
     """What is written where a limit is exceeded: each stage, tensor and statistic with its names and its level."""
 
-    def __init__(self, columns: list[Labels], rollup: RollUp) -> None:
+    def __init__(self, columns: list[StageColumn], rollup: RollUp) -> None:
         self.rollup = rollup
         self.by_key = {column[:3]: (column, rollup.levels.get(i)) for i, column in enumerate(columns)}
 
@@ -41,11 +41,11 @@ class Limits:
     def __init__(self, stages: Mapping[str, RowIndex], max_scalars: int, max_histograms: int, pinned: Iterable[str]) -> None:
         self.max_scalars, self.max_histograms = max_scalars, max_histograms
         self._pinned = frozenset(pinned)
-        columns = [column for stage, index in stages.items() for column in self._labels(stage, index)]
+        columns = [column for stage, index in stages.items() for column in self._columns(stage, index)]
         self.scalars = _decided([column for column in columns if column.stat != "histogram"], max_scalars)
         self.histograms = _decided([column for column in columns if column.stat == "histogram"], max_histograms)
 
-    def _labels(self, stage: str, index: RowIndex) -> Iterable[Labels]:
+    def _columns(self, stage: str, index: RowIndex) -> Iterable[StageColumn]:
         every = frozenset(schedule for each in (*index.alike, *index.groups) for schedule, _ in each.requests)
         groups = {index.names[row] for row in index.members}
         for column in columns_of(index, every)[1]:
@@ -53,7 +53,7 @@ class Limits:
             names = tuple(
                 name for row, name in zip(column.rows.tolist(), column.names, strict=True) if row not in index.members
             )
-            yield Labels(stage, column.tensor, column.stat, names, kept)
+            yield StageColumn(stage, column.tensor, column.stat, names, kept)
 
     @property
     def exceeded(self) -> bool:
@@ -115,7 +115,7 @@ class Limits:
         return ". ".join(said)
 
 
-def _decided(columns: list[Labels], limit: int) -> _Decision | None:
+def _decided(columns: list[StageColumn], limit: int) -> _Decision | None:
     rollup = roll_up(columns, limit)
     return _Decision(columns, rollup) if rollup.total > limit else None
 

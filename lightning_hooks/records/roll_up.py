@@ -14,7 +14,7 @@ _FIRST: Final = ("norm", "ratio")
 """The statistics that get the budget first; then the others, in the order in which rules ask for them."""
 
 
-class Labels(NamedTuple):
+class StageColumn(NamedTuple):
     """One statistic of one tensor in one stage, as the roll-up knows it.
 
     Args:
@@ -55,7 +55,7 @@ class RollUp:
     next_limit: int
 
 
-def roll_up(columns: Sequence[Labels], limit: int) -> RollUp:
+def roll_up(columns: Sequence[StageColumn], limit: int) -> RollUp:
     """Spend a limit on columns: rows go before statistics, then the rest is filled level by level.
 
     The first statistic of every tensor takes the deepest level at which all of these fit. The other statistics then go down one
@@ -63,7 +63,7 @@ def roll_up(columns: Sequence[Labels], limit: int) -> RollUp:
 
     Example:
         >>> names = tuple(f"layers.{i}.weight" for i in range(10))
-        >>> found = roll_up([Labels("train", "grad", stat, names) for stat in ("mean", "norm", "std")], limit=12)
+        >>> found = roll_up([StageColumn("train", "grad", stat, names) for stat in ("mean", "norm", "std")], limit=12)
         >>> found.level, found.levels, found.written, found.next_limit
         (3, {1: 3, 0: 1, 2: 1}, 12, 30)
     """

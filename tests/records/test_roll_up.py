@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.plan.groups import block_of
-from lightning_hooks.records.roll_up import Labels, roll_up
+from lightning_hooks.records.roll_up import StageColumn, roll_up
 
 names = st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(".".join)
 labels = st.builds(
-    Labels,
+    StageColumn,
     st.sampled_from(["train", "validate"]),
     st.sampled_from(["grad", "param"]),
     st.sampled_from(["mean", "norm", "std", "p99"]),
@@ -51,7 +51,7 @@ def transformer(layers=24):
 def test_four_thousand_scalars_show_their_blocks_and_never_one_row_for_all():
     stats = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")
     columns = [
-        Labels("train", tensor, stat, transformer()) for tensor in ("output", "param", "grad", "update") for stat in stats
+        StageColumn("train", tensor, stat, transformer()) for tensor in ("output", "param", "grad", "update") for stat in stats
     ]
     found = roll_up(columns, 500)
     assert found.total == 4 * 6 * 194 and found.written <= 500
@@ -64,11 +64,11 @@ def test_four_thousand_scalars_show_their_blocks_and_never_one_row_for_all():
 
 
 def test_a_limit_below_the_number_of_tensors_is_kept_too():
-    columns = [Labels("train", tensor, "norm", transformer()) for tensor in ("param", "grad", "update")]
+    columns = [StageColumn("train", tensor, "norm", transformer()) for tensor in ("param", "grad", "update")]
     found = roll_up(columns, 2)
     assert (found.level, found.levels, found.written) == (0, {0: 0, 1: 0}, 2)
 
 
 def test_stages_share_one_limit():
-    columns = [Labels(stage, "output", stat, transformer()) for stage in ("train", "validate") for stat in ("norm", "std")]
+    columns = [StageColumn(stage, "output", stat, transformer()) for stage in ("train", "validate") for stat in ("norm", "std")]
     assert roll_up(columns, 300).written <= 300
