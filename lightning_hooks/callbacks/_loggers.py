@@ -56,11 +56,11 @@ def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookMan
     return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
 
 
-def leave_out_failed(writer: LoggerWriter, trainer: Trainer) -> list[Exception]:
+def skip_failed(writer: LoggerWriter, trainer: Trainer) -> list[Exception]:
     """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
 
     Returns:
-        The errors of those that are left out now.
+        The errors of those that are skipped from now on.
     """
     failed = {id(logger): error for each in our_callbacks(trainer) for logger, error in each._failed_loggers}
     lost = [failed[id(logger)] for logger in writer.loggers if id(logger) in failed]
@@ -181,7 +181,7 @@ class LoggerWriter(StepConsumer):
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
 
-        One that fails is left out from then on, with a warning.
+        One that fails is skipped from then on, with a warning.
 
         Args:
             tensors: [N, …] by the name of the module, with the samples of the data set that they are, if that is known.

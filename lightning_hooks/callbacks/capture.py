@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_for_strategy
-from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer, skip_failed
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import our_callbacks
 from lightning_hooks.callbacks._trainer import current_step, in_fit, sample_indices
@@ -254,7 +254,7 @@ class ActivationCapture(HooksCallback):
         last = self._shown.pop(stage, None)
         if self._loggers is None or not last:
             return
-        leave_out_failed(self._loggers, trainer)
+        skip_failed(self._loggers, trainer)
         self._loggers.write_capture(last, f"captures_{stage}", self._step)
         if not self._loggers.loggers:
             self._loggers = None

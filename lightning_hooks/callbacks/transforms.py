@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_empty_loaders, refuse_for_strategy
-from lightning_hooks.callbacks._loggers import LoggerWriter, leave_out_failed, logger_writer
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer, skip_failed
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, in_fit, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
@@ -126,7 +126,7 @@ class AppliesRules(HooksCallback):
         if not reports or self._publisher is None:
             return
         try:
-            lost = [] if self._writer is None else leave_out_failed(self._writer, trainer)
+            lost = [] if self._writer is None else skip_failed(self._writer, trainer)
             if lost and self._writer is not None and not self._writer.loggers:
                 raise lost[0]
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
