@@ -172,8 +172,8 @@ class Observer(Participant):
         self._read("before_step", optimizer, memo.scale)
         if not self.plan.index.pair_rows or not self._reads:
             return
-        for part in self._reader.due("before_step", optimizer, self.schedules):
-            for parameter, row in zip(part.parameters, part.rows.rows, strict=True) if part.tensor == "grad" else ():
+        for wanted in self._reader.due("before_step", optimizer, self.schedules):
+            for parameter, row in zip(wanted.parameters, wanted.offsets.rows, strict=True) if wanted.tensor == "grad" else ():
                 with self.guard():  # each row: other ranks wait for this one at the next too
                     self.pairs.compare(parameter, row, memo.scale)
 
@@ -190,9 +190,9 @@ class Observer(Participant):
             return
         self._read("after_update", optimizer)
         if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
-            parts = self._reader.due("after_update", optimizer, self.schedules)
+            due = self._reader.due("after_update", optimizer, self.schedules)
             with self.guard():
-                self.table.withdraw([row for part in parts for row in part.rows.rows], memo.found_inf)
+                self.table.withdraw([row for wanted in due for row in wanted.offsets.rows], memo.found_inf)
 
     @property
     def _reads(self) -> bool:

@@ -35,14 +35,14 @@ class TensorRows(NamedTuple):
         tensor: as a rule names it: `grad`, `state.exp_avg`.
         kind: where it comes from.
         parameters: one for each row.
-        rows: where their rows begin in the table.
+        offsets: where their rows begin in the table.
         sharded: those of sharded parameters, by their place in these lists.
     """
 
     tensor: str
     kind: ParamTensor
     parameters: list[nn.Parameter]
-    rows: RowOffsets
+    offsets: RowOffsets
     sharded: list[int]
 
 
@@ -79,14 +79,14 @@ class ParamReader:
         known, due = self._known.get(key, ([], []))
         if not _are_same(known, parameters):
             found = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
-            due = [part for part in found if part.parameters]
+            due = [wanted for wanted in found if wanted.parameters]
             self._known[key] = parameters, due
         return due
 
     def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
-        parameters = [parameter for part in due if part.kind.is_change for parameter in part.parameters]
+        parameters = [parameter for wanted in due if wanted.kind.is_change for parameter in wanted.parameters]
         if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
@@ -100,51 +100,51 @@ class ParamReader:
             RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.
         """
         left: Unwritten = []
-        for part in self.due(phase, optimizer, schedules):
-            left += self._read_changes(part, optimizer) if part.kind.is_change else self._read_values(part, optimizer, scale)
+        for each in self.due(phase, optimizer, schedules):
+            left += self._read_changes(each, optimizer) if each.kind.is_change else self._read_values(each, optimizer, scale)
         if phase == "after_update":
             self._before.pop(optimizer, None)
         return left
 
-    def _read_values(self, part: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
-        values = self._values(part, optimizer)
-        for i in part.sharded:
+    def _read_values(self, wanted: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
+        values = self._values(wanted, optimizer)
+        for i in wanted.sharded:
             value = values[i]
             if value is not None and value.dim() == 0:  # a number that every rank keeps for the whole parameter, as `step`
-                self._table.hold_alone(part.rows.rows[i])
+                self._table.hold_alone(wanted.offsets.rows[i])
         tensors = [value for value in values if value is not None]
         every = len(tensors) == len(values)
-        indices = part.rows.rows
+        indices = wanted.offsets.rows
         rows = indices if every else [row for row, value in zip(indices, values, strict=True) if value is not None]
-        if scale is not None and part.kind.scaled:
+        if scale is not None and wanted.kind.scaled:
             return self._put(rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
-        left = self._table.measure_all(part.rows if every else rows, tensors)
+        left = self._table.measure_all(wanted.offsets if every else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
-    def _read_changes(self, part: TensorRows, optimizer: Optimizer) -> Unwritten:
+    def _read_changes(self, wanted: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to the differences between parameters and their copies; these are made only where the kernel cannot."""
         parameters, copies = self._before.get(optimizer, ([], []))
-        rows, every = part.rows.rows, _are_same(parameters, part.parameters)
+        rows, every = wanted.offsets.rows, _are_same(parameters, wanted.parameters)
         if not every:
-            row_of = dict(zip(part.parameters, rows, strict=True))
+            row_of = dict(zip(wanted.parameters, rows, strict=True))
             kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]  # the step froze or removed the others
             parameters, copies = [parameters[i] for i in kept], [copies[i] for i in kept]
             rows = [row_of[parameter] for parameter in parameters]
-        left = self._table.measure_all(part.rows if every else rows, parameters, copies)
+        left = self._table.measure_all(wanted.offsets if every else rows, parameters, copies)
         if not left:
             return []
         with torch.no_grad():
-            changes = [part.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
+            changes = [wanted.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
 
-    def _values(self, part: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
-        value, key = part.kind.value, part.tensor.partition(".")[2]
+    def _values(self, wanted: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
+        value, key = wanted.kind.value, wanted.tensor.partition(".")[2]
         values: list[Tensor | None] = []
-        for parameter in part.parameters:
+        for parameter in wanted.parameters:
             try:
                 values.append(value(optimizer, parameter, None, key))
             except RuleError as error:
-                self._missing(part.tensor, error)
+                self._missing(wanted.tensor, error)
                 values.append(None)
         return values
 
