@@ -40,7 +40,7 @@ class Refresh:
 
         Args:
             key: equal for steps with the same hooks.
-            called: the ids of the modules.
+            called: the ids of the modules, which stay alive until `forget`: they are targets of rules.
         """
         before = self._called.get(key, set())
         if called == before:
