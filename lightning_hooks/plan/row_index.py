@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.rows import Due, Requests, Row, requested
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
@@ -91,6 +92,18 @@ class RowIndex:
             if any(wanted(stat) for _, stats in alike.requests for stat in stats):
                 found.update(i for row in alike.rows.tolist() for i in self.members.get(row, (row,)))
         return np.array(sorted(found), dtype=np.intp)
+
+
+def as_indices(rows: Indices | Sequence[int]) -> Indices:
+    """Indices of rows as an array.
+
+    Raises:
+        RuleError: it is no sequence of integers.
+    """
+    indices = np.asarray(rows)
+    if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
+        raise RuleError(f"rows must be a sequence of indices of rows, as rows.of('grad')[0] gives them, got {rows!r}")
+    return indices.astype(np.intp, copy=False)
 
 
 def joined(parts: Iterable[Indices]) -> Indices:

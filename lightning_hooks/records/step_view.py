@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.row_index import Indices, RowIndex
+from lightning_hooks.plan.row_index import Indices, RowIndex, as_indices
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.stats.histogram import BUCKETS, quantile
 from lightning_hooks.stats.moments import MOMENTS
@@ -115,19 +115,20 @@ class StepView:
         values = self.values(stat, indices)
         return Series(tensor, stat, names, values, self._are_measured(stat, indices, values))
 
-    def values(self, stat: str, rows: Indices) -> Array:
+    def values(self, stat: str, rows: Indices | Sequence[int]) -> Array:
         """A statistic of some rows; NaN where nothing was measured.
 
         Args:
             stat: as in `stat`.
-            rows: their indices, int [n].
+            rows: their indices: an array int [n], or any sequence of integers.
 
         Returns:
             float64 [n].
 
         Raises:
-            RuleError: what the statistic is made of was not measured.
+            RuleError: what the statistic is made of was not measured, or these are no indices.
         """
+        rows = as_indices(rows)
         if stat == "count":
             counts: Array = self.moments[rows, COUNT]
             return counts
@@ -147,18 +148,19 @@ class StepView:
             raise RuleError(f"stat: {stat!r} is not a statistic of the moments, and no rule asks for it")
         return np.array([self.users.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
 
-    def histogram(self, rows: Indices) -> Array:
+    def histogram(self, rows: Indices | Sequence[int]) -> Array:
         """The counts of log2 buckets of some rows; their edges are `lightning_hooks.stats.histogram.bucket_edges()`.
 
         Args:
-            rows: their indices, int [n].
+            rows: their indices: an array int [n], or any sequence of integers.
 
         Returns:
             float64 [n, buckets]; of a group the sum over its members.
 
         Raises:
-            RuleError: one of them keeps none.
+            RuleError: one of them keeps none, or these are no indices.
         """
+        rows = as_indices(rows)
         index, members = self.rows.histogram_index, self.rows.members
         try:
             if not members:

@@ -105,6 +105,23 @@ def test_what_rules_keep_can_be_asked_for():
     assert last.histogram(rows).sum(1).tolist() == last.stat("grad", "count").values.tolist()
 
 
+def test_rows_may_be_given_as_any_sequence_of_indices():
+    (view,) = watch(Watch(params="*", tensors="grad", stats=["p50", "cosine"]))
+    rows, _ = view.rows.of("grad")
+    for stat in ("norm", "count", "p50", "cosine"):
+        np.testing.assert_array_equal(view.values(stat, rows.tolist()), view.values(stat, rows))
+    np.testing.assert_array_equal(view.histogram((0, 1)), view.histogram(rows[:2]))
+    assert view.values("norm", []).shape == (0,)
+
+
+@pytest.mark.parametrize("rows", [0, [0.0, 1.0], ["0.weight"], [True, False, True, True], [[0], [1]]])
+def test_what_is_no_sequence_of_indices_is_refused(rows):
+    (view,) = watch(Watch(params="*", tensors="grad", stats="p50"))
+    for read in (lambda: view.values("norm", rows), lambda: view.histogram(rows)):
+        with pytest.raises(RuleError, match=r"rows must be a sequence of indices of rows.* got"):
+            read()
+
+
 def test_groups_are_rows_too():
     (view,) = watch(Watch(params="*", tensors="grad", stats=["norm", "p50"], group_by=1))
     found = dict(zip(*view.stat("grad", "count")[2:4], strict=True))
