@@ -137,6 +137,7 @@ class HookManager:
         if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
             if self._installed.active is not None:
                 self._installed.remove()
+            self._installed.compiled_unchecked = True
             return
         with self._common_account:
             for participant, _ in self.active:

@@ -55,7 +55,8 @@ class _Made(NamedTuple):
 class InstalledHooks:
     """Every hook and handle on a model. Handles live while hooks are installed, or for a step; `run_handles` live for the run.
 
-    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed.
+    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
+    `compiled_unchecked` says that modules may have been compiled since, as in a step in which no participant acts.
 
     Args:
         model: the root module.
@@ -72,6 +73,7 @@ class InstalledHooks:
         phase: RunPhase,
     ) -> None:
         self.active: Active | None = None
+        self.compiled_unchecked = False
         self.run_handles = Handles()
         self._gate = gate
         self._optimizers = optimizers
@@ -101,7 +103,7 @@ class InstalledHooks:
             return
         self.remove()
         self.active = active  # first: an interrupted installation is undone
-        if not self._made:
+        if self.compiled_unchecked or not self._made:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
         self._use(active, called)
         self._made[0].hooks.put_on(self._hook_handles)
@@ -169,6 +171,7 @@ class InstalledHooks:
 
     def check_compiled(self, participants: Sequence[Participant]) -> None:
         """Install them again if a module was compiled, or no longer is, since the last time."""
+        self.compiled_unchecked = False
         if self._compiled.changed():
             self.install_compiled(participants)
 
