@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -69,6 +70,7 @@ class HookManager:
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._pauses = 0
         self._reopens = False  # a batch was under way when the hooks were paused, and still is
+        self._begins: Callable[[], None] | None = None  # the batch that began in the pause, and is still under way
         self._said_unseen = False
 
     @property
@@ -130,6 +132,7 @@ class HookManager:
             reporting: whether transforms report although no monitor asks them to.
         """
         if self._pauses:
+            self._begins = partial(self.begin_batch, step, stage=stage, reporting=reporting)
             return
         self.stage = stage
         if self._steps[stage].number != step:
@@ -146,7 +149,7 @@ class HookManager:
 
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
-        self._reopens = False
+        self._forget_batch()
         if self._installed.active is None and not self.gate.open:
             return
         self.gate.shut()
@@ -156,7 +159,7 @@ class HookManager:
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
         self.gate.shut()
-        self._reopens = False
+        self._forget_batch()
         step = self._steps[stage]
         active, step.number, step.active = step.active, None, ()
         if stage == TRAIN:
@@ -198,13 +201,16 @@ class HookManager:
             return
         self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)
-        if self._reopens and self.active:
+        if self._begins is not None:  # in a plain loop, where the step before ended in the pause
+            begins, self._begins = self._begins, None
+            begins()
+        elif self._reopens and self.active:
             self._open()
 
     def close(self) -> None:
         """Remove everything; a second call does nothing."""
         self.gate.shut()
-        self._reopens = False
+        self._forget_batch()
         self._installed.discard()
         self._installed.remove_compiled()
         self.run_handles.close()
@@ -300,6 +306,10 @@ class HookManager:
         wall, common = self.meter.next_step(), self.meter.common.take()
         for participant in self.participants:
             participant.note_cost(participant.account.take() + common, wall)
+
+    def _forget_batch(self) -> None:
+        """The batch under way ends: the end of a pause does not bring its hooks back."""
+        self._reopens, self._begins = False, None
 
     def _refresh(self) -> None:
         self._refresh_targets()

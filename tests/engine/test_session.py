@@ -1,5 +1,6 @@
 """What a watched plain loop says, against the same numbers computed by hand."""
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -720,6 +721,25 @@ def test_modules_that_are_swapped_in_a_pause_are_watched_at_once_and_once():
             model(torch.ones(5, 3)).sum().backward()
             watched.step()
     assert [view.stat("output", "count").values.tolist() for view in steps.views] == [[10.0, 5.0]] * 3
+    assert_no_hooks(model)
+
+
+def test_the_step_after_one_that_ended_in_a_pause_is_watched():
+    model = nn.Sequential(nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = [Watch(modules="0", tensors="output", stats="norm"), Watch(params="*", tensors=["grad", "update"], stats="norm")]
+    with instrument(model, watch=rules, optimizer=optimizer, consumers=[steps := _Steps()]) as watched:
+        for step in range(4):
+            pause = paused(model) if step == 1 else contextlib.nullcontext()
+            with pause:
+                optimizer.zero_grad()
+                model(torch.ones(5, 3)).sum().backward()
+                optimizer.step()
+        assert watched.record.step == 3
+    counts = {
+        view.step: [view.stat(tensor, "count").values.sum() for tensor in ("output", "grad", "update")] for view in steps.views
+    }
+    assert counts == {0: [5.0, 4.0, 4.0], 1: [0.0, 0.0, 0.0], 2: [5.0, 4.0, 4.0], 3: [5.0, 4.0, 4.0]}
     assert_no_hooks(model)
 
 
