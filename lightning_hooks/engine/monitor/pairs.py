@@ -57,6 +57,8 @@ class PairWatch:
         gradient = local_part(parameter.grad)
         if not is_plain(gradient):
             return
+        if gradient.is_complex():  # a complex number counts as two
+            gradient = torch.view_as_real(gradient.resolve_conj())
         now = self._now[row] = gradient.clone() if scale is None else gradient / scale
         before = self._before.get(row)
         if before is not None and before.shape == now.shape:  # otherwise the parameter was replaced

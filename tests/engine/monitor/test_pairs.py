@@ -48,6 +48,22 @@ def test_the_cosine_with_the_step_before() -> None:
     assert third["grad_cosine/w"] == pytest.approx(-1.0)
 
 
+def test_the_cosine_of_complex_gradients_is_that_of_their_real_and_imaginary_parts() -> None:
+    model = Linear()
+    model.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="cosine")], optimizer=optimizer) as watched:
+        for x in ([1 + 2j, 3 - 1j], [2 - 1j, 1 + 4j]):
+            optimizer.zero_grad()
+            model(torch.tensor(x)).real.backward()
+            assert model.w.grad is not None
+            kept.append(torch.view_as_real(model.w.grad.resolve_conj()).flatten().double())
+            optimizer.step()
+    expected = torch.nn.functional.cosine_similarity(*kept, dim=0).item()
+    assert watched.compute()["grad_cosine/w"] == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_step_before_is_the_watched_one_before() -> None:
     values = run([[[1.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]], ["cosine"], every_n_steps=[0, 2])
     assert values[2]["grad_cosine/w"] == -1.0
