@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightning_hooks.callbacks._trainer import in_fit, is_alone
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.shards import FLATTENED
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
 _SHARDING: Final = {
-    "FSDPStrategy": "FSDP flattens parameters and gradients and leaves each rank a slice of them, often an empty one: their "
-    "statistics would be those of slices, a norm that of one rank, and hooks on them never fire",
+    "FSDPStrategy": FLATTENED,
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "
     "optimizer steps, .grad is empty or a slice, and a change of it is not used",
 }

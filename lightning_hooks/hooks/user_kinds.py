@@ -66,12 +66,12 @@ def register_optimizer(
 ) -> None:
     """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`.
 
-    Without a gate it runs at every step.
+    Without a gate it runs at every step. A step that is compiled calls it as it is: it cannot be part of a graph.
 
     Raises:
         UnsupportedError: the optimizer has no such hooks; Lightning accepts any object with a step.
     """
-    hook = _Gated(run, gate)
+    hook = _Gated(torch.compiler.disable(run), gate)
     try:
         handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
     except AttributeError as error:

@@ -7,7 +7,9 @@ import pickle
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -463,6 +465,74 @@ def test_refusals():
             optimizer.step(lambda: model(torch.ones(1, 2)).sum())
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize(
+    ("rules", "place"),
+    [
+        ({"watch": [Watch(params="*", tensors="grad")]}, "watch"),
+        ({"apply": [Apply(ClipByGlobalNorm(1.0), params="*")]}, "apply"),
+        ({"hooks": [Hook(print, params="*", kind="post_accumulate_grad")]}, "hooks"),
+    ],
+    ids=["watch", "apply", "hooks"],
+)
+def test_parameters_that_fsdp_has_flattened_are_refused(sharded, rules, place):
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+    with pytest.raises(
+        UnsupportedError, match=rf"^{place}\.params: '\S+' is part of a FullyShardedDataParallel .*; use fully_shard"
+    ):
+        instrument(sharded, optimizer=optimizer, **rules)
+    rules = [Watch(modules="*.0", tensors=["output", "output_grad"], stats="norm"), Watch(params="head.*", tensors="grad")]
+    with instrument(sharded, watch=rules, optimizer=optimizer) as watched:
+        sharded(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert watched.compute().keys() > {"output_norm/body.0", "output_grad_norm/body.0", "grad_norm/head.weight"}
+    assert_no_hooks(sharded)
+
+
+@pytest.fixture
+def sharded():
+    """The first of two parts is under FSDP1, in a group of one process."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a group of one needs no shards
+            body = FullyShardedDataParallel(nn.Sequential(nn.Linear(3, 2)), device_id=torch.device("cpu"))
+        yield nn.Sequential(OrderedDict(body=body, head=nn.Linear(2, 1)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_compiled_step_of_the_optimizer_is_watched():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    rules = [Watch(params="*", tensors=["grad", "final_grad", "update"], stats="norm")]
+    seen = []
+    for compiled in (False, True):
+        twin = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        with instrument(
+            twin,
+            watch=rules,
+            apply=[Apply(ClipByGlobalNorm(0.5), params="*")],
+            optimizer=optimizer,
+            consumers=[steps := _Steps()],
+        ):
+            for _ in range(3):
+                optimizer.zero_grad()
+                twin(torch.ones(2, 3)).sum().backward()
+                step()
+        seen.append(
+            [
+                (view.step, view.summaries["hooks/grad_norm"], view.stat("update", "norm").values.tolist())
+                for view in steps.views
+            ]
+        )
+        seen.append([parameter.tolist() for parameter in twin.parameters()])
+    assert len(seen[0]) == 3 and seen[:2] == seen[2:]
 
 
 def test_what_is_no_model_and_no_optimizer_is_refused():
