@@ -16,6 +16,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number, and neither NaN nor infinite."""
+    return is_number(value) and math.isfinite(value)
+
+
 def is_whole(value: object) -> bool:
     """Whether a value is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -28,7 +33,7 @@ def check_finite(owner: object, field: str, *, above: float | None = None, at_le
         RuleError: with the class, the field, what is allowed and the value.
     """
     value = getattr(owner, field)
-    good = is_number(value) and math.isfinite(value)
+    good = is_finite(value)
     good = good and (above is None or value > above) and (at_least is None or value >= at_least)
     if not good:
         bound = "" if above is None else f" above {above:g}"

@@ -87,8 +87,13 @@ def test_sparse_is_refused() -> None:
     [
         ({"steps": 0}, "Orthogonalize.steps must be an integer of at least 1, got 0"),
         ({"eps": -1e-7}, "Orthogonalize.eps must be a finite number of at least 0, got -1e-07"),
-        ({"coefficients": [1.0, 2.0]}, "Orthogonalize.coefficients must be three numbers, got [1.0, 2.0]"),
-        ({"coefficients": "abc"}, "Orthogonalize.coefficients must be three numbers, got 'abc'"),
+        ({"coefficients": [1.0, 2.0]}, "Orthogonalize.coefficients must be three finite numbers, got [1.0, 2.0]"),
+        ({"coefficients": "abc"}, "Orthogonalize.coefficients must be three finite numbers, got 'abc'"),
+        (
+            {"coefficients": [1.0, math.nan, 2.0]},
+            "Orthogonalize.coefficients must be three finite numbers, got [1.0, nan, 2.0]",
+        ),
+        ({"flatten": "false"}, "Orthogonalize.flatten must be True or False, got 'false'"),
     ],
 )
 def test_refused(options: dict[str, Any], message: str) -> None:
