@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lightning_hooks.errors import RuleError, did_you_mean
@@ -42,6 +42,8 @@ TransformSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
 CallSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
 """Something to call: itself, its import path, or a mapping with `class_path` and `init_args`."""
 
+EXPRESSION: Final = "re:"
+"""What a pattern that is a regular expression begins with."""
 _PATTERNS: Final = ("modules", "params")
 _NAMES: Final = (*_PATTERNS, "tensors", "stages")
 _SEVERAL: Final = (*_NAMES, "types", "stats")
@@ -70,13 +72,18 @@ def normalise(rule: Any) -> None:
         name, value = field.name, getattr(rule, field.name)
         if isinstance(field.default, bool):
             check_flag(name, value)
-        if name not in _SEVERAL or value is None or (name in _PATTERNS and isinstance(value, str)):
+        if name in _PATTERNS and isinstance(value, str):
+            check_expressions(name, [value])
+            continue
+        if name not in _SEVERAL or value is None:
             continue
         value = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         if name in _NAMES:
             for i, item in enumerate(value):
                 if not isinstance(item, str):
                     raise RuleError(f"{name}[{i}] must be a string, got {item!r}")
+        if name in _PATTERNS:
+            check_expressions(name, value)
         if not value and name in _EMPTY:
             raise RuleError(f"{name} is {_EMPTY[name]}")
         object.__setattr__(rule, name, tuple(dict.fromkeys(value)) if name == "tensors" else value)
@@ -112,6 +119,17 @@ def check_local(name: str, folder: Any, instead: str) -> None:
         raise RuleError(f"{name} must be a folder of this machine, got {str(folder)!r}; {instead}")
 
 
+def check_expressions(name: str, patterns: Iterable[str]) -> None:
+    """Refuse a regular expression (`re:…`, `!re:…`) among patterns that is none."""
+    for pattern in patterns:
+        expression = pattern.removeprefix("!")
+        if expression.startswith(EXPRESSION):
+            try:
+                re.compile(expression.removeprefix(EXPRESSION))
+            except re.error as error:
+                raise RuleError(f"{name}: {expression!r} is not a valid regular expression ({error})") from error
+
+
 def as_patterns(name: str, patterns: Any) -> list[str]:
     """One pattern or several as a list; none for None."""
     found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
@@ -120,6 +138,7 @@ def as_patterns(name: str, patterns: Any) -> list[str]:
     for i, pattern in enumerate(found):
         if not isinstance(pattern, str):
             raise RuleError(f"{name}[{i}] must be a string, got {pattern!r}")
+    check_expressions(name, found)
     return list(found)
 
 

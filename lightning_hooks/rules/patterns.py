@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from lightning_hooks.errors import NoMatchError, RuleError, listed, nearest
-from lightning_hooks.rules.fields import TypeSpec
+from lightning_hooks.rules.fields import EXPRESSION, TypeSpec, check_expressions
 from lightning_hooks.rules.importing import import_object
 
 R = TypeVar("R")
@@ -219,12 +219,10 @@ def _is_called(module: nn.Module) -> bool:
 
 
 def _compile(pattern: str, where: str) -> re.Pattern[str]:
-    if not pattern.startswith("re:"):
+    if not pattern.startswith(EXPRESSION):
         return re.compile(fnmatch.translate(pattern))
-    try:
-        return re.compile(pattern[3:])
-    except re.error as error:
-        raise RuleError(f"{where}: {pattern!r} is not a valid regular expression ({error})") from error
+    check_expressions(where, [pattern])
+    return re.compile(pattern.removeprefix(EXPRESSION))
 
 
 def _kind(kind: TypeSpec, where: str) -> Any:
@@ -258,7 +256,7 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence
             if _compile(pattern, where).fullmatch(name):
                 return f"{message}: {name!r} is there, but {reason}"
     names = [alias for target in targets for alias in target.aliases]
-    plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix("re:").lstrip("!")
+    plain = next((p for p in patterns if not p.startswith("!")), patterns[0]).removeprefix(EXPRESSION).lstrip("!")
     close = nearest(plain, names)
     if close:
         message += f"; the nearest names are {', '.join(map(repr, close))}"

@@ -11,6 +11,7 @@ from lightning_hooks.rules.fields import (
     ScheduleSpec,
     StatSpec,
     TypeSpec,
+    check_expressions,
     check_one_target,
     normalise,
     short_repr,
@@ -91,6 +92,7 @@ def _check_groups(rule: Watch) -> None:
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             raise RuleError(f"group_by must hold patterns as strings, got {pair[-1] if len(pair) == 2 else pair!r}")
+    check_expressions("group_by", (pattern for _, pattern in pairs))
     if not pairs:
         raise RuleError("group_by is empty; give at least one pattern or omit it")
     object.__setattr__(rule, "group_by", pairs)

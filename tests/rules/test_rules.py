@@ -342,6 +342,9 @@ def test_a_field_that_is_missing_is_named():
         as_rules(Hook, [{"call": print, "kind": "forward", "modules": "*", "stages": None}], "hooks")
 
 
+UNBALANCED = "missing ), unterminated subpattern at position 0"
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
@@ -376,6 +379,16 @@ def test_a_field_that_is_missing_is_named():
             Watch,
             {"params": "*", "tensors": "state"},
             "watch[0].tensors: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got 'state'",
+        ),
+        *(
+            (kind, {**fields, option: given}, f"{where}.{option}: 're:(' is not a valid regular expression ({UNBALANCED})")
+            for kind, where, fields, option, given in (
+                (Watch, "watch[0]", {}, "modules", "re:("),
+                (Watch, "watch[0]", {}, "params", ["*", "!re:("]),
+                (Watch, "watch[0]", {"params": "*"}, "group_by", {"all": "re:("}),
+                (Apply, "apply[0]", {"transform": "Sign"}, "params", "re:("),
+                (Hook, "hooks[0]", {"kind": "forward"}, "modules", ["re:("]),
+            )
         ),
         (Watch, {"params": "*", "group_by": [3]}, "watch[0].group_by must hold patterns as strings, got 3"),
     ],
