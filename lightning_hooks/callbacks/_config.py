@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from torch import nn
@@ -22,10 +22,22 @@ from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
+_MERGE: Final = "tag:yaml.org,2002:merge"  # `<<`, which may be there several times
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in YAML 1.2; PyYAML alone reads a string."""
+    """YAML in which 1e-3 is a number and a key is there once, as in YAML 1.2; PyYAML reads a string, and the last of them."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[tuple[str, str], yaml.Mark] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                mark = first.setdefault((key.tag, key.value), key.start_mark)
+                if mark is not key.start_mark:
+                    there = f"the key {key.value!r} is in line {mark.line + 1} already"
+                    raise yaml.composer.ComposerError(None, None, there, key.start_mark)
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -100,6 +112,8 @@ def _check_statistics(monitor: StatsMonitor) -> None:
 def _read(file: Path, where: str) -> Any:
     try:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise RuleError(f"{where} cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: the encoding, or a date that does not exist
         reason = " ".join(str(error).split())
         raise RuleError(f"{where} is not valid YAML ({reason})") from error

@@ -60,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HooksError as error:
         print(f"lightning-hooks: error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if command not in RUN_COMMANDS or error.filename is None:  # a training may raise what it likes
+            raise
+        print(f"lightning-hooks: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def _fit(arguments: list[str]) -> None:

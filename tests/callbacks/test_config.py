@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -381,6 +382,10 @@ def test_strict_errors_name_the_callback_and_the_file(monkeypatch: pytest.Monkey
         ("callbacks: StatsMonitor", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("", "must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'"),
         ("callbacks: [", "is not valid YAML (while parsing a flow node"),
+        (
+            "callbacks:\n- class_path: StatsMonitor\n  init_args:\n    prefix: a/\n    max_scalars: 1\n    prefix: b/",
+            "is not valid YAML (the key 'prefix' is in line 4 already in ",
+        ),
         ("{day: 2026-13-40, callbacks: [StatsMonitor]}", "is not valid YAML (month must be in 1..12"),
         (
             "callbacks: [{class_path: StatsMonitor, init_args: {wach: []}}]",
@@ -408,6 +413,26 @@ def test_a_wrong_file_says_where_and_why(tmp_path: Path, content: str, message: 
     assert text.startswith(f"LIGHTNING_HOOKS_CONFIG: {path}")
     assert message in text
     assert "\n" not in text
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "callbacks: [StatsMonitor]")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # a test that runs as root may read every file
+    with pytest.raises(RuleError, match=rf"^x: {re.escape(str(path))} cannot be read \(Permission denied\)$"):
+        load_callbacks(path, "x")
+
+
+def test_keys_that_are_merged_may_be_there_twice(tmp_path: Path) -> None:
+    content = (
+        "common: &common {prefix: a/, max_scalars: 3}\n"
+        "callbacks: [{class_path: StatsMonitor, init_args: {<<: *common, prefix: c/}}]"
+    )
+    (callback,) = load_callbacks(written(tmp_path, content), "x")
+    assert repr(callback) == "StatsMonitor(max_scalars=3, prefix='c/')"
 
 
 def test_the_shapes_of_a_file(tmp_path: Path) -> None:

@@ -496,3 +496,11 @@ def test_without_jsonargparse_the_extra_is_named(folder: Path, capsys: pytest.Ca
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["match", *both(write(DESIGN))]) == 2
     assert "the command line needs jsonargparse: pip install 'lightning-hooks[cli]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["view", "report", "diff"])
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    path = str(tmp_path / ("x" * 300))
+    assert main([command, path, *([path] if command == "diff" else [])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"lightning-hooks: error: {path}: ") and len(said.splitlines()) == 1
