@@ -9,15 +9,27 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.tensorboard.messages import FOOT, HEAD, Kind, Value, checksum, read_event, read_records, read_values
+from lightning_hooks.tensorboard.messages import (
+    FOOT,
+    HEAD,
+    DamagedError,
+    Kind,
+    Value,
+    checksum,
+    is_head,
+    read_event,
+    read_records,
+    read_values,
+)
 
 Offsets = NDArray[np.int64]
 
@@ -67,6 +79,7 @@ class EventFile:
         self.tags: dict[str, tuple[Kind, str]] = {}
         self._size = 0
         self._end = 0  # of the last whole record
+        self._is_cut = False  # known to be damaged there
         self._steps, self._times = array("q"), array("d")
         self._starts, self._ends = array("q"), array("q")  # of summaries, in the file
         self._layout_of = array("i")
@@ -83,16 +96,30 @@ class EventFile:
         if shrank:
             self._clear()
         before = self._end
+        damaged: list[int] = []  # where events that were skipped begin
         with open(self.path, "rb") as file:
             file.seek(self._end)
             for data, stated in read_records(file):
-                # What is damaged is at the end: of a process that was killed, or where a disk was full.
+                # The end is damaged where a process was killed or a disk was full; it may still be written.
                 if self._end + HEAD + len(data) + FOOT >= size and checksum(data) != stated:
                     break
-                self._add_event(data, self._end + HEAD)
+                if not self._add_event(data, self._end + HEAD, stated):
+                    damaged.append(self._end)
                 self._end += HEAD + len(data) + FOOT
+            file.seek(self._end)
+            head = file.read(HEAD)
+        self._warn_of_damage(damaged, head)
         self._size = size
         return shrank or self._end > before
+
+    def _warn_of_damage(self, damaged: Sequence[int], head: bytes) -> None:
+        """Tell of events that were skipped, and once of a `head` in which the file cannot be read on."""
+        if damaged:
+            which = f"{len(damaged)}; the first begins at byte {damaged[0]}"
+            warnings.warn(f"{self.path}: damaged events are not read ({which})", stacklevel=3)
+        if len(head) == HEAD and any(head) and not is_head(head) and not self._is_cut:
+            self._is_cut = True
+            warnings.warn(f"{self.path}: what follows byte {self._end} is damaged and is not read", stacklevel=3)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -173,23 +200,40 @@ class EventFile:
             file.seek(start)
             return file.read(size)
 
-    def _add_event(self, data: bytes, offset: int) -> None:
-        found = read_event(data)
-        if found is None:
-            return
-        step, wall_time, start, end = found
-        number = len(self._steps)
-        content = data[start:end]
-        layout = self._known_layout(content)
+    def _add_event(self, data: bytes, offset: int, stated: int) -> bool:
+        """Add an event; whether it is whole.
+
+        Its checksum is computed only where it has a layout or a tag that no event before it had: in Python that takes far
+        longer than the rest. So a number that was damaged is read as it is.
+        """
+        try:
+            found = read_event(data)
+            if found is None:
+                return True
+            step, wall_time, start, end = found
+            content = data[start:end]
+            layout = self._known_layout(content)
+            values = [*read_values(content, 0 if layout is None else self._layouts[layout].end)]
+        except DamagedError:
+            return False
+        tags = {value.tag for value in values}
+        is_new = layout is None or not self.tags.keys() >= tags
+        if is_new and checksum(data) != stated:
+            return False
         if layout is None:
-            layout = self._new_layout(content)
+            layout, values = self._new_layout(content, values)
+            tags = {value.tag for value in values}
+        number = len(self._steps)
         self._steps.append(step)
         self._times.append(wall_time)
         self._starts.append(offset + start)
         self._ends.append(offset + end)
         self._layout_of.append(layout)
-        for tag in {self._note(value) for value in read_values(content, self._layouts[layout].end)}:
+        for value in values if is_new else ():
+            self._note(value)
+        for tag in tags:
             self._tail.setdefault(tag, array("q")).append(number)
+        return True
 
     def _known_layout(self, content: bytes) -> int | None:
         for i in self._by_beginning.get(_beginning(content), ()):
@@ -200,23 +244,24 @@ class EventFile:
                     return i
         return None
 
-    def _new_layout(self, content: bytes) -> int:
-        values = list(itertools.takewhile(lambda value: value.kind in _FIXED_SIZE, read_values(content)))
-        end = values[-1].end if values else 0
+    def _new_layout(self, content: bytes, values: list[Value]) -> tuple[int, list[Value]]:
+        """Add the layout of a summary with these values; its number, and the values that do not belong to it."""
+        rest = list(itertools.dropwhile(lambda value: value.kind in _FIXED_SIZE, values))
+        leading = values[: len(values) - len(rest)]
+        end = leading[-1].end if leading else 0
         is_fixed = np.ones(end, dtype=np.bool_)
-        for value in values:
+        for value in leading:
             self._note(value)
             is_fixed[value.start : value.start + value.size] = False
         where = np.flatnonzero(is_fixed)
-        offsets = {value.tag: (value.start, value.size) for value in values}
+        offsets = {value.tag: (value.start, value.size) for value in leading}
         self._layouts.append(_Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
         self._by_beginning.setdefault(_beginning(content), []).append(len(self._layouts) - 1)
-        return len(self._layouts) - 1
+        return len(self._layouts) - 1, rest
 
-    def _note(self, value: Value) -> str:
+    def _note(self, value: Value) -> None:
         kind, plugin = self.tags.get(value.tag, (value.kind, ""))
         self.tags[value.tag] = kind, plugin or value.plugin  # metadata comes with the first value of a tag only
-        return value.tag
 
     def _tail_of(self, event: int) -> Iterator[tuple[Value, bytes]]:
         """The values of an event after those of fixed size, each with the summary that it is in."""

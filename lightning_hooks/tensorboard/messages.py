@@ -6,6 +6,7 @@ No protocol buffer is decoded with the library for it, which takes a hundred tim
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterator
 from typing import BinaryIO, Final, Literal, NamedTuple
 
@@ -78,17 +79,26 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+class DamagedError(ValueError):
+    """Bytes that are no message."""
+
+
 def read_records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     """The data of every record from here on of which all bytes are there, and the checksum beside it."""
     while True:
         head = file.read(HEAD)
-        if len(head) < HEAD or checksum(head[:8]) != int.from_bytes(head[8:], "little"):
+        if len(head) < HEAD or not is_head(head):
             return
         length = int.from_bytes(head[:8], "little")
         data, foot = file.read(length), file.read(FOOT)
         if len(foot) < FOOT:
             return
         yield data, int.from_bytes(foot, "little")
+
+
+def is_head(head: bytes) -> bool:
+    """Whether these bytes begin a record: the length of its data, and the checksum of that."""
+    return checksum(head[:8]) == int.from_bytes(head[8:], "little")
 
 
 def checksum(data: bytes) -> int:
@@ -139,9 +149,13 @@ def strings(tensor: bytes) -> list[str]:
 
 
 def buckets(histogram: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The right edges and the counts of a serialized histogram."""
-    found = {field: histogram[a:b] for field, a, b in _fields(histogram, 0, len(histogram)) if field in (_LIMITS, _COUNTS)}
-    return np.frombuffer(found.get(_LIMITS, b""), dtype="<f8"), np.frombuffer(found.get(_COUNTS, b""), dtype="<f8")
+    """The right edges and the counts of a serialized histogram; none of a damaged one, with a warning."""
+    try:
+        found = {field: histogram[a:b] for field, a, b in _fields(histogram, 0, len(histogram)) if field in (_LIMITS, _COUNTS)}
+        return np.frombuffer(found.get(_LIMITS, b""), dtype="<f8"), np.frombuffer(found.get(_COUNTS, b""), dtype="<f8")
+    except ValueError as error:  # DamagedError, and a size that is no multiple of 8
+        warnings.warn(f"a damaged histogram is read as an empty one ({error})", stacklevel=2)
+        return np.empty(0), np.empty(0)
 
 
 def _tensor(data: bytes, start: int, end: int) -> tuple[Kind, tuple[int, int]]:
@@ -163,23 +177,31 @@ def _plugin_name(data: bytes, start: int, end: int) -> str:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message: number and wire type, first byte and the byte after; of a varint its value, twice."""
-    while at < end:
-        field, at = _varint(data, at)
-        kind = field & 7
-        if kind == _LENGTH:
-            size, at = _varint(data, at)
+    """The fields of a message: number and wire type, first byte and the byte after; of a varint its value, twice.
+
+    Raises:
+        DamagedError: the bytes are no message that TensorBoard writes.
+    """
+    try:
+        while at < end:
+            field, at = _varint(data, at)
+            kind = field & 7
+            if kind == 0:
+                number, at = _varint(data, at)
+                yield field, number, number
+                continue
+            if kind == _LENGTH:
+                size, at = _varint(data, at)
+            elif kind in (_FIXED64, _FIXED32):
+                size = 8 if kind == _FIXED64 else 4
+            else:
+                raise DamagedError(f"byte {at} begins a field of a kind that TensorBoard does not write")
+            if at + size > end:
+                raise DamagedError(f"a field ends {at + size - end} bytes after its message")
             yield field, at, at + size
             at += size
-        elif kind == 0:
-            number, at = _varint(data, at)
-            yield field, number, number
-        elif kind in (_FIXED64, _FIXED32):
-            size = 8 if kind == _FIXED64 else 4
-            yield field, at, at + size
-            at += size
-        else:
-            return  # no message that TensorBoard writes has another kind
+    except IndexError as error:
+        raise DamagedError("the bytes end within a number") from error
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

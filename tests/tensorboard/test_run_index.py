@@ -1,4 +1,5 @@
 import os
+import re
 import time
 
 import numpy as np
@@ -64,6 +65,68 @@ def test_a_damaged_end_is_not_read(tmp_path, damage):
     steps, values = table(RunIndex(tmp_path))
     assert steps == list(range(7))
     np.testing.assert_array_equal(values, np.array([written[s]["norm"] for s in steps], dtype=np.float32))
+
+
+def records_of(content):
+    """Where the data of each record begins, and how long it is."""
+    found, at = [], 0
+    while at < len(content):
+        length = int.from_bytes(content[at : at + 8], "little")
+        found.append((at + 12, length))
+        at += 12 + length + 4
+    return found
+
+
+@pytest.mark.parametrize("part", ["all", "tag", "sizes"])
+def test_a_damaged_event_in_the_middle_is_skipped_with_a_warning(tmp_path, part):
+    written = write_run(tmp_path, range(12), histograms=True)
+    file = file_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    holds = [(at, length) for at, length in records_of(content) if b"grad/norm" in content[at : at + length]]
+    for at, length in (holds[3], holds[7]):
+        if part == "all":
+            content[at : at + length] = os.urandom(length)
+        else:
+            begin = content.index(b"table/grad/norm", at)
+            content[begin + 2 if part == "tag" else begin - 1] ^= 0x41
+    file.write_bytes(content)
+    said = rf"^{re.escape(str(file))}: damaged events are not read \(2; the first begins at byte {holds[3][0] - 12}\)$"
+    with pytest.warns(UserWarning, match=said):
+        index = RunIndex(tmp_path)
+    steps, values = table(index)
+    assert steps == [step for step in range(12) if step not in (3, 7)]
+    np.testing.assert_array_equal(values, np.array([written[s]["norm"] for s in steps], dtype=np.float32))
+    assert not index.refresh()
+    with pytest.warns(UserWarning, match=said):
+        assert [step for step, *_ in read_run(tmp_path).histograms[f"grad_histogram/{NAMES[0]}"]] == steps
+
+
+def test_a_damaged_length_ends_what_is_read_with_a_warning(tmp_path):
+    write_run(tmp_path, range(12))
+    file = file_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    at, _ = [(at, length) for at, length in records_of(content) if b"grad/norm" in content[at : at + length]][5]
+    content[at - 12] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match=rf"^{re.escape(str(file))}: what follows byte {at - 12} is damaged and is not read$"):
+        index = RunIndex(tmp_path)
+    assert table(index)[0] == list(range(5))
+    assert not index.refresh()
+
+
+def test_a_damaged_histogram_is_read_as_an_empty_one_with_a_warning(tmp_path):
+    write_run(tmp_path, range(6), histograms=True)
+    file = file_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    edges = read_run(tmp_path).histograms[f"grad_histogram/{NAMES[0]}"][3][1].tobytes()
+    at = [at for at, length in records_of(content) if b"grad/norm" in content[at : at + length]][3]
+    content[content.index(edges, at) - 1] ^= 0x20  # their size
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match="^a damaged histogram is read as an empty one"):
+        histograms = read_run(tmp_path).histograms
+    damaged = [(tag, step) for tag, points in histograms.items() for step, edges, _ in points if not len(edges)]
+    assert len(damaged) == 1
+    assert len(histograms[f"grad_histogram/{NAMES[0]}"]) == 6
 
 
 def test_what_a_process_left_half_written_is_read_when_it_goes_on(tmp_path):
