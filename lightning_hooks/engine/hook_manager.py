@@ -69,8 +69,7 @@ class HookManager:
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._pauses = 0
-        self._reopens = False  # a batch was under way when the hooks were paused, and still is
-        self._begins: Callable[[], None] | None = None  # the batch that began in the pause, and is still under way
+        self._resumes: Callable[[], None] | None = None  # what the end of a pause does for the batch under way
         self._said_unseen = False
 
     @property
@@ -132,7 +131,7 @@ class HookManager:
             reporting: whether transforms report although no monitor asks them to.
         """
         if self._pauses:
-            self._begins = partial(self.begin_batch, step, stage=stage, reporting=reporting)
+            self._resumes = partial(self.begin_batch, step, stage=stage, reporting=reporting)
             return
         self.stage = stage
         if self._steps[stage].number != step:
@@ -149,7 +148,7 @@ class HookManager:
 
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
-        self._forget_batch()
+        self._resumes = None
         if self._installed.active is None and not self.gate.open:
             return
         self.gate.shut()
@@ -159,7 +158,7 @@ class HookManager:
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
         self.gate.shut()
-        self._forget_batch()
+        self._resumes = None
         step = self._steps[stage]
         active, step.number, step.active = step.active, None, ()
         if stage == TRAIN:
@@ -177,7 +176,7 @@ class HookManager:
         """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
         with self._common_account:
             self._refresh()
-            if self.gate.open and self.active:
+            if self.gate.open:
                 self._open()
 
     def interrupt(self) -> None:
@@ -188,7 +187,7 @@ class HookManager:
     def pause(self) -> None:
         """Remove all hooks until `resume` was called as often as this."""
         if not self._pauses:
-            self._reopens = self.gate.open
+            self._resumes = self._open if self.gate.open else None
             self.gate.shut()
             self._installed.remove()
             self._installed.remove_compiled()
@@ -201,16 +200,14 @@ class HookManager:
             return
         self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)
-        if self._begins is not None:  # in a plain loop, where the step before ended in the pause
-            begins, self._begins = self._begins, None
-            begins()
-        elif self._reopens and self.active:
-            self._open()
+        resumes, self._resumes = self._resumes, None
+        if resumes is not None:
+            resumes()
 
     def close(self) -> None:
         """Remove everything; a second call does nothing."""
         self.gate.shut()
-        self._forget_batch()
+        self._resumes = None
         self._installed.discard()
         self._installed.remove_compiled()
         self.run_handles.close()
@@ -307,10 +304,6 @@ class HookManager:
         for participant in self.participants:
             participant.note_cost(participant.account.take() + common, wall)
 
-    def _forget_batch(self) -> None:
-        """The batch under way ends: the end of a pause does not bring its hooks back."""
-        self._reopens, self._begins = False, None
-
     def _refresh(self) -> None:
         self._refresh_targets()
         self._installed.check_compiled(self.participants)
@@ -324,9 +317,10 @@ class HookManager:
             self._installed.discard()
 
     def _open(self) -> None:
-        """Install the hooks of the step under way, and open the gate."""
-        self._installed.install(self.active, self.called, self.participants, self.install_final)
-        self._installed.open_gate()
+        """Install the hooks of the step under way, and open the gate; nothing where no participant acts."""
+        if self.active:
+            self._installed.install(self.active, self.called, self.participants, self.install_final)
+            self._installed.open_gate()
 
 
 def live_hook_managers(model: nn.Module) -> list[HookManager]:
