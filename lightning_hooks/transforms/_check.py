@@ -74,6 +74,17 @@ def check_count(owner: object, field: str, at_least: int = 0) -> None:
     as_count(f"{type(owner).__name__}.{field}", getattr(owner, field), at_least)
 
 
+def check_flag(owner: object, field: str) -> None:
+    """Refuse a field that is not True or False.
+
+    Raises:
+        RuleError: with the class, the field and the value.
+    """
+    value = getattr(owner, field)
+    if not isinstance(value, bool):
+        raise RuleError(f"{type(owner).__name__}.{field} must be True or False, got {value!r}")
+
+
 def whole_numbers(owner: object, field: str) -> tuple[int, ...]:
     """The field, one integer or a list of them, as a tuple.
 

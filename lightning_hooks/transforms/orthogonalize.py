@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms._batch import WIDER, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
-from lightning_hooks.transforms._check import check_count, check_finite, is_finite
+from lightning_hooks.transforms._check import check_count, check_finite, check_flag, is_finite
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -58,8 +58,7 @@ class Orthogonalize(Transform):
     def __post_init__(self) -> None:
         check_count(self, "steps", at_least=1)
         check_finite(self, "eps", at_least=0)
-        if not isinstance(self.flatten, bool):
-            raise RuleError(f"Orthogonalize.flatten must be True or False, got {self.flatten!r}")
+        check_flag(self, "flatten")
         given: Any = self.coefficients
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_finite, given)):
             raise RuleError(f"Orthogonalize.coefficients must be three finite numbers, got {given!r}")

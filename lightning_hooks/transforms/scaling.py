@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
-from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._check import check_finite, check_flag
 from lightning_hooks.transforms._norms import norms, times, total_norm
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
@@ -144,8 +144,7 @@ class NormalizeByNorm(Transform):
     def __post_init__(self) -> None:
         check_finite(self, "scale")
         check_finite(self, "eps", at_least=0)
-        if not isinstance(self.per_tensor, bool):
-            raise RuleError(f"NormalizeByNorm.per_tensor must be True or False, got {self.per_tensor!r}")
+        check_flag(self, "per_tensor")
         # One tensor at a time is enough then, as backward gives them.
         object.__setattr__(self, "needs_all", not self.per_tensor)
         object.__setattr__(self, "keeps_direction", self.scale >= 0)

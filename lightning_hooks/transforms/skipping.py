@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._check import check_count, check_finite
+from lightning_hooks.transforms._check import check_count, check_finite, check_flag
 from lightning_hooks.transforms._norms import dense_values, norms, together, total_norm
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -53,8 +53,7 @@ class SkipStep(Transform):
     max_consecutive: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.if_nonfinite, bool):
-            raise RuleError(f"SkipStep.if_nonfinite must be True or False, got {self.if_nonfinite!r}")
+        check_flag(self, "if_nonfinite")
         if self.if_norm_above is not None:
             check_finite(self, "if_norm_above", above=0)
         if self.max_consecutive is not None:
