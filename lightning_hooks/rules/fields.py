@@ -72,21 +72,19 @@ def normalise(rule: Any) -> None:
         name, value = field.name, getattr(rule, field.name)
         if isinstance(field.default, bool):
             check_flag(name, value)
-        if name in _PATTERNS and isinstance(value, str):
-            check_expressions(name, [value])
-            continue
-        if name not in _SEVERAL or value is None:
+        if name not in _SEVERAL or value is None or (name in _PATTERNS and isinstance(value, str)):
             continue
         value = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         if name in _NAMES:
             for i, item in enumerate(value):
                 if not isinstance(item, str):
                     raise RuleError(f"{name}[{i}] must be a string, got {item!r}")
-        if name in _PATTERNS:
-            check_expressions(name, value)
         if not value and name in _EMPTY:
             raise RuleError(f"{name} is {_EMPTY[name]}")
         object.__setattr__(rule, name, tuple(dict.fromkeys(value)) if name == "tensors" else value)
+    for name in _PATTERNS:
+        value = getattr(rule, name)
+        check_expressions(name, [value] if isinstance(value, str) else value or ())
     for i, item in enumerate(rule.types or ()):
         if not isinstance(item, (str, type)):
             raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
