@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from lightning_hooks.callbacks._trainer import in_fit, is_alone
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.shards import FLATTENED
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import typed
+from lightning_hooks.rules.patterns import FLATTENED
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer

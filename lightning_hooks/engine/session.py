@@ -20,7 +20,6 @@ from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.phases import PARAM_TENSORS
-from lightning_hooks.engine.shards import refuse_flattened
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks import Handles
@@ -110,7 +109,6 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
-        refuse_flattened(model, [row.target for row in self._plan.rows], "watch")
         if rules:
             refuse_other_rows(self._plan, device)
         self._latest = Latest()
@@ -126,12 +124,10 @@ class Instrument:
         seed = torch.initial_seed()
         seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
-            refuse_flattened(model, [target for bound in transforms for target in bound.targets], "apply")
             changer = Changer(transforms, rank=rank())
             changer.refuse_unsupported(self.optimizers, scaled=False)
             self._participants.append(changer)
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
-            refuse_flattened(model, [target for hook in bound for target in hook.targets], "hooks")
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)
         self._step = 0

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
 from lightning_hooks.errors import TransformError, UnsupportedError
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.tensor_kinds import is_sharded, whole
-
-FLATTENED: Final = (
-    "FSDP flattens parameters and gradients and leaves each rank a slice of them, often an empty one: their "
-    "statistics would be those of slices, a norm that of one rank, and hooks on them never fire"
-)
 
 
 def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
@@ -107,21 +102,4 @@ def refuse_sharded(targets: Iterable[Target[Any]], where: str, what: str) -> Non
         if is_sharded(target.value):
             raise UnsupportedError(
                 f"{where}: {target.name!r} is sharded (FSDP2), and torch never calls a tensor hook on such a parameter: {what}"
-            )
-
-
-def refuse_flattened(model: nn.Module, targets: Iterable[Target[Any]], where: str) -> None:
-    """Refuse rules on parameters that torch's `FullyShardedDataParallel` (FSDP1) has flattened.
-
-    Raises:
-        UnsupportedError: with the first such parameter.
-    """
-    # By name: to import the class takes long, and most models do not use it.
-    flat = [m for m in model.modules() if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(m).__mro__)]
-    held = {id(parameter) for module in flat for parameter in module.parameters()}
-    for target in targets:
-        if id(target.value) in held:
-            raise UnsupportedError(
-                f"{where}.params: {target.name!r} is part of a FullyShardedDataParallel (FSDP1). {FLATTENED}; use fully_shard "
-                "(FSDP2) or DistributedDataParallel; rules on modules work here"
             )

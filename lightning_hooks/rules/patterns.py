@@ -7,19 +7,23 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from lightning_hooks.errors import NoMatchError, RuleError, listed, nearest
+from lightning_hooks.errors import NoMatchError, RuleError, UnsupportedError, listed, nearest
 from lightning_hooks.rules.fields import EXPRESSION, TypeSpec, check_expressions
 from lightning_hooks.rules.importing import import_object
 
 R = TypeVar("R")
 T = TypeVar("T", nn.Module, nn.Parameter)
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module")
+FLATTENED: Final = (
+    "FSDP flattens parameters and gradients and leaves each rank a slice of them, often an empty one: their "
+    "statistics would be those of slices, a norm that of one rank, and hooks on them never fire"
+)
 _SCRIPTED = "torch refuses hooks on modules of TorchScript (torch.jit.script, torch.jit.load); rules on their parameters work"
 
 
@@ -178,6 +182,7 @@ def matched_by(
     Raises:
         NoMatchError: a strict rule matches nothing.
         RuleError: as of `select`.
+        UnsupportedError: it matches a parameter under torch's `FullyShardedDataParallel` (FSDP1).
     """
     known: dict[str, Any] = {
         "modules": named_modules(model) if modules is None else modules,
@@ -189,7 +194,21 @@ def matched_by(
             if (patterns := getattr(rule, option)) is not None:
                 how = {"types": given.types, "leaves": getattr(rule, "leaves", False), "strict": given.strict}
                 targets = select(there, patterns, **how, where=f"{here}.{option}")
+                if option == "params":
+                    _refuse_flattened(model, targets, f"{here}.{option}")
         yield here, rule, targets
+
+
+def _refuse_flattened(model: nn.Module, targets: Iterable[Target[Any]], where: str) -> None:
+    # By name: to import the class takes long, and most models do not use it.
+    flat = [m for m in model.modules() if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(m).__mro__)]
+    held = {id(parameter) for module in flat for parameter in module.parameters()}
+    for target in targets:
+        if id(target.value) in held:
+            raise UnsupportedError(
+                f"{where}: {target.name!r} is part of a FullyShardedDataParallel (FSDP1). {FLATTENED}; use fully_shard "
+                "(FSDP2) or DistributedDataParallel; rules on modules work here"
+            )
 
 
 def _clean(raw: str, root: nn.Module) -> str:

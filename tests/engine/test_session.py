@@ -470,9 +470,9 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("rules", "place"),
     [
-        ({"watch": [Watch(params="*", tensors="grad")]}, "watch"),
-        ({"apply": [Apply(ClipByGlobalNorm(1.0), params="*")]}, "apply"),
-        ({"hooks": [Hook(print, params="*", kind="post_accumulate_grad")]}, "hooks"),
+        ({"watch": [Watch(params="*", tensors="grad")]}, r"watch\[0\]"),
+        ({"apply": [Apply(ClipByGlobalNorm(1.0), params="*")]}, r"apply\[0\]"),
+        ({"hooks": [Hook(print, params="*", kind="post_accumulate_grad")]}, r"hooks\[0\]"),
     ],
     ids=["watch", "apply", "hooks"],
 )
