@@ -3,7 +3,7 @@
 | route | arguments | answer |
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
-| `run` | run | its tensors and statistics, steps, scalars, histograms, findings |
+| `run` | run | its tensors and statistics, steps, scalars, histograms, findings, problems |
 | `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact`: whether nodes merge |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other`, a run, and `other_key`, of its rows | cells of the run minus this other one |
@@ -86,6 +86,8 @@ class Api:
             return Answer(400, JSON, to_json({"error": str(error)}))
         except NotFound as error:
             return Answer(404, JSON, to_json({"error": str(error)}))
+        except OSError as error:  # a file of the run has gone, or cannot be read any more: the next request finds out
+            return Answer(503, JSON, to_json({"error": f"{error.filename}: {error.strerror or error}"}))
         return Answer(200, BINARY, found) if isinstance(found, bytes) else Answer(200, JSON, to_json(found))
 
     def _open(self, args: Mapping[str, str]) -> RunSource:
@@ -117,6 +119,7 @@ class Api:
             "scalars": run.scalar_tags(),
             "histograms": run.histogram_tags(),
             "findings": run.findings(),
+            "problems": run.problems(),
         }
 
     def nodes(self, run: RunSource, tensor: str, stat: str) -> tuple[str, list[Node]]:

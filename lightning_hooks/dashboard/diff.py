@@ -122,7 +122,8 @@ def _open(path: Path) -> LocalRun:
         raise RuleError(f"there is no run at {str(path)!r}")
     run = LocalRun(path)
     if not run.tables():
-        raise RuleError(f"{str(path)!r} has no table of lightning_hooks{runs_below(path)}")
+        problems = "; ".join(["", *run.problems()])
+        raise RuleError(f"{str(path)!r} has no table of lightning_hooks{problems or runs_below(path)}")
     return run
 
 

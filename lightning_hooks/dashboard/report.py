@@ -89,7 +89,8 @@ def report(run: Path, limit: int = LIMIT) -> str:
         raise RuleError(f"there is no event file in {str(run)!r}{runs_below(run)}")
     source = runs.open(".")
     if source is None or not (source.tables() or any(has_mark(tag.encode()) for tag in source.scalar_tags())):
-        raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform")
+        problems = "" if source is None else "; ".join(["", *source.problems()])
+        raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform{problems}")
     api = Api(runs)
     page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))
     room = limit - len(page)

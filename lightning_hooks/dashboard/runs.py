@@ -95,13 +95,18 @@ class LocalRuns:
         self._listed = time.monotonic()
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
-        files = event_files(path)
+        try:
+            files = event_files(path)
+        except OSError:
+            files = []
         is_shown = [self._sniff(file) for file in files]
-        times = [file.stat().st_mtime for file in files if file.exists()]
-        return {"name": name, "shown": any(is_shown), "modified": max(times, default=0.0)}
+        return {"name": name, "shown": any(is_shown), "modified": max(map(_modified, files), default=0.0)}
 
     def _sniff(self, file: Path) -> bool:
-        """Whether a file has what the page shows, by its tags: to index every file of a large folder would take long."""
+        """Whether a file has what the page shows, by its tags: to index every file of a large folder would take long.
+
+        A file that cannot be read is shown, since the page says why.
+        """
         at = self._sniffed.get(file, 0)
         if at == _FOUND:
             return True
@@ -117,10 +122,20 @@ class LocalRuns:
                     self._left -= len(content)
                     # The name may lie across the end of what was read.
                     at = _FOUND if has_mark(content) else max(at + len(content) - _LONGEST + 1, 0)
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:
+            return True
         self._sniffed[file] = at
         return at == _FOUND
+
+
+def _modified(file: Path) -> float:
+    """When a file was written, in seconds since 1970; 0 where the system does not say."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _folders_of_runs(logdir: Path) -> Iterator[Path]:

@@ -68,6 +68,9 @@ class RunSource(Protocol):
     def findings(self) -> list[Mapping[str, Any]] | None:
         """What health rules found; None where none were written."""
 
+    def problems(self) -> list[str]:
+        """What of the run could not be read, in words."""
+
 
 class LocalRun:
     """A run whose event files are in a folder here."""
@@ -131,11 +134,18 @@ class LocalRun:
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         file = self.path / _FINDINGS
-        if not file.is_file():
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        lines = (_object([line]) for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+        except OSError as error:
+            return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
+        lines = (_object([line]) for line in text.splitlines())
         # What is null is not said, as what is missing.
         return [{key: value for key, value in line.items() if value is not None} for line in lines if line]
+
+    def problems(self) -> list[str]:
+        return self._index.problems()
 
 
 class ProviderRun:
@@ -244,6 +254,9 @@ class ProviderRun:
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         return None
+
+    def problems(self) -> list[str]:
+        return []
 
 
 def _time_and_size(file: Path) -> tuple[int, int] | None:

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from lightning_hooks.tensorboard.messages import (
     FOOT,
     HEAD,
+    LONGEST,
     DamagedError,
     Kind,
     Value,
     checksum,
     is_head,
+    length_in,
     read_event,
     read_records,
     read_values,
@@ -34,6 +36,7 @@ from lightning_hooks.tensorboard.messages import (
 Offsets = NDArray[np.int64]
 
 _FIXED_SIZE: Final = ("vector", "number")
+_PROBLEMS: Final = 20  # that are kept of a file
 
 
 class _Layout(NamedTuple):
@@ -66,6 +69,10 @@ class EventFile:
     Attributes:
         tags: of every tag the kind of its values and the name of its plugin, in the order of the file.
         readings: how often it was read from its beginning.
+        problems: what of it could not be read, in words.
+
+    Raises:
+        OSError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,6 +84,7 @@ class EventFile:
     def _clear(self) -> None:
         self.readings += 1
         self.tags: dict[str, tuple[Kind, str]] = {}
+        self.problems: list[str] = []
         self._size = 0
         self._end = 0  # of the last whole record
         self._is_cut = False  # known to be damaged there
@@ -89,17 +97,17 @@ class EventFile:
 
     def refresh(self) -> bool:
         """Read what was appended since; whether anything changed. A file that shrank is read again from its beginning."""
-        size = os.stat(self.path).st_size
-        if size == self._size:
+        if os.stat(self.path).st_size == self._size:
             return False
-        shrank = size < self._size
-        if shrank:
-            self._clear()
-        before = self._end
         damaged: list[int] = []  # where events that were skipped begin
         with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            shrank = size < self._size
+            if shrank:
+                self._clear()
+            before = self._end
             file.seek(self._end)
-            for data, stated in read_records(file):
+            for data, stated in read_records(file, size):
                 # The end is damaged where a process was killed or a disk was full; it may still be written.
                 if self._end + HEAD + len(data) + FOOT >= size and checksum(data) != stated:
                     break
@@ -115,11 +123,24 @@ class EventFile:
     def _warn_of_damage(self, damaged: Sequence[int], head: bytes) -> None:
         """Tell of events that were skipped, and once of a `head` in which the file cannot be read on."""
         if damaged:
-            which = f"{len(damaged)}; the first begins at byte {damaged[0]}"
-            warnings.warn(f"{self.path}: damaged events are not read ({which})", stacklevel=3)
-        if len(head) == HEAD and any(head) and not is_head(head) and not self._is_cut:
+            self._tell(f"damaged events are not read ({len(damaged)}; the first begins at byte {damaged[0]})")
+        if len(head) < HEAD or not any(head) or self._is_cut:
+            return
+        if not is_head(head):
             self._is_cut = True
-            warnings.warn(f"{self.path}: what follows byte {self._end} is damaged and is not read", stacklevel=3)
+            self._tell(f"what follows byte {self._end} is damaged and is not read")
+        elif length_in(head) > LONGEST:
+            self._is_cut = True
+            self._tell(
+                f"what follows byte {self._end} is not read: a record there is said to have {length_in(head)} bytes, and none "
+                f"has more than {LONGEST}"
+            )
+
+    def _tell(self, problem: str) -> None:
+        """Warn of something that is not read, and keep it for the page."""
+        if len(self.problems) < _PROBLEMS:
+            self.problems.append(problem)
+        warnings.warn(f"{self.path}: {problem}", stacklevel=4)
 
     def __len__(self) -> int:
         return len(self._steps)

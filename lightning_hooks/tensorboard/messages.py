@@ -17,6 +17,7 @@ Kind = Literal["vector", "number", "histogram", "strings", "other"]
 
 HEAD: Final = 12  # bytes before the data of a record: its length and the checksum of that
 FOOT: Final = 4  # the checksum of the data
+LONGEST: Final = (1 << 31) - 1  # bytes of a message: protocol buffers have no longer ones
 # Field numbers and wire types (number << 3 | type) of the messages Event, Summary, Summary.Value, TensorProto and
 # HistogramProto.
 _FIXED64, _LENGTH, _FIXED32 = 1, 2, 5
@@ -83,17 +84,28 @@ class DamagedError(ValueError):
     """Bytes that are no message."""
 
 
-def read_records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The data of every record from here on of which all bytes are there, and the checksum beside it."""
+def read_records(file: BinaryIO, end: int) -> Iterator[tuple[bytes, int]]:
+    """The data of every record from here on that ends before `end`, and the checksum beside it.
+
+    Args:
+        end: the size of the file. The length of a record is compared with it before memory is taken for the data.
+    """
     while True:
         head = file.read(HEAD)
         if len(head) < HEAD or not is_head(head):
             return
-        length = int.from_bytes(head[:8], "little")
+        length = length_in(head)
+        if length > LONGEST or file.tell() + length + FOOT > end:
+            return
         data, foot = file.read(length), file.read(FOOT)
         if len(foot) < FOOT:
             return
         yield data, int.from_bytes(foot, "little")
+
+
+def length_in(head: bytes) -> int:
+    """The bytes of data that the head of a record announces."""
+    return int.from_bytes(head[:8], "little")
 
 
 def is_head(head: bytes) -> bool:

@@ -145,7 +145,7 @@ def read_run(path: str | Path) -> Run:
         raise RuleError(f"there is no run at {str(path)!r}")
     index = RunIndex(where)
     if not index.files:
-        raise RuleError(f"no event file in {str(path)!r}{runs_below(where)}")
+        raise RuleError(f"no event file in {str(path)!r}{'; '.join(['', *index.problems()]) or runs_below(where)}")
     scalars: dict[str, dict[int, float]] = {}
     histograms: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     texts: dict[str, str] = {}

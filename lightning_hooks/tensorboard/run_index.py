@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import stat
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -60,11 +64,13 @@ class RunIndex:
     Attributes:
         version: another number when there is more; no two indices have the same one, also in different processes.
         history: another number when steps that were there before may have changed: a file is new, gone, or replaced.
+        unreadable: of every path that cannot be read, what the system says.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[Path, EventFile] = {}
+        self.unreadable: dict[Path, str] = {}
         self._points: dict[tuple[str, ...], Points] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
         self._tables: dict[tuple[str, str], list[str]] = {}
@@ -73,24 +79,48 @@ class RunIndex:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read what was appended to the files, and new files; whether there was anything."""
-        paths = event_files(self.path)
+        """Read what was appended to the files, and new files; whether there was anything.
+
+        A file that cannot be read is left out with a warning, and tried again at the next call.
+        """
         readings = self._readings()
-        changed = list(self._files) != paths
         known, self._files = self._files, {}
-        for path in paths:
+        before, self.unreadable = self.unreadable, {}
+        changed = False
+        for path in self._paths():
             try:
                 if path in known:
                     changed |= known[path].refresh()
                 self._files[path] = known[path] if path in known else EventFile(path)
             except FileNotFoundError:  # deleted since the folder was listed
-                changed = True
+                continue
+            except OSError as error:
+                self._cannot_read(path, error)
+        changed |= [*known] != [*self._files] or before != self.unreadable
+        for path in self.unreadable.keys() - before.keys():
+            warnings.warn(f"{path}: {self.unreadable[path]}", stacklevel=2)
         if changed:
             for known_of_files in (self._points, self._lists, self._tables, self._rows):
                 known_of_files.clear()
             self.version += 1
             self.history += self._readings() != readings
         return changed
+
+    def _paths(self) -> list[Path]:
+        try:
+            return event_files(self.path)
+        except OSError as error:
+            self._cannot_read(self.path, error)
+            return []
+
+    def _cannot_read(self, path: Path, error: OSError) -> None:
+        self.unreadable[path] = f"cannot be read ({error.strerror or error})"
+
+    def problems(self) -> list[str]:
+        """What of the run could not be read, in words, each with the name of its file."""
+        found = [(path, problem) for path, problem in self.unreadable.items()]
+        found += [(file.path, problem) for file in self.files for problem in file.problems]
+        return [f"{path.name}: {problem}" for path, problem in found]
 
     def _readings(self) -> dict[Path, int]:
         return {path: file.readings for path, file in self._files.items()}
@@ -203,8 +233,25 @@ class RunIndex:
 
 
 def event_files(path: Path) -> list[Path]:
-    """The event files of a folder, in the order in which they were begun; of a file itself."""
-    return [path] if path.is_file() else sorted(file for file in path.glob(PATTERN) if file.is_file())
+    """The event files of a folder, in the order in which they were begun; of a file itself.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    if not os.path.isdir(path):
+        return [path] if _is_event_file(path) else []
+    found = (path / name for name in fnmatch.filter(os.listdir(path), PATTERN))
+    return sorted(file for file in found if _is_event_file(file))
+
+
+def _is_event_file(path: Path) -> bool:
+    """Whether there is a file, or something of which the system does not say what it is: reading it says why."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def table_of(tag: str) -> tuple[str, str]:

@@ -1,5 +1,8 @@
 """Runs whose every number is known, written as a monitor writes them."""
 
+import builtins
+import errno
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,6 +29,18 @@ def values_at(step: int, names: Sequence[str] = NAMES) -> dict[str, np.ndarray]:
 def elements(step: int, row: int) -> np.ndarray:
     """The elements of a row."""
     return np.random.default_rng([step, row]).standard_normal(4 + row) * (row + 1)
+
+
+def refuse_to_open(monkeypatch, *files):
+    """Let the system refuse to open these files: a test that runs as root may read every file."""
+    opens = builtins.open
+
+    def opened(file, *args, **kwargs):
+        if str(file) in map(str, files):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        return opens(file, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "open", opened)
 
 
 def write_scalars(folder, steps: Sequence[int], **values: float):

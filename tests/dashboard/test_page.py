@@ -69,6 +69,19 @@ def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
         assert page.locator("h2", has_text="The rows that changed most").is_visible()
 
 
+@pytest.mark.filterwarnings("ignore:.*what follows byte .* is damaged")
+def test_the_overview_says_what_could_not_be_read(browser, tmp_path):
+    write_run(tmp_path / "run", range(5))
+    (file,) = (tmp_path / "run").glob("*tfevents*")
+    end = file.stat().st_size
+    with file.open("ab") as damaged:
+        damaged.write(b"<b>noise</b>" * 3)
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        page.wait_for_selector("text=What could not be read")
+        said = [f"{file.name}: what follows byte {end} is damaged and is not read"]
+        assert page.locator(".problems li").all_inner_texts() == said
+
+
 def test_nan_is_unmistakable_and_hovering_says_what_is_there(browser, url):
     with opened(browser, f"{url}#run=nan&view=map&tensor=grad&stat=norm&folded=%2B") as page:
         drawn(page)

@@ -13,7 +13,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.tensorboard import RunWriter
 
 from ..tensorboard import records
-from .runs import CLIPPED, write_run, write_scalars
+from .runs import CLIPPED, refuse_to_open, write_run, write_scalars
 
 
 def ask(api, route, **args):
@@ -89,6 +89,48 @@ def test_rows_that_several_monitors_write_at_one_step_are_read_together(tmp_path
         assert rows == lists[0] + lists[1] and steps.tolist() == [0, 1, 2, 3, 4]
         expected = [[*(row + step / 8 for row in range(2)), np.nan] * 2 for step in range(5)]
         np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*tfevents")
+def test_a_run_with_an_unreadable_file_says_so_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_REFRESH", 0.0)
+    for name in ("good", "bad", "fine"):
+        write_run(tmp_path / name, range(3))
+    (bad,) = (tmp_path / "bad").glob("*tfevents*")
+    api = Api(runs.LocalRuns(tmp_path))
+    assert ask(api, "run", run="bad")["problems"] == [] and ask(api, "run", run="good")["steps"] == [0, 2]
+    said = [f"{bad.name}: cannot be read (Permission denied)"]
+    table = {"run": "bad", "tensor": "grad", "stat": "norm"}
+    key = ask(api, "rows", **table)["key"]
+    with monkeypatch.context() as patched:
+        refuse_to_open(patched, bad)
+        answer = api("tile", {**table, "key": key, "unit": "1", "level": "0", "first": "0", "last": "3", "nodes": "0"})
+        assert answer.status == 503 and json.loads(answer.body) == {"error": f"{bad}: Permission denied"}
+        with bad.open("ab") as opened:
+            opened.write(b"more")
+        assert ask(api, "run", run="good")["steps"] == [0, 2]
+        assert ask(api, "run", run="bad")["problems"] == said
+        fresh = Api(runs.LocalRuns(tmp_path))
+        assert [(each["name"], each["shown"]) for each in ask(fresh, "runs")["runs"]] == [
+            ("bad", True),
+            ("fine", True),
+            ("good", True),
+        ]
+        assert ask(fresh, "run", run="bad")["problems"] == said and ask(fresh, "run", run="bad")["tensors"] == []
+        assert ask(fresh, "run", run="fine")["steps"] == [0, 2]
+    assert ask(api, "run", run="bad")["problems"] == [] and ask(api, "run", run="bad")["steps"] == [0, 2]
+
+
+def test_findings_that_cannot_be_read_are_a_finding(tmp_path, monkeypatch):
+    write_run(tmp_path, range(3))
+    (tmp_path / "findings.jsonl").write_text("{}")
+
+    def refuse(path, **how):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    found = ask(Api(runs.LocalRuns(tmp_path)), "run", run=".")["findings"]
+    assert found == [{"rule": "findings.jsonl", "why": "the file cannot be read (Permission denied)"}]
 
 
 def are_shown(local):

@@ -1,15 +1,18 @@
 import os
 import re
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_hooks import RuleError
 from lightning_hooks.tensorboard import read_run
+from lightning_hooks.tensorboard.messages import checksum
 from lightning_hooks.tensorboard.run_index import RunIndex
 
-from ..dashboard.runs import NAMES, write_run
+from ..dashboard.runs import NAMES, refuse_to_open, write_run
 
 
 def file_of(folder):
@@ -112,6 +115,62 @@ def test_a_damaged_length_ends_what_is_read_with_a_warning(tmp_path):
         index = RunIndex(tmp_path)
     assert table(index)[0] == list(range(5))
     assert not index.refresh()
+
+
+def announced(length):
+    """The head of a record that is said to have so many bytes."""
+    head = length.to_bytes(8, "little")
+    return head + checksum(head).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("length", [10**12, 2**64 - 1])
+def test_a_record_longer_than_any_message_ends_what_is_read_with_a_warning(tmp_path, length):
+    write_run(tmp_path, range(4))
+    file = file_of(tmp_path)
+    end = file.stat().st_size
+    with file.open("ab") as opened:
+        opened.write(announced(length) + b"x" * 50)
+    said = (
+        f"what follows byte {end} is not read: a record there is said to have {length} bytes, and none has more than 2147483647"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(str(file))}: {said}$"):
+        index = RunIndex(tmp_path)
+    assert table(index)[0] == [0, 1, 2, 3] and index.problems() == [f"{file.name}: {said}"]
+    assert not index.refresh()
+
+
+def test_a_record_that_is_still_being_written_takes_no_memory(tmp_path):
+    write_run(tmp_path, range(4))
+    with file_of(tmp_path).open("ab") as opened:
+        opened.write(announced(2**31 - 1) + b"x" * 50)
+    tracemalloc.start()
+    index = RunIndex(tmp_path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert table(index)[0] == [0, 1, 2, 3] and index.problems() == [] and most < 2**26
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+    write_run(tmp_path, range(4))
+    other = tmp_path / "events.out.tfevents.9999999999.other"
+    other.write_bytes(b"x")
+    with monkeypatch.context() as patched:
+        refuse_to_open(patched, other)
+        said = rf"^{re.escape(str(other))}: cannot be read \(Permission denied\)$"
+        with pytest.warns(UserWarning, match=said):
+            index = RunIndex(tmp_path)
+        assert table(index)[0] == [0, 1, 2, 3]
+        assert index.problems() == [f"{other.name}: cannot be read (Permission denied)"]
+        assert not index.refresh()
+        with pytest.warns(UserWarning, match=said):
+            assert read_run(tmp_path).table("grad", "norm").steps.tolist() == [0, 1, 2, 3]
+        refuse_to_open(patched, *tmp_path.glob("*tfevents*"))
+        with (
+            pytest.warns(UserWarning),
+            pytest.raises(RuleError, match=r"^no event file in .*; .*: cannot be read \(Permission"),
+        ):
+            read_run(tmp_path)
+    assert index.refresh() and index.problems() == [] and len(index.files) == 2
 
 
 def test_a_damaged_histogram_is_read_as_an_empty_one_with_a_warning(tmp_path):

@@ -37,7 +37,7 @@ export class OverviewView {
     const warnings = [this.findings(), this.nonfinite(found.nonfinite)];
     // What is wrong comes first; where nothing is, the curves do.
     const parts = meta.findings?.length || found.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
-    this.element.replaceChildren(...[this.summary(found), ...parts, this.changed(found.changed)].filter(Boolean));
+    this.element.replaceChildren(...[this.summary(found), this.problems(), ...parts, this.changed(found.changed)].filter(Boolean));
   }
 
   summary(found) {
@@ -51,6 +51,13 @@ export class OverviewView {
     const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
     if (!counted.length) return h("p", {}, text); // nobody has looked
     return h("p", {}, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
+  }
+
+  /** What of the run could not be read. */
+  problems() {
+    const { problems } = this.app.meta;
+    if (!problems?.length) return null;
+    return h("div", { class: "problems" }, h("h2", {}, "What could not be read"), h("ul", {}, ...problems.map((each) => h("li", {}, each))));
   }
 
   async chart(tag) {
