@@ -14,7 +14,7 @@ from lightning_hooks.dashboard.merging import Reader
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError
-from lightning_hooks.tensorboard.run_index import runs_below
+from lightning_hooks.tensorboard.run_files import runs_below
 
 _CHUNK: Final = 256
 _SHOWN: Final = 20

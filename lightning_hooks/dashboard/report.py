@@ -20,7 +20,7 @@ from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of
 from lightning_hooks.errors import RuleError
-from lightning_hooks.tensorboard.run_index import runs_below
+from lightning_hooks.tensorboard.run_files import runs_below
 
 LIMIT: Final = 5_000_000
 """Bytes of a report."""
@@ -53,6 +53,10 @@ MODULES: Final = (
     "inline.js",
 )
 """Every module after those that it imports: they become one script, so their names at the top level differ."""
+_WIDEST: Final = 1 << 61
+"""Steps of a cell: the steps of twice as wide ones are the last that are numbers of 64 bits."""
+_GAPS: Final = 16
+"""Cells for each step of a table, at most."""
 _STEPS_OF_HISTOGRAMS: Final = 60
 _HISTOGRAMS: Final = 40
 _POINTS: Final = 400
@@ -96,7 +100,7 @@ def report(run: Path, limit: int = LIMIT) -> str:
     room = limit - len(page)
     if room < 0:
         raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
-    lines = sum(len(api.nodes(source, *table)[1]) for table in source.tables())
+    lines = max(sum(len(api.nodes(source, *table)[1]) for table in source.tables()), 1)
     tables = {
         f"{tensor}\n{stat}": _table(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
     }
@@ -122,10 +126,11 @@ def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _
     """A table with at most so many cells a row."""
     _, nodes = api.nodes(source, tensor, stat)
     steps, level = source.steps(tensor, stat), 0
+    cells = min(cells, _GAPS * len(steps))  # steps that are far apart take memory for the cells between them
     unit = unit_of(steps)
     if not len(steps):
         return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 1))
-    while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells:
+    while (int(steps[-1]) // (unit << level)) - int(steps[0]) // (unit << level) >= cells and unit << level < _WIDEST:
         level += 1
     width = unit << level
     first, last = int(steps[0]) // width, int(steps[-1]) // width + 1

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lightning_hooks.dashboard.source import LocalRun, ProviderRun, RunSource
-from lightning_hooks.tensorboard.run_index import PATTERN, PLUGIN, TABLE, event_files
+from lightning_hooks.tensorboard.run_files import PATTERN, event_files
+from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
 
 _REFRESH: Final = 1.0
 """Seconds for which what is known of the files counts as current."""
@@ -29,6 +30,8 @@ _MARKS: Final = (
 _LONGEST: Final = max(map(len, _MARKS))
 _FOUND: Final = -1
 _CHUNK: Final = 1 << 20
+_BEGINNING: Final = 64
+"""Bytes of a file by which it is known again: the first event has the time at which the file was begun."""
 _READ_ON: Final = 64 * _CHUNK
 """Bytes in which tags are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
@@ -61,7 +64,8 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
-        self._sniffed: dict[Path, int] = {}  # the byte from which on tags are looked for
+        # Of each file its first bytes, and the byte from which on tags are looked for.
+        self._sniffed: dict[Path, tuple[bytes, int]] = {}
         self._left = 0
         self._listed = self._refreshed = -_REFRESH
 
@@ -107,13 +111,13 @@ class LocalRuns:
 
         A file that cannot be read is shown, since the page says why.
         """
-        at = self._sniffed.get(file, 0)
-        if at == _FOUND:
-            return True
+        beginning, at = self._sniffed.get(file, (b"", 0))
         try:
             with open(file, "rb") as opened:
-                if opened.seek(0, os.SEEK_END) < at:
+                if opened.read(len(beginning)) != beginning or opened.seek(0, os.SEEK_END) < at:
                     at = 0  # the file was replaced
+                opened.seek(0)
+                beginning = opened.read(_BEGINNING)
                 is_more = True
                 while is_more and at != _FOUND and (at == 0 or self._left > 0):
                     opened.seek(at)
@@ -126,7 +130,7 @@ class LocalRuns:
             return False
         except OSError:
             return True
-        self._sniffed[file] = at
+        self._sniffed[file] = beginning, at
         return at == _FOUND
 
 

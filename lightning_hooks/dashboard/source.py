@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
+from lightning_hooks.dashboard.facts import about_rows, json_object
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, table_of
+from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float32]
@@ -128,7 +128,8 @@ class LocalRun:
             for tag in self._index.tags("strings", PLUGIN):
                 if tag.startswith(_ABOUT):
                     where = self._index.points(tag)
-                    found.update(_object(strings(self._index.payload(where, len(where.steps) - 1))))
+                    for i in range(len(where.steps))[-1:]:
+                        found.update(about_rows(strings(self._index.payload(where, i))))
             self._about = self.version, found
         return self._about[1]
 
@@ -140,9 +141,9 @@ class LocalRun:
             return None
         except OSError as error:
             return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
-        lines = (_object([line]) for line in text.splitlines())
-        # What is null is not said, as what is missing.
-        return [{key: value for key, value in line.items() if value is not None} for line in lines if line]
+        lines = (json_object([line]) for line in text.splitlines())
+        # What is null is not said, as what is missing, and what is nested is nothing that the page shows.
+        return [{key: value for key, value in line.items() if isinstance(value, str | int | float)} for line in lines if line]
 
     def problems(self) -> list[str]:
         return self._index.problems()
@@ -184,7 +185,7 @@ class ProviderRun:
         self._listed = listed
         self._tags: dict[tuple[str, str], list[str]] = {}
         for tag in listed[PLUGIN]:
-            if not tag.startswith((_ABOUT, _LISTS)):
+            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS)):
                 self._tags.setdefault(table_of(tag), []).append(tag)
         self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
@@ -215,7 +216,8 @@ class ProviderRun:
             place = {step: i for i, step in enumerate(steps)}
             values = np.full((len(steps), len(names)), np.nan, dtype=np.float32)
             for _, tag, datum in found:  # a step has several lists, where several monitors have rows of the table
-                values[place[datum.step], columns[tag]] = datum.numpy[: len(columns[tag])]
+                if datum.numpy.shape == (len(columns[tag]),) and datum.numpy.dtype == np.float32:
+                    values[place[datum.step], columns[tag]] = datum.numpy
             self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values
         return self._data[tensor, stat]
 
@@ -244,12 +246,12 @@ class ProviderRun:
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
         # TensorBoard turns histograms into rows of left edge, right edge and count.
         found = self._read(self._provider.read_tensors, "histograms", [tag], steps).get(tag, [])
-        return [(datum.step, datum.numpy[:, 1], datum.numpy[:, 2]) for datum in found]
+        return [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in found if each.numpy.shape[1:] == (3,)]
 
     def about(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
         for data in self._read(self._provider.read_tensors, PLUGIN, self._about_tags).values():
-            found.update(_object(_names(data)))
+            found.update(about_rows(_names(data)))
         return found
 
     def findings(self) -> list[Mapping[str, Any]] | None:
@@ -270,13 +272,5 @@ def _time_and_size(file: Path) -> tuple[int, int] | None:
 
 def _names(data: Sequence[Any]) -> tuple[str, ...]:
     """The strings of the last of these data."""
-    return tuple(each.decode(errors="replace") for each in data[-1].numpy.flatten().tolist()) if data else ()
-
-
-def _object(lines: Sequence[str]) -> dict[str, Any]:
-    """A JSON object; empty where it is none, as the last line of a file that is being written."""
-    try:
-        found = json.loads(lines[0]) if lines else {}
-    except json.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    found = data[-1].numpy.flatten().tolist() if data else ()
+    return tuple(each.decode(errors="replace") for each in found if isinstance(each, bytes))

@@ -15,6 +15,8 @@ from lightning_hooks.dashboard.tree import Node
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
+_WIDEST: Final = 1 << 53
+"""Steps of a cell: beyond, the page's numbers are not exact."""
 _CHUNK: Final = 64
 """Steps that are in memory at a time: of 1,000 rows half a megabyte, which stays in the cache of a core."""
 
@@ -41,7 +43,7 @@ class Tile(NamedTuple):
 
 def unit_of(steps: NDArray[np.int64]) -> int:
     """The steps of a cell at level 0 of a table with these ascending steps: from one to the next, for most of them."""
-    return max(int(np.median(np.diff(steps))), 1) if len(steps) > 1 else 1
+    return min(max(int(np.median(np.diff(steps))), 1), _WIDEST) if len(steps) > 1 else 1
 
 
 def progressions(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:

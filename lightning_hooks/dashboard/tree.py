@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass
@@ -39,6 +39,10 @@ class Node:
         }
 
 
+_DEEPEST: Final = 100
+"""Parts of a name that are nodes; more are one label, since the tree is walked by recursion."""
+
+
 class _Branch:
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
@@ -61,7 +65,7 @@ def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
     root = _Branch("", "")
     for row, name in enumerate(names):
         branch, at = root, []
-        for word in name.split("."):
+        for word in name.split(".", _DEEPEST - 1):
             at.append(word)
             branch = branch.below.setdefault(word, _Branch(".".join(at), word))
         branch.row = row

@@ -15,7 +15,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
 from lightning_hooks.errors import RuleError
-from lightning_hooks.tensorboard.run_index import PATTERN
+from lightning_hooks.tensorboard.run_files import PATTERN
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _EVERYWHERE: Final = ("0.0.0.0", "::")

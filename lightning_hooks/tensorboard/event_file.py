@@ -13,11 +13,13 @@ import warnings
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.errors import listed
+from lightning_hooks.tensorboard.layouts import FIXED_SIZE, Layout, beginning
 from lightning_hooks.tensorboard.messages import (
     FOOT,
     HEAD,
@@ -35,34 +37,16 @@ from lightning_hooks.tensorboard.messages import (
 
 Offsets = NDArray[np.int64]
 
-_FIXED_SIZE: Final = ("vector", "number")
 _PROBLEMS: Final = 20  # that are kept of a file
-
-
-class _Layout(NamedTuple):
-    """The leading values of fixed size of a summary.
-
-    Args:
-        offsets: of each tag the first byte and the size of its payload.
-        end: the byte after the last of them.
-        where: the bytes that are equal in every event of this layout, which are all but the payloads.
-        fixed: what these bytes are.
-    """
-
-    offsets: dict[str, tuple[int, int]]
-    end: int
-    where: NDArray[np.intp]
-    fixed: NDArray[np.uint8]
-
-    def fits(self, content: bytes) -> bool:
-        """Whether a summary begins with these values."""
-        if len(content) < self.end:
-            return False
-        return np.array_equal(np.frombuffer(content, dtype=np.uint8)[self.where], self.fixed)
+_STEPS: Final = 1 << 62  # the magnitude of no step: differences of steps are then numbers of 64 bits
+_MARK: Final = 64  # bytes
+_ALIKE: Final = 256  # layouts of one beginning with which an event is compared
 
 
 class EventFile:
     """One event file.
+
+    Of a tag only the values of one kind are read: those of the kind of the first.
 
     The file is read, never mapped into memory: a mapped file that somebody truncates ends the process.
 
@@ -85,26 +69,31 @@ class EventFile:
         self.readings += 1
         self.tags: dict[str, tuple[Kind, str]] = {}
         self.problems: list[str] = []
-        self._size = 0
+        self._mixed: set[str] = set()  # tags with values of several kinds
+        self._size, self._modified = 0, -1
         self._end = 0  # of the last whole record
+        self._marks: list[tuple[int, bytes]] = []
         self._is_cut = False  # known to be damaged there
         self._steps, self._times = array("q"), array("d")
         self._starts, self._ends = array("q"), array("q")  # of summaries, in the file
         self._layout_of = array("i")
-        self._layouts: list[_Layout] = []
+        self._layouts: list[Layout] = []
         self._by_beginning: dict[bytes, list[int]] = {}
         self._tail: dict[str, array[int]] = {}  # events that have this tag after the part of fixed size
 
     def refresh(self) -> bool:
-        """Read what was appended since; whether anything changed. A file that shrank is read again from its beginning."""
-        if os.stat(self.path).st_size == self._size:
+        """Read what was appended since; whether anything changed. A file that was replaced is read from its beginning."""
+        now = os.stat(self.path)
+        if (now.st_size, now.st_mtime_ns) == (self._size, self._modified):
             return False
         damaged: list[int] = []  # where events that were skipped begin
         with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            shrank = size < self._size
-            if shrank:
+            now = os.fstat(file.fileno())
+            size = now.st_size
+            is_other = size < self._size or not self._goes_on(file)
+            if is_other:
                 self._clear()
+            mixed = len(self._mixed)
             before = self._end
             file.seek(self._end)
             for data, stated in read_records(file, size):
@@ -116,9 +105,29 @@ class EventFile:
                 self._end += HEAD + len(data) + FOOT
             file.seek(self._end)
             head = file.read(HEAD)
+            if self._end > before:
+                self._mark(file)
         self._warn_of_damage(damaged, head)
-        self._size = size
-        return shrank or self._end > before
+        if len(self._mixed) > mixed:
+            tags = listed(map(repr, sorted(self._mixed)), 3)
+            self._tell(f"only the values of the kind that came first are read of {tags}, which have several kinds")
+        self._size, self._modified = size, now.st_mtime_ns
+        return is_other or self._end > before
+
+    def _mark(self, file: BinaryIO) -> None:
+        """Keep the first bytes and the last of what has been read: where they differ later, the file is another one."""
+        self._marks = []
+        for at in (0, max(self._end - _MARK, 0)):
+            file.seek(at)
+            self._marks.append((at, file.read(min(_MARK, self._end))))
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether what has been read of the file is still there."""
+        for at, mark in self._marks:
+            file.seek(at)
+            if file.read(len(mark)) != mark:
+                return False
+        return True
 
     def _warn_of_damage(self, damaged: Sequence[int], head: bytes) -> None:
         """Tell of events that were skipped, and once of a `head` in which the file cannot be read on."""
@@ -206,7 +215,9 @@ class EventFile:
             with open(self.path, "rb", buffering=0) as file:
                 for row, event in zip(values, events.tolist(), strict=True):
                     file.seek(self._starts[event])
-                    row[:] = np.frombuffer(file.read(layout.end), dtype=np.uint8)[bytes_of].view("<f4")[:, 0]
+                    content = np.frombuffer(file.read(layout.end), dtype=np.uint8)
+                    # The file may have become shorter since it was indexed.
+                    row[:] = content[bytes_of].view("<f4")[:, 0] if len(content) == layout.end else np.nan
             yield from ((tag, events, values[:, column]) for column, tag in enumerate(offsets))
 
     def rest(self) -> Iterator[tuple[int, Value, bytes]]:
@@ -237,6 +248,8 @@ class EventFile:
             values = [*read_values(content, 0 if layout is None else self._layouts[layout].end)]
         except DamagedError:
             return False
+        if not -_STEPS < step < _STEPS:
+            return False
         tags = {value.tag for value in values}
         is_new = layout is None or not self.tags.keys() >= tags
         if is_new and checksum(data) != stated:
@@ -250,24 +263,24 @@ class EventFile:
         self._starts.append(offset + start)
         self._ends.append(offset + end)
         self._layout_of.append(layout)
-        for value in values if is_new else ():
+        for value in values:
             self._note(value)
         for tag in tags:
             self._tail.setdefault(tag, array("q")).append(number)
         return True
 
     def _known_layout(self, content: bytes) -> int | None:
-        for i in self._by_beginning.get(_beginning(content), ()):
+        for i in self._by_beginning.get(beginning(content), [])[-_ALIKE:]:
             layout = self._layouts[i]
             if layout.fits(content):
                 following = next(read_values(content, layout.end), None)
-                if following is None or following.kind not in _FIXED_SIZE:
+                if following is None or following.kind not in FIXED_SIZE:
                     return i
         return None
 
     def _new_layout(self, content: bytes, values: list[Value]) -> tuple[int, list[Value]]:
         """Add the layout of a summary with these values; its number, and the values that do not belong to it."""
-        rest = list(itertools.dropwhile(lambda value: value.kind in _FIXED_SIZE, values))
+        rest = list(itertools.dropwhile(lambda value: value.kind in FIXED_SIZE, values))
         leading = values[: len(values) - len(rest)]
         end = leading[-1].end if leading else 0
         is_fixed = np.ones(end, dtype=np.bool_)
@@ -275,24 +288,25 @@ class EventFile:
             self._note(value)
             is_fixed[value.start : value.start + value.size] = False
         where = np.flatnonzero(is_fixed)
-        offsets = {value.tag: (value.start, value.size) for value in leading}
-        self._layouts.append(_Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
-        self._by_beginning.setdefault(_beginning(content), []).append(len(self._layouts) - 1)
+        offsets = {value.tag: (value.start, value.size) for value in leading if value.kind == self.tags[value.tag][0]}
+        self._layouts.append(Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
+        self._by_beginning.setdefault(beginning(content), []).append(len(self._layouts) - 1)
         return len(self._layouts) - 1, rest
 
     def _note(self, value: Value) -> None:
-        kind, plugin = self.tags.get(value.tag, (value.kind, ""))
-        self.tags[value.tag] = kind, plugin or value.plugin  # metadata comes with the first value of a tag only
+        kind, plugin = self.tags.setdefault(value.tag, (value.kind, value.plugin))
+        if value.kind != kind:
+            self._mixed.add(value.tag)
+        elif value.plugin and not plugin:
+            self.tags[value.tag] = kind, value.plugin
 
     def _tail_of(self, event: int) -> Iterator[tuple[Value, bytes]]:
         """The values of an event after those of fixed size, each with the summary that it is in."""
         start = self._starts[event]
         summary = self.payload(start, self._ends[event] - start)
-        for value in read_values(summary, self._layouts[self._layout_of[event]].end):
-            yield value, summary
-
-
-def _beginning(content: bytes) -> bytes:
-    """The part of a summary by which its layout is looked up: what is before the first number or vector, its tag included."""
-    first = next(read_values(content), None)
-    return b"" if first is None else content[: first.start]
+        try:
+            for value in read_values(summary, self._layouts[self._layout_of[event]].end):
+                if value.kind == self.tags.get(value.tag, ("",))[0]:
+                    yield value, summary
+        except DamagedError:  # the file was replaced since it was indexed
+            return

@@ -24,7 +24,8 @@ _FIXED64, _LENGTH, _FIXED32 = 1, 2, 5
 _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE = 0x0A
 _TAG, _NUMBER, _HISTOGRAM, _TENSOR, _METADATA = 0x0A, 0x15, 0x2A, 0x42, 0x4A
-_CONTENT, _STRING = 0x22, 0x42
+_DTYPE, _CONTENT, _STRING = 0x08, 0x22, 0x42
+_FLOAT = 1  # the data type of float32
 _LIMITS, _COUNTS = 0x32, 0x3A  # packed doubles
 _PLUGIN, _PLUGIN_NAME = 0x0A, 0x0A
 
@@ -156,23 +157,33 @@ def read_values(summary: bytes, at: int = 0) -> Iterator[Value]:
 
 
 def strings(tensor: bytes) -> list[str]:
-    """The strings of a serialized tensor."""
-    return [tensor[a:b].decode(errors="replace") for field, a, b in _fields(tensor, 0, len(tensor)) if field == _STRING]
+    """The strings of a serialized tensor; none of a damaged one, with a warning."""
+    try:
+        return [tensor[a:b].decode(errors="replace") for field, a, b in _fields(tensor, 0, len(tensor)) if field == _STRING]
+    except DamagedError as error:
+        warnings.warn(f"damaged strings are read as none ({error})", stacklevel=2)
+        return []
 
 
 def buckets(histogram: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The right edges and the counts of a serialized histogram; none of a damaged one, with a warning."""
     try:
         found = {field: histogram[a:b] for field, a, b in _fields(histogram, 0, len(histogram)) if field in (_LIMITS, _COUNTS)}
-        return np.frombuffer(found.get(_LIMITS, b""), dtype="<f8"), np.frombuffer(found.get(_COUNTS, b""), dtype="<f8")
+        edges, counts = (np.frombuffer(found.get(field, b""), dtype="<f8") for field in (_LIMITS, _COUNTS))
+        if len(edges) != len(counts):
+            raise DamagedError(f"it has {len(edges)} edges and {len(counts)} counts")
+        return edges, counts
     except ValueError as error:  # DamagedError, and a size that is no multiple of 8
         warnings.warn(f"a damaged histogram is read as an empty one ({error})", stacklevel=2)
         return np.empty(0), np.empty(0)
 
 
 def _tensor(data: bytes, start: int, end: int) -> tuple[Kind, tuple[int, int]]:
+    dtype = 0
     for field, a, b in _fields(data, start, end):
-        if field == _CONTENT:
+        if field == _DTYPE:
+            dtype = a
+        if field == _CONTENT and dtype == _FLOAT:
             return "vector", (a, b)
         if field == _STRING:
             return "strings", (start, end)
@@ -198,19 +209,20 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         while at < end:
             field, at = _varint(data, at)
             kind = field & 7
-            if kind == 0:
+            size = 0
+            if kind in (0, _LENGTH):
                 number, at = _varint(data, at)
-                yield field, number, number
-                continue
-            if kind == _LENGTH:
-                size, at = _varint(data, at)
+                size = number if kind else 0
             elif kind in (_FIXED64, _FIXED32):
                 size = 8 if kind == _FIXED64 else 4
             else:
                 raise DamagedError(f"byte {at} begins a field of a kind that TensorBoard does not write")
-            if at + size > end:
+            if at + size > end:  # also where a number goes on after the message that holds it
                 raise DamagedError(f"a field ends {at + size - end} bytes after its message")
-            yield field, at, at + size
+            if kind:
+                yield field, at, at + size
+            else:
+                yield field, number, number
             at += size
     except IndexError as error:
         raise DamagedError("the bytes end within a number") from error
@@ -226,6 +238,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         byte = data[at]
         at += 1
         number |= (byte & 127) << shift
+        if number >> 64 or shift > 63:
+            raise DamagedError(f"the number that ends at byte {at} has more than 64 bits")
         if byte < 128:
             return number, at
         shift += 7

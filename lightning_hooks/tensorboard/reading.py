@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import RunIndex, runs_below
+from lightning_hooks.tensorboard.run_files import runs_below
+from lightning_hooks.tensorboard.run_index import RunIndex
 
 if TYPE_CHECKING:
     import pandas as pd

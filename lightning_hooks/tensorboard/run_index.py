@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import os
-import stat
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,12 +13,12 @@ from numpy.typing import NDArray
 
 from lightning_hooks.tensorboard.event_file import EventFile, Offsets
 from lightning_hooks.tensorboard.messages import Kind, strings
+from lightning_hooks.tensorboard.run_files import event_files
 
 PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
 ABOUT: Final = "about"
-PATTERN: Final = "*tfevents*"
 
 Floats = NDArray[np.float64]
 
@@ -73,6 +70,8 @@ class RunIndex:
         self.unreadable: dict[Path, str] = {}
         self._points: dict[tuple[str, ...], Points] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
+        self._kinds: dict[str, tuple[Kind, str]] = {}
+        self._misfits: dict[str, str] = {}  # by tag
         self._tables: dict[tuple[str, str], list[str]] = {}
         self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
         self.version = self.history = time.time_ns() // 1000  # exact as a number of the page
@@ -100,8 +99,12 @@ class RunIndex:
         for path in self.unreadable.keys() - before.keys():
             warnings.warn(f"{path}: {self.unreadable[path]}", stacklevel=2)
         if changed:
-            for known_of_files in (self._points, self._lists, self._tables, self._rows):
-                known_of_files.clear()
+            self._points.clear()
+            self._lists.clear()
+            self._kinds.clear()
+            self._misfits.clear()
+            self._tables.clear()
+            self._rows.clear()
             self.version += 1
             self.history += self._readings() != readings
         return changed
@@ -120,7 +123,7 @@ class RunIndex:
         """What of the run could not be read, in words, each with the name of its file."""
         found = [(path, problem) for path, problem in self.unreadable.items()]
         found += [(file.path, problem) for file in self.files for problem in file.problems]
-        return [f"{path.name}: {problem}" for path, problem in found]
+        return [*(f"{path.name}: {problem}" for path, problem in found), *self._misfits.values()]
 
     def _readings(self) -> dict[Path, int]:
         return {path: file.readings for path, file in self._files.items()}
@@ -132,17 +135,23 @@ class RunIndex:
 
     def tags(self, kind: Kind, plugin: str | None = None) -> list[str]:
         """The tags whose values are of a kind, each once; with `plugin` only those whose metadata names it."""
-        found: dict[str, None] = {}
-        for file in self.files:
-            for tag, (its_kind, its_plugin) in file.tags.items():
-                if its_kind == kind and plugin in (None, its_plugin):
-                    found[tag] = None
-        return [*found]
+        return [
+            tag for tag, (known, its_plugin) in self._known_tags().items() if known == kind and plugin in (None, its_plugin)
+        ]
+
+    def _known_tags(self) -> dict[str, tuple[Kind, str]]:
+        """Of every tag the kind of its values, which is that in the first file, and the name of its plugin."""
+        if not self._kinds:
+            for file in self.files:
+                for tag, (kind, plugin) in file.tags.items():
+                    known, its_plugin = self._kinds.get(tag, (kind, ""))
+                    self._kinds[tag] = known, its_plugin or plugin
+        return self._kinds
 
     def tables(self) -> dict[tuple[str, str], list[str]]:
         """The tags of each table by tensor, with the monitor's prefix, and statistic: one for each list of rows."""
         if not self._tables:
-            for tag in self.tags("vector", PLUGIN):
+            for tag in filter(is_table, self.tags("vector", PLUGIN)):
                 self._tables.setdefault(table_of(tag), []).append(tag)
         return self._tables
 
@@ -159,9 +168,23 @@ class RunIndex:
     def _pieces(self, tags: Sequence[str]) -> Iterator[Points]:
         for number, file in enumerate(self.files):
             for tag in tags:
-                if tag in file.tags:
+                if tag in file.tags and file.tags[tag][0] == self._known_tags()[tag][0]:
                     events, starts, sizes = file.offsets(tag)
-                    yield Points(file.steps[events], file.wall_times[events], np.full_like(events, number), starts, sizes)
+                    found = Points(file.steps[events], file.wall_times[events], np.full_like(events, number), starts, sizes)
+                    yield found.at(self._that_fit(tag, file, sizes))
+
+    def _that_fit(self, tag: str, file: EventFile, sizes: Offsets) -> NDArray[np.intp]:
+        """Which values of a tag are read: of a table those that have a number for each name of its list of rows."""
+        names = self._row_list(tag) if self._known_tags()[tag] == ("vector", PLUGIN) and is_table(tag) else ()
+        fits = np.ones(len(sizes), dtype=np.bool_) if not names else sizes == 4 * len(names)
+        if not fits.all():
+            others = int((~fits).sum())
+            problem = (
+                f"{others} of {len(sizes)} vectors of {tag!r} are not read: they do not have the {len(names)} rows of its list"
+            )
+            self._misfits[tag] = f"{file.path.name}: {problem}"
+            warnings.warn(f"{file.path}: {problem}", stacklevel=2)
+        return np.flatnonzero(fits)
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
         """The names of the rows of a table; those of all its lists, in the order in which they came."""
@@ -173,8 +196,9 @@ class RunIndex:
     def _row_list(self, tag: str) -> tuple[str, ...]:
         digest = tag.rsplit("/", 1)[1]
         if digest not in self._lists:
-            where = self.points(f"{TABLE}/{ROWS}/{digest}")
-            if not len(where.steps):
+            rows = f"{TABLE}/{ROWS}/{digest}"
+            where = self.points(rows)
+            if not len(where.steps) or self._known_tags()[rows][0] != "strings":
                 return ()  # a file that was cut before its list of rows
             self._lists[digest] = tuple(strings(self.payload(where, 0)))
         return self._lists[digest]
@@ -232,26 +256,9 @@ class RunIndex:
         return where.steps, values
 
 
-def event_files(path: Path) -> list[Path]:
-    """The event files of a folder, in the order in which they were begun; of a file itself.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    if not os.path.isdir(path):
-        return [path] if _is_event_file(path) else []
-    found = (path / name for name in fnmatch.filter(os.listdir(path), PATTERN))
-    return sorted(file for file in found if _is_event_file(file))
-
-
-def _is_event_file(path: Path) -> bool:
-    """Whether there is a file, or something of which the system does not say what it is: reading it says why."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+def is_table(tag: str) -> bool:
+    """Whether a tag is that of a vector of a table."""
+    return tag.startswith(f"{TABLE}/") and tag.count("/") >= 3
 
 
 def table_of(tag: str) -> tuple[str, str]:
@@ -263,10 +270,3 @@ def table_of(tag: str) -> tuple[str, str]:
     """
     tensor, stat, _ = tag.rsplit("/", 2)  # a prefix may hold slashes, so from the right
     return tensor.removeprefix(f"{TABLE}/"), stat
-
-
-def runs_below(path: Path) -> str:
-    """The end of a message about a path that holds no run: where there are runs below it; empty where there are none."""
-    files = [] if path.is_file() else [found for found in path.rglob(PATTERN) if found.is_file()]
-    nested = sorted({str(found.parent) for found in files} - {str(path)})
-    return f"; there are runs in {', '.join(nested[:5])}" if nested else ""

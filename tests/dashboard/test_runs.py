@@ -152,11 +152,26 @@ def test_a_file_without_tables_is_read_on_from_where_it_ended(tmp_path):
     local = runs.LocalRuns(tmp_path)
     assert are_shown(local) == [False]
     with file.open("r+b") as opened:
+        opened.seek(1000)
         opened.write(b"table/")  # what was read is not read again
     assert are_shown(local) == [False]
     with file.open("ab") as opened:
         opened.write(b"le/")
     assert are_shown(local) == [True]
+
+
+def test_a_file_that_was_replaced_by_a_larger_one_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_REFRESH", 0.0)
+    write_scalars(tmp_path, range(2), loss=1.0)
+    (file,) = tmp_path.glob("*tfevents*")
+    local = runs.LocalRuns(tmp_path)
+    assert are_shown(local) == [False] and local.open(".").tables() == []
+    write_run(tmp_path / "other", range(5))
+    (other,) = (tmp_path / "other").glob("*tfevents*")
+    before = local.open(".").history
+    file.write_bytes(other.read_bytes())
+    assert are_shown(local) == [True, True]
+    assert local.open(".").steps("grad", "norm").tolist() == [0, 1, 2, 3, 4] and local.open(".").history > before
 
 
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
