@@ -81,11 +81,28 @@ class HooksPlugin(base_plugin.TBPlugin):
 
 def _make(context: Any) -> tuple[Any, Any]:
     from lightning_hooks.dashboard.api import Api
+    from lightning_hooks.dashboard.hosts import names_for
     from lightning_hooks.dashboard.runs import LocalRuns, ProviderRuns
     from lightning_hooks.dashboard.site import Site
 
     runs = LocalRuns(Path(context.logdir).expanduser()) if _is_local(context.logdir) else ProviderRuns(context.data_provider)
-    return runs, Site(Api(runs), prefix=f"/data/plugin/{NAME}")
+    address = _address(getattr(context, "flags", None))
+    return runs, Site(Api(runs), None if address is None else names_for(address), prefix=f"/data/plugin/{NAME}")
+
+
+def _address(flags: Any) -> str | None:
+    """The address at which TensorBoard listens; None where its flags do not say."""
+    import socket
+
+    if flags is None or not hasattr(flags, "host"):
+        return None
+    if getattr(flags, "bind_all", False):
+        return "0.0.0.0"
+    host = flags.host or "localhost"  # as TensorBoard does
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return str(host)
 
 
 def _is_local(logdir: Any) -> bool:

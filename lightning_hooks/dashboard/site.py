@@ -1,8 +1,9 @@
 """The page and its data over HTTP, for a server of ours and for TensorBoard's.
 
 Only files of the page that are listed when the package is loaded are served, by their exact names: no path of a request is ever
-opened. Only GET and HEAD are answered, only to pages of the same origin, and, where hosts are given, only under these names: a
-page elsewhere whose name resolves to this machine is refused. A link elsewhere may lead to the page, which holds no data.
+opened. Only GET and HEAD are answered, only to pages of the same origin, and, where hosts are given, only under these names and
+those of this machine: a page elsewhere whose name resolves to this machine is refused (`hosts.py`). A link elsewhere may lead
+to the page, which holds no data.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from werkzeug.exceptions import SecurityError
 from werkzeug.wrappers import Request, Response
 
 from lightning_hooks.dashboard.api import JSON, Api, to_json
+from lightning_hooks.dashboard.hosts import VARIABLE, is_loopback
 
 PAGE: Final = Path(__file__).parent / "page"
 FILES: Final = {path.relative_to(PAGE).as_posix(): path for path in sorted(PAGE.rglob("*")) if path.is_file()}
@@ -33,7 +35,8 @@ class Site:
 
     Args:
         api: answers the requests for data.
-        hosts: the names under which it may be asked, at any port, as a forwarded one differs; None for any name.
+        hosts: the names under which it may be asked besides `localhost` and loopback addresses, at any port, as a forwarded
+            one differs; None for any name.
         prefix: of all paths.
     """
 
@@ -52,9 +55,11 @@ class Site:
         if request.method not in ("GET", "HEAD"):
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
-        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
-            return _refusal(421, f"this server is not {host!r}")
         path = request.path.removeprefix(self._prefix)
+        # The files of the page are no secret, and the page tells its reader why it gets no data.
+        if not path.startswith("/static/") and not self._is_called(urlsplit(f"//{host}").hostname or ""):
+            hint = f"set {VARIABLE} to the name if a proxy of yours asks under it"
+            return _refusal(421, f"this server, which is for this machine only, is not {host!r}; {hint}")
         is_followed_link = path in ("", "/") and request.headers.get("Sec-Fetch-Dest") == "document"
         if not is_followed_link and not _is_same_origin(request, host):
             return _refusal(403, "pages of other origins are not answered")
@@ -67,6 +72,9 @@ class Site:
             answer = self._reader.submit(context.run, self._api, path.removeprefix("/data/"), request.args).result()
             return Response(answer.body, answer.status, content_type=answer.kind, headers={"Cache-Control": "no-store"})
         return _refusal(404, "there is nothing here")
+
+    def _is_called(self, name: str) -> bool:
+        return self.hosts is None or is_loopback(name) or name in self.hosts
 
     def _file(self, name: str) -> Response:
         if name not in FILES:

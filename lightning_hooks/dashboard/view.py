@@ -12,12 +12,12 @@ from typing import Final
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.hosts import is_loopback, names_for
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
 from lightning_hooks.errors import RuleError
 from lightning_hooks.tensorboard.run_files import PATTERN
 
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
@@ -32,7 +32,8 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     """A server of the runs below a folder; it serves when `serve_forever` is called.
 
     Args:
-        host: the address to listen at; others than this machine can ask only where it is not a loopback address.
+        host: the address to listen at; others than this machine can ask only where it is not a loopback address, and then under
+            any name.
         port: 0 for any that is free.
 
     Raises:
@@ -42,8 +43,7 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
     if logdir.is_file() and not fnmatch(logdir.name, PATTERN):
         raise RuleError(f"{str(logdir)!r} is neither a log directory nor an event file, whose name is like {PATTERN!r}")
-    # Where it serves other machines they may ask by whatever name.
-    site = Site(Api(LocalRuns(logdir)), LOOPBACK if host in LOOPBACK else None)
+    site = Site(Api(LocalRuns(logdir)), hosts=())
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
     except (OSError, SystemExit) as error:  # werkzeug exits where it cannot listen
@@ -51,7 +51,13 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
         if isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES):
             raise RuleError(f"port: {port} of {host} cannot be used ({cause}); choose another with --port") from None
         raise RuleError(f"host: {host!r} is no address of this machine ({cause}); 0.0.0.0 stands for all of them") from None
+    site.hosts = names_for(_address(server))
     return server
+
+
+def _address(server: BaseWSGIServer) -> str:
+    """The address at which a server listens, which a name or a short form as `127.1` does not say."""
+    return str(server.socket.getsockname()[0])
 
 
 def url(server: BaseWSGIServer) -> str:
@@ -70,7 +76,7 @@ def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, open
     """
     server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port)
     print(f"lightning-hooks: {url(server)} shows the runs in {logdir} (Ctrl-C ends it)", flush=True)
-    if host not in LOOPBACK:
+    if not is_loopback(_address(server)):
         print(f"lightning-hooks: everybody who reaches {host} can read these runs", flush=True)
     if opens:
         webbrowser.open(url(server))

@@ -200,6 +200,31 @@ def test_what_a_data_provider_refuses_is_answered_as_it_says(error, status, chal
     assert answer.headers.get("WWW-Authenticate") == challenge
 
 
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        ({"host": None, "bind_all": False}, 421),
+        ({"host": "localhost", "bind_all": False}, 421),
+        ({"host": "127.0.0.2", "bind_all": False}, 421),
+        ({"host": None, "bind_all": True}, 200),
+        ({"host": "0.0.0.0", "bind_all": False}, 200),
+        ({}, 200),  # of another version: where it listens is not known
+    ],
+)
+def test_the_tab_of_a_local_tensorboard_gives_data_under_names_of_this_machine_only(tmp_path, flags, status):
+    write_run(tmp_path, range(3))
+    plugin = HooksLoader().load(SimpleNamespace(logdir=str(tmp_path), flags=SimpleNamespace(**flags)))
+    client = Client(plugin.get_plugin_apps()["/data/*"])
+    answer = client.get(f"/{PLUGIN}/data/runs", headers={"Host": "evil.example"})
+    assert answer.status_code == status
+    assert status == 200 or "set LIGHTNING_HOOKS_HOSTS to the name" in answer.json["error"]
+    for host in ("localhost:6006", "127.0.0.1:6006", "[::1]:6006"):
+        assert client.get(f"/{PLUGIN}/data/runs", headers={"Host": host}).status_code == 200
+    # The page itself holds no data, and shows the message.
+    assert client.get(f"/{PLUGIN}/static/index.js", headers={"Host": "evil.example"}).status_code == 200
+
+
 def test_flags_for_a_log_directory_elsewhere():
     flags = SimpleNamespace(logdir="gs://bucket/logs", samples_per_plugin={})
     HooksLoader().fix_flags(flags)

@@ -288,6 +288,54 @@ def test_a_server_for_this_machine_only(logdir):
             view.make(logdir, host)
 
 
+def get(server, path, host):
+    """The status of a request to a server that is not running."""
+    return Client(server.app, use_cookies=False).get(path, headers={"Host": host}).status_code
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "127.1", "localhost", "::1", "::ffff:127.0.0.1"])
+def test_at_a_loopback_address_only_names_of_this_machine_get_data(logdir, address, capsys, monkeypatch):
+    try:
+        server = view.make(logdir, address)
+    except RuleError as error:
+        pytest.skip(f"this machine does not have it: {error}")
+    try:
+        for host in (
+            "localhost",
+            "LocalHost.:80",
+            "127.0.0.1:1",
+            "127.0.0.9",
+            "[::1]:6007",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]",
+        ):
+            assert get(server, "/data/runs", host) == get(server, "/", host) == 200, host
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "0.0.0.0", "192.0.2.1", "[bad", ""):
+            assert get(server, "/data/runs", host) == get(server, "/", host) == 421, host
+    finally:
+        server.server_close()
+    monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", lambda server: None)
+    view.view(logdir, address, 0)
+    assert "everybody" not in capsys.readouterr().out
+
+
+def test_a_name_under_which_a_proxy_asks_is_allowed_by_a_variable(logdir, monkeypatch):
+    monkeypatch.setenv("LIGHTNING_HOOKS_HOSTS", " Hub.example, other.example")
+    server = view.make(logdir)
+    server.server_close()
+    assert get(server, "/data/runs", "hub.example:443") == get(server, "/data/runs", "other.example") == 200
+    assert get(server, "/data/runs", "evil.example") == 421
+
+
+def test_a_server_for_others_too_is_asked_under_any_name(logdir, capsys, monkeypatch):
+    server = view.make(logdir, "0.0.0.0")
+    server.server_close()
+    assert get(server, "/data/runs", "gpu-box.lan:6007") == get(server, "/data/runs", "127.0.0.1") == 200
+    monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", lambda server: None)
+    view.view(logdir, "0.0.0.0", 0)
+    assert "lightning-hooks: everybody who reaches 0.0.0.0 can read these runs" in capsys.readouterr().out
+
+
 def test_the_browser_is_given_the_address(logdir, monkeypatch, capsys):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
