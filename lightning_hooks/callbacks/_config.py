@@ -104,8 +104,8 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
 def _check_statistics(monitor: StatsMonitor) -> None:
     """Statistics are resolved against a model: here one without layers, in which no pattern can match."""
     rules = [dataclasses.replace(rule, strict=False) for rule in monitor.watch or ()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings():  # when callbacks are made, never in a step: each filter that is set makes Python forget
+        warnings.simplefilter("ignore")  # which warnings it has shown
         resolve(nn.Module(), rules, monitor.schedule)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +173,17 @@ class UserRows:
         """
         filled = [row for row in self._metrics if counts[row] > 0 and (row in self._filled or row not in self._replicated)]
         asked = [(row, user, metric) for row in filled for user, metric in self._metrics[row]]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The ``compute`` method of metric")  # another rank has updated it
-            return {(row, user.name): float(user.scalar(user.run(metric.compute))) for row, user, metric in asked}
+        return {(row, user.name): float(user.scalar(user.run(_compute, metric))) for row, user, metric in asked}
+
+
+def _compute(metric: Metric) -> Any:
+    """The value over all ranks of a metric that perhaps only another rank has updated.
+
+    If this rank has not updated the metric, `metric.compute` would warn. No filter hides the warning: setting a filter makes
+    Python forget which warnings it has shown, and the user's own warnings would be shown again at every step.
+    """
+    undecorated = getattr(metric.compute, "__wrapped__", None)
+    if metric.update_called or undecorated is None:
+        return metric.compute()
+    with metric.sync_context(dist_sync_fn=metric.dist_sync_fn):
+        return undecorated()
