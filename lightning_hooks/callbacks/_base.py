@@ -39,7 +39,7 @@ from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class HooksCallback(OurCallback):

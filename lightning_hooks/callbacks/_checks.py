@@ -18,7 +18,7 @@ from lightning_hooks.rules.fields import typed
 from lightning_hooks.rules.patterns import FLATTENED
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
 
 # By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
 _SHARDING: Final = {

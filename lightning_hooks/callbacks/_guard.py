@@ -17,7 +17,7 @@ from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
 from lightning_hooks.hooks import for_each
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 def begin_run(hook_manager: HookManager, trainer: Trainer) -> None:

@@ -23,7 +23,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
 
 
 def as_loggers(loggers: Any) -> tuple[str, ...]:

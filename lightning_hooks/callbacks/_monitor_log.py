@@ -19,8 +19,7 @@ from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.patterns import Target, select
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
-
+    from lightning_hooks.callbacks._lightning import Trainer
     from lightning_hooks.callbacks.monitor import StatsMonitor
 
 

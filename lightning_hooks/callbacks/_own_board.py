@@ -13,8 +13,9 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.errors import RuleError
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
     from torch.utils.tensorboard import SummaryWriter
+
+    from lightning_hooks.callbacks._lightning import Trainer
 
 _BOARDS: WeakKeyDictionary[Trainer, dict[Path, OwnBoard]] = WeakKeyDictionary()
 

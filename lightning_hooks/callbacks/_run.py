@@ -16,7 +16,7 @@ from lightning_hooks.engine.participant import Participant
 from lightning_hooks.hooks import for_each
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 _OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
 _LISTED: WeakKeyDictionary[HookManager, list[ReferenceType[OurCallback]]] = WeakKeyDictionary()  # when the run began

@@ -17,7 +17,7 @@ from lightning_hooks.engine.scaling import ScalerWatch
 from lightning_hooks.private import are_off, attribute, private
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")

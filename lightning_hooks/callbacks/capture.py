@@ -33,7 +33,7 @@ from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import check_tensor
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 _FOLDERS: WeakKeyDictionary[Trainer, Path] = WeakKeyDictionary()  # of Trainers whose loggers have none for each run
 _LOCAL = "give a local one, folder='…'"

@@ -19,7 +19,7 @@ from lightning_hooks.rules import Hook
 from lightning_hooks.rules.reading import as_rules
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class CustomHooks(HooksCallback):

@@ -42,7 +42,7 @@ from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class StatsMonitor(HooksCallback):

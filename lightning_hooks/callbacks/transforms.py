@@ -29,7 +29,7 @@ from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class AppliesRules(HooksCallback):

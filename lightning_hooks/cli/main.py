@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -179,20 +180,24 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
 
 def _cli_of(arguments: list[str]) -> Any:
-    """The LightningCLI of the package whose LightningModule the model of the config is; of the first one if none says."""
+    """The LightningCLI of the package whose LightningModule the model of the config is.
+
+    If no config names a model, it is that of the package that is imported, or else of the first one that is installed.
+    """
     from lightning_hooks.callbacks._config import config_files
-    from lightning_hooks.callbacks._lightning import installed
+    from lightning_hooks.callbacks._lightning import first_usable, imported
     from lightning_hooks.rules.importing import import_object
 
-    try:
-        packages = installed(".cli")
-    except ImportError as error:
-        raise HooksError(str(error)) from error
-    for _, content in config_files(arguments) if len(packages) > 1 else ():
+    for _, content in config_files(arguments):
         model = content.get("model")
         path = model.get("class_path") if isinstance(model, Mapping) else model
         kind = import_object(path, "model") if isinstance(path, str) and "." in path else None
-        for module in packages.values():
+        for package, module in imported().items():
             if isinstance(kind, type) and issubclass(kind, module.LightningModule):
-                return module.LightningCLI
-    return next(iter(packages.values())).LightningCLI
+                return importlib.import_module(f"{package}.cli").LightningCLI
+    try:
+        first = next(iter(imported()), None)
+        module = first_usable(".cli") if first is None else importlib.import_module(f"{first}.cli")
+    except ImportError as error:
+        raise HooksError(str(error)) from error
+    return module.LightningCLI

@@ -193,7 +193,7 @@ def test_a_relative_path_is_found_from_other_folders(monkeypatch: pytest.MonkeyP
 def test_a_pytorch_lightning_below_2_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, str(written(tmp_path, HOOKS)))
     assert len(callbacks_for_pytorch_lightning()) == 2
-    monkeypatch.setattr("importlib.metadata.version", lambda name: {"pytorch-lightning": "1.9.5"}[name])
+    monkeypatch.setattr("importlib.metadata.version", {"lightning": "2.6.1", "pytorch-lightning": "1.9.5"}.__getitem__)
     expected = r"^LIGHTNING_HOOKS_CONFIG: lightning_hooks needs Lightning 2\.5 or newer, and pytorch_lightning is 1\.9\.5; pip"
     with pytest.raises(UnsupportedError, match=expected):
         callbacks_for_pytorch_lightning()

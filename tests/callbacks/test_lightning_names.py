@@ -46,7 +46,7 @@ if __name__ == "__main__":
     trainer = Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, callbacks=monitor, **quiet)
     trainer.fit(Model(), torch.utils.data.DataLoader([torch.tensor([[3.0, 4.0]])], batch_size=None))
     print("NORM", monitor.latest["grad_norm/layer.weight"])
-    print("FOUND", *_lightning.installed())
+    print("FOUND", *_lightning.imported())
     print("RC", main(["match", "--config", "config.yaml"]))
 """
 CONFIG = """
@@ -57,8 +57,9 @@ model: %s.Model
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_callback_is_one_of_each_installed_package(package: str) -> None:
+def test_a_callback_is_one_of_each_imported_package(package: str) -> None:
     module = importlib.import_module(package)
+    StatsMonitor()  # made after the import
     for kind in (StatsMonitor, GradientTransforms, CustomHooks, ActivationCapture):
         assert issubclass(kind, module.Callback)
     monitor = StatsMonitor()
@@ -88,19 +89,80 @@ def test_the_command_line_is_that_of_the_model(package: str, tmp_path: Path, mon
     assert main(["match", "--config", "config.yaml"]) == 0
 
 
+ORDERS = {
+    "Lightning first": "from {package} import LightningModule, Trainer\nfrom lightning_hooks import StatsMonitor, Watch\n",
+    "Lightning last": "from lightning_hooks import StatsMonitor, Watch\nfrom {package} import LightningModule, Trainer\n",
+}
+ALONE = """
+import logging, sys, warnings
+from {package}.callbacks import Callback
+from lightning_utilities.core import rank_zero
+
+def state():
+    return rank_zero.log.name, rank_zero.rank_zero_deprecation.__module__, warnings.formatwarning
+
+before = state()
+assert issubclass(StatsMonitor, Callback)
+{fit}
+    assert isinstance(monitor, Callback)
+    assert {other!r} not in sys.modules
+    assert state() == before and before[0].startswith({package!r})
+"""
+
+
+@pytest.mark.skipif(len(PACKAGES) < 2, reason="with one package there is no other")
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_only_the_package_of_the_trainer_is_imported(package: str, order: str, tmp_path: Path) -> None:
+    (other,) = set(PACKAGES) - {package}
+    fit = FIT[FIT.index("class Model") :].partition('    print("FOUND"')[0]
+    code = "import torch\n" + ORDERS[order].format(package=package) + ALONE.format(package=package, other=other, fit=fit)
+    (tmp_path / "train.py").write_text(code)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "NORM 5.0" in done.stdout
+
+
+@pytest.mark.skipif(len(PACKAGES) < 2, reason="with one package there is no other")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_command_line_knows_the_short_names_of_callbacks_that_were_imported_before_it(package: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom lightning_hooks import StatsMonitor\n"
+        f"from {package}.cli import LightningCLI\nfrom {package}.demos.boring_classes import BoringModel\n"
+        "cli = LightningCLI(BoringModel, run=False, args=['--trainer.callbacks=StatsMonitor', '--trainer.logger=false'])\n"
+        "print(any(isinstance(each, StatsMonitor) for each in cli.trainer.callbacks))\n"
+        f"print(*({set(PACKAGES)} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-2:] == ["True", package], done.stderr
+
+
+@pytest.mark.skipif(len(PACKAGES) < 2, reason="with one package there is no choice")
+def test_a_callback_that_is_made_before_either_is_imported_is_one_of_the_first() -> None:
+    code = (
+        "import sys\nfrom lightning_hooks import StatsMonitor\n"
+        f"names = {PACKAGES}\nassert not set(names) & set(sys.modules)\n"
+        "monitor = StatsMonitor()\n"
+        "assert [name in sys.modules for name in names] == [True, False]\n"
+        "import pytorch_lightning\nassert not isinstance(monitor, pytorch_lightning.Callback)\n"
+        "StatsMonitor()\nassert isinstance(monitor, pytorch_lightning.Callback)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_either_the_import_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"neither lightning nor pytorch_lightning is installed; pip install .*\[lightning\]"):
-        _lightning.installed()
+        _lightning.usable()
 
 
 def test_a_version_below_2_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     versions = {"lightning": "2.6.1", "pytorch-lightning": "1.9.5"}
     monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(importlib, "import_module", lambda name: name)
     with caplog.at_level("INFO", "lightning_hooks"):
-        assert _lightning.installed() == {"lightning.pytorch": "lightning.pytorch"}
+        assert _lightning.usable() == ["lightning.pytorch"]
     assert (
         "works with lightning.pytorch only: lightning_hooks needs Lightning 2.5 or newer, and pytorch_lightning is 1.9.5"
         in (caplog.text)
@@ -115,4 +177,4 @@ def test_a_version_below_2_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: p
         StatsMonitor().setup(trainer, None, "fit")  # type: ignore[arg-type]
     versions["lightning"] = "1.9.5"
     with pytest.raises(ImportError, match="lightning.pytorch is 1.9.5.*pytorch_lightning is 1.9.5"):
-        _lightning.installed()
+        _lightning.usable()
