@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, number_of
+from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, rank_and_run, run_of
+from lightning_hooks.capture.temporary import TemporaryFolder, remove_leftovers
 
 
 class Item(NamedTuple):
@@ -33,30 +32,25 @@ class Item(NamedTuple):
 
 
 class RankFiles:
-    """The files of one rank. What a killed run has left is put in order first.
+    """The files that one run of a rank writes. What a killed run has left unfinished is removed first.
 
     Attributes:
-        size: of all its files in bytes, those of earlier runs included.
+        size: of the files of this rank in bytes, those of earlier runs included.
 
     Raises:
         OSError: the folder cannot be used.
-        RuleError: the index is none of a capture.
+        RuleError: an index in the folder is damaged.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._library = need_safetensors()
         self._folder, self._rank = folder, rank
-        self._temporary = folder / f".rank{rank}.tmp"
+        self._temporary: TemporaryFolder | None = None
+        self._number = 0
         folder.mkdir(parents=True, exist_ok=True)
-        self.remove_unfinished()
+        remove_leftovers(folder, rank)
         self._index = IndexWriter(folder, rank)
-        numbers = {path: number_of(path.name, rank) for path in folder.iterdir()}
-        found = {path: number for path, number in numbers.items() if number is not None}
-        self._number = max(found.values(), default=-1) + 1
-        for path in sorted(found):
-            if path.name not in self._index.files:
-                self._adopt(path)
-        self.size = sum(path.stat().st_size for path in found)
+        self.size = sum(path.stat().st_size for path in folder.iterdir() if run_of(path.name, rank) is not None)
 
     def write(self, stage: str, items: Sequence[Item], max_bytes: int | None) -> str:
         """Write the next file, and then its line in the index.
@@ -69,13 +63,14 @@ class RankFiles:
         Returns:
             The reason why it is not there; empty where it is.
         """
-        file = f"{stage}-rank{self._rank}-{self._number:06}.safetensors"
-        temporary = self._temporary / file
         tensors = {f"{position}:{item.name}": item.stored() for position, item in enumerate(items)}
-        entries = (self._entry(item, file, key) for key, item in zip(tensors, items, strict=True))
-        record = FileRecord(file, self._rank, self._index.run, tuple(entries))
+        file = ""
         try:
-            self._temporary.mkdir(exist_ok=True)
+            folder = self._claimed()
+            file = f"{stage}-{rank_and_run(self._rank, self._index.run)}-{self._number:06}.safetensors"
+            entries = (self._entry(item, file, key) for key, item in zip(tensors, items, strict=True))
+            record = FileRecord(file, self._rank, self._index.run, tuple(entries))
+            temporary = folder / file
             temporary.touch()
             allowed = temporary.stat().st_mode  # by the umask; safetensors writes for the owner alone
             self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
@@ -90,12 +85,21 @@ class RankFiles:
             _to_disk(self._folder)
             self._index.append(record)
         except (OSError, self._library.SafetensorError) as error:
-            return f"{file} could not be written: {error}"
+            return f"{file or 'the first file'} could not be written: {error}"
         return ""
+
+    def _claimed(self) -> Path:
+        """The temporary folder, after this writer has got names of its own."""
+        if self._temporary is None:
+            self._index.claim()
+            self._temporary = TemporaryFolder(self._folder / f".{rank_and_run(self._rank, self._index.run)}.tmp")
+        self._temporary.create()
+        return self._temporary.path
 
     def remove_unfinished(self) -> None:
         """Remove what was written in part."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
 
     def _entry(self, item: Item, file: str, key: str) -> Entry:
         known = item._asdict()
@@ -110,16 +114,6 @@ class RankFiles:
             file=file,
             key=key,
         )
-
-    def _adopt(self, path: Path) -> None:
-        """Add to the index a complete file whose line is missing because the run was killed."""
-        # An incomplete file, or one of other origin, stays in the folder and out of the index.
-        with contextlib.suppress(self._library.SafetensorError, ValueError, KeyError, TypeError):
-            with self._library.safe_open(path, framework="pt") as opened:
-                record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
-            if record.file == path.name:
-                self._index.append(record)
-                self._index.run = max(self._index.run, record.run + 1)
 
 
 def _to_disk(path: Path) -> None:

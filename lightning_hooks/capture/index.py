@@ -1,17 +1,19 @@
-"""What a capture holds: one JSON Lines file for each rank, one line for each file of tensors.
+"""What a capture holds: one JSON Lines file for each run of a rank, one line for each file of tensors.
 
 A line is appended after its file got its final name, so the index never names a missing file, and what one more file
-costs does not grow with the length of the capture. A killed run can leave two things behind: an unfinished last line, which
-readers ignore and the next writer cuts off; and a whole file without its line, which the next writer adds to the index, because
-every file has a copy of its line in its own header.
+costs does not grow with the length of the capture. Only the writer that created an index appends to it, so processes that
+capture into one folder at the same time do not disturb each other. A killed run can leave two things behind: an unfinished
+last line, which readers ignore; and a whole file without its line, which readers still find, because every file has a copy of
+its line in its own header. Run 0 has no number in its names. Folders in which all runs of a rank share one index are read too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +35,7 @@ class Entry:
         step: of training, as the charts count it.
         stage: `train`, `validate`, `test` or `predict`.
         rank: of the process.
-        run: 0 for the run that began the capture, 1 for the next one into the same folder, ...
+        run: 0 for the first run of this rank that wrote into the folder, 1 for the next one, ...
         dataloader_idx: of the batch; 0 where there is one loader.
         batch_idx: of the batch in its epoch.
         shape: as captured.
@@ -138,24 +140,61 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
     return records, end
 
 
-class IndexWriter:
-    """The index of one rank, open for appending; lines of earlier runs stay.
+def read_folder(folder: Path) -> list[FileRecord]:
+    """The records of all files of tensors in a folder, by rank and run.
 
     Raises:
-        OSError: it cannot be read, or not be repaired after a killed run.
-        RuleError: the file is not an index of a capture.
+        RuleError: an index is damaged.
+    """
+    # List the files before reading the indexes: a file that a live writer adds in between is then in the index, not lost.
+    names = sorted(path.name for path in folder.iterdir() if run_of(path.name) is not None)
+    records = [record for index in sorted(folder.glob(PATTERN)) for record in read_index(index)[0]]
+    indexed = {record.file for record in records}
+    records += [record for name in names if name not in indexed for record in _from_header(folder / name)]
+    return sorted(records, key=lambda record: (record.rank, record.run))
+
+
+def _from_header(path: Path) -> Iterator[FileRecord]:
+    """The copy of its line that a file of tensors holds; nothing for a file that is incomplete or not from a capture."""
+    library = need_safetensors()
+    with contextlib.suppress(library.SafetensorError, OSError, ValueError, KeyError, TypeError):
+        with library.safe_open(path, framework="pt") as opened:
+            record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
+        if record.file == path.name:
+            yield record
+
+
+class IndexWriter:
+    """The index of one run of a rank. The first line creates it, under a number that no other run of this rank has.
+
+    Attributes:
+        run: the number of the run, known after `claim`.
+
+    Raises:
+        OSError: the folder cannot be read.
+        RuleError: an index in the folder is damaged.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.path = folder / f"index-rank{rank}.jsonl"
-        self.files: set[str] = set()
-        self.run = 0
-        if self.path.exists():
-            records, length = read_index(self.path)
-            self.files = {record.file for record in records}
-            self.run = max((record.run for record in records), default=-1) + 1
-            if length < self.path.stat().st_size:
-                os.truncate(self.path, length)
+        self._folder, self._rank = folder, rank
+        self._is_claimed = False
+        recorded = [record.run for record in read_folder(folder) if record.rank == rank]
+        named = [run for path in folder.iterdir() if (run := run_of(path.name, rank)) is not None]
+        self.run = max(recorded + named, default=-1) + 1
+
+    @property
+    def path(self) -> Path:
+        """The file of the index."""
+        return self._folder / f"index-{rank_and_run(self._rank, self.run)}.jsonl"
+
+    def claim(self) -> None:
+        """Create the index under the next free number, so that no other writer uses this number."""
+        while not self._is_claimed:
+            try:
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+                self._is_claimed = True
+            except FileExistsError:
+                self.run += 1
 
     def append(self, record: FileRecord) -> None:
         """Add a line and wait until it is on the disk; after an `OSError` the index is unchanged."""
@@ -172,18 +211,28 @@ class IndexWriter:
                 raise
         finally:
             os.close(descriptor)
-        self.files.add(record.file)
 
 
-def number_of(file: str, rank: int) -> int | None:
-    """The number in the name of a file of tensors of this rank; None for any other file.
+def rank_and_run(rank: int, run: int) -> str:
+    """The part of the names of files that tells writers apart.
 
     Example:
-        >>> number_of("train-rank0-000012.safetensors", 0), number_of("train-rank1-000012.safetensors", 0)
-        (12, None)
+        >>> rank_and_run(2, 0), rank_and_run(2, 3)
+        ('rank2', 'rank2-run3')
     """
-    found = re.fullmatch(rf"\w+-rank{rank}-(\d+)\.safetensors", file)
-    return int(found[1]) if found else None
+    return f"rank{rank}-run{run}" if run else f"rank{rank}"
+
+
+def run_of(file: str, rank: int | None = None) -> int | None:
+    """The run in the name of a file of tensors, of any rank by default; None for any other file.
+
+    Example:
+        >>> run_of("train-rank0-run4-000012.safetensors", 0), run_of("train-rank1-000012.safetensors", 0)
+        (4, None)
+    """
+    number = r"\d+" if rank is None else rank
+    found = re.fullmatch(rf"\w+-rank{number}(?:-run(\d+))?-\d+\.safetensors", file)
+    return int(found[1] or 0) if found else None
 
 
 def need_safetensors() -> ModuleType:

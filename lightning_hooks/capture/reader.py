@@ -12,7 +12,7 @@ from typing import Any, Final, overload
 import torch
 from torch import Tensor
 
-from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read_index
+from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read_folder
 from lightning_hooks.errors import RuleError, did_you_mean
 
 _OPEN_FILES: Final = 8  # a handle keeps the parsed header of its file, which costs more than reading a small tensor
@@ -243,7 +243,7 @@ class Capture(Mapping[str, Entries]):
 def load_capture(path: str | os.PathLike[str]) -> Capture:
     """Open the folder of an `ActivationCapture`; during a run, with what is complete so far.
 
-    Reads only the index; tensors are read on access.
+    Reads only the indexes; tensors are read on access.
 
     Args:
         path: the folder of the capture, by default `captures` in the logger's folder.
@@ -265,9 +265,9 @@ def load_capture(path: str | os.PathLike[str]) -> Capture:
     folder = Path(path)
     if not folder.is_dir():
         raise RuleError(f"there is no folder {str(path)!r}")
-    indexes = sorted(folder.glob(PATTERN))
-    if not indexes:
+    records = read_folder(folder)
+    if not records and not any(folder.glob(PATTERN)):
         nested = sorted({str(found.parent) for found in folder.rglob(PATTERN)})
         hint = f"; there are captures in {', '.join(nested[:5])}" if nested else ""
         raise RuleError(f"no capture in {str(path)!r}: no {PATTERN} in it{hint}")
-    return Capture(folder, [entry for index in indexes for record in read_index(index)[0] for entry in record.entries])
+    return Capture(folder, [entry for record in records for entry in record.entries])

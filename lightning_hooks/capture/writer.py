@@ -37,8 +37,10 @@ class CaptureWriter:
     A file `<stage>-rank<rank>-<number>.safetensors` is written in a temporary folder, `.rank<rank>.tmp`, flushed to the disk,
     renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves only complete
     files and an index without missing ones, and loses at most the batches it still held in memory. The next
-    writer removes incomplete files when it starts. A second run into the same folder appends to it and destroys
-    nothing; its entries have the next `run` number. One writer at a time for a rank and folder.
+    writer removes incomplete files when it starts. A second run into the same folder destroys nothing: its entries have the
+    next `run` number of this rank, which is also in the names of its files (`<stage>-rank<rank>-run1-<number>.safetensors`).
+    The number is taken when the first file is written, so several processes may capture into one folder at the same time, each
+    as a run of its own. If these have several ranks, the ranks of one process group may get different numbers.
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
     else: `add` and `end_batch` then do nothing, and `stopped` says why (None while it runs, `"closed"` after

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lightning_hooks.capture import CaptureWriter
-from lightning_hooks.capture.index import FileRecord, read_index
+from lightning_hooks.capture.index import FileRecord, read_folder, read_index
 
 
 def batch(value: float, rows: int = 2, columns: int = 3) -> Tensor:
@@ -27,7 +27,7 @@ def capture_batches(folder: Path, number: int, *, rank: int = 0, first: int = 0,
 
 
 def records(folder: Path, rank: int = 0) -> list[FileRecord]:
-    return read_index(folder / f"index-rank{rank}.jsonl")[0]
+    return [record for record in read_folder(folder) if record.rank == rank]
 
 
 def check_whole(folder: Path) -> int:

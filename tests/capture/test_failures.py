@@ -54,10 +54,10 @@ FILLS_THE_DISK = textwrap.dedent(
 )
 
 
-def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+def start(script: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", script, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path
         assert {info.run for info in capture["b"].infos} == set(range(attempt + 1))
     CaptureWriter(tmp_path).close()
     assert {record.file for record in records(tmp_path)} == {path.name for path in tmp_path.glob("*.safetensors")}
-    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix != ".safetensors") == [".jsonl"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".jsonl"}
 
 
 @pytest.mark.parametrize("limit", [0, 20_000], ids=["nothing fits", "a part fits"])
@@ -116,7 +116,7 @@ def test_every_step_of_writing_may_fail(tmp_path: Path, monkeypatch: pytest.Monk
     (problem,) = problems
     assert problem.endswith("train-rank0-000001.safetensors could not be written: [Errno 28] No space left on device")
     assert writer.stopped is not None
-    assert load_capture(tmp_path)["layer"].steps == (0,)
+    assert load_capture(tmp_path)["layer"].steps == ((0, 1) if call == "write" else (0,))  # the file was whole by then
     assert check_whole(tmp_path) == 1
     assert not (tmp_path / ".rank0.tmp").exists()
 
@@ -139,5 +139,5 @@ def test_an_index_line_that_was_written_in_part_is_taken_back(tmp_path: Path, mo
         writer.end_batch()
     assert len(problems) == 1
     assert index.read_bytes() == before
-    capture_batches(tmp_path, 1, first=2).close()  # with room again, the file that had no line is taken up
+    capture_batches(tmp_path, 1, first=2).close()
     assert load_capture(tmp_path)["layer"].steps == (0, 1, 2)

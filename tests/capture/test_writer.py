@@ -170,18 +170,17 @@ def test_a_second_run_goes_on_after_the_first(tmp_path: Path) -> None:
     assert [(record.file, record.run) for record in records(tmp_path)] == [
         ("train-rank0-000000.safetensors", 0),
         ("train-rank0-000001.safetensors", 0),
-        ("train-rank0-000002.safetensors", 1),
-        ("train-rank0-000003.safetensors", 1),
+        ("train-rank0-run1-000000.safetensors", 1),
+        ("train-rank0-run1-000001.safetensors", 1),
     ]
 
 
-def test_the_number_of_a_file_is_never_used_again(tmp_path: Path) -> None:
-    capture_batches(tmp_path, 1).close()
-    other = tmp_path / "validate-rank0-000007.safetensors"
+def test_the_name_of_a_file_is_never_used_again(tmp_path: Path) -> None:
+    other = tmp_path / "train-rank0-run1-000000.safetensors"
     other.write_bytes(b"not ours")
-    capture_batches(tmp_path, 1, first=1).close()
+    capture_batches(tmp_path, 1).close()
     assert other.read_bytes() == b"not ours"
-    assert records(tmp_path)[-1].file == "train-rank0-000008.safetensors"
+    assert records(tmp_path)[-1].file == "train-rank0-run2-000000.safetensors"
 
 
 def test_closing_twice_and_adding_afterwards_do_nothing(tmp_path: Path) -> None:

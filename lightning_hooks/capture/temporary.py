@@ -1,0 +1,101 @@
+"""The temporary folder of a writer: locked while its process lives, so that other writers tell leftovers from work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # on Windows leftovers of killed runs stay
+    fcntl = None
+
+_ATTEMPTS: Final = 100  # another writer holds the lock for the moment that it takes to look at the folder
+
+
+class TemporaryFolder:
+    """A folder for unfinished files, created and locked on first use.
+
+    Where the file system has no locks, the folder is used without one: then no writer can lock, and so remove, it either.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._exists = False
+        self._lock: int | None = None
+
+    def create(self) -> None:
+        """Create and lock the folder, unless that is done.
+
+        Raises:
+            OSError: the folder cannot be created.
+        """
+        attempts = 0
+        while not self._exists:
+            self.path.mkdir(exist_ok=True)
+            try:
+                self._lock = _locked(self.path)
+            except (BlockingIOError, FileNotFoundError):  # another writer takes it for a leftover before it is locked
+                attempts += 1
+                if attempts < _ATTEMPTS:
+                    time.sleep(0.01)
+                    continue
+            except OSError:
+                pass
+            self._exists = True
+
+    def remove(self) -> None:
+        """Remove the folder with all files in it, and release the lock."""
+        if self._exists:
+            shutil.rmtree(self.path, ignore_errors=True)
+            if self._lock is not None:
+                _release(self._lock)
+            self._exists, self._lock = False, None
+
+
+def remove_leftovers(folder: Path, rank: int) -> None:
+    """Remove the temporary folders of this rank whose writers are dead; one that cannot be locked is of a live writer."""
+    for path in folder.iterdir():
+        if re.fullmatch(rf"\.rank{rank}(-run\d+)?\.tmp", path.name):
+            with contextlib.suppress(OSError):
+                lock = _locked(path)
+                shutil.rmtree(path, ignore_errors=True)
+                _release(lock)
+
+
+def _locked(path: Path) -> int:
+    """Lock a folder without waiting.
+
+    Returns:
+        A descriptor that holds the lock; the lock goes when the process ends.
+
+    Raises:
+        BlockingIOError: another writer holds the lock.
+        FileNotFoundError: the folder was removed before the lock was held.
+        OSError: there are no locks in this file system.
+    """
+    if fcntl is None:
+        raise OSError("this system has no locks")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino != path.stat().st_ino:
+            raise FileNotFoundError(path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _release(descriptor: int) -> None:
+    # Unlock before closing: a forked process, such as a worker of a DataLoader, may hold a copy of the descriptor.
+    assert fcntl is not None
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
