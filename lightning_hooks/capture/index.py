@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import ModuleType
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ class FileRecord:
         """The record of a line.
 
         Raises:
-            RuleError: it was written by a later version of this package.
+            RuleError: it was written by a later version of this package, or leads out of the folder of the capture.
             ValueError: it is not such a line.
         """
         data = json.loads(line)
@@ -104,9 +104,14 @@ class FileRecord:
             raise RuleError(f"the index has version {data['version']}, this lightning_hooks reads up to version {VERSION}")
         try:
             file, rank, run = data["file"], data["rank"], data["run"]
-            return cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in data["entries"]))
+            record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in data["entries"]))
+            is_name = file == PureWindowsPath(file).name and file != ".."  # a path of POSIX is one of Windows too
         except (KeyError, TypeError) as error:
             raise ValueError(f"no such line: {error!r}") from error
+        if not is_name:
+            entry = f"the entry {record.entries[0].name!r}" if record.entries else "it"
+            raise RuleError(f"{entry} leads to {file!r}; a capture reads only files in its own folder")
+        return record
 
 
 def _entry(data: Mapping[str, Any], file: str, rank: int, run: int) -> Entry:

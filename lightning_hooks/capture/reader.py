@@ -249,7 +249,7 @@ def load_capture(path: str | os.PathLike[str]) -> Capture:
         path: the folder of the capture, by default `captures` in the logger's folder.
 
     Raises:
-        RuleError: the folder does not exist, contains no capture, or has a damaged index.
+        RuleError: the folder does not exist, contains no capture, or has an index that is damaged or names files elsewhere.
         UnsupportedError: safetensors is not installed.
 
     Example:

@@ -126,3 +126,24 @@ def test_a_leftover_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
 def test_what_is_no_record(line: str) -> None:
     with pytest.raises(ValueError):
         FileRecord.from_line(line)
+
+
+@pytest.mark.parametrize("kind", ["above", "absolute", "nested", "windows", "parent"])
+def test_an_entry_that_leads_out_of_the_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "capture"
+    capture_batches(outside, 1).close()
+    capture_batches(folder, 1).close()
+    name = {
+        "above": "../outside/train-rank0-000000.safetensors",
+        "absolute": str(outside / "train-rank0-000000.safetensors"),
+        "nested": "deeper/train-rank0-000000.safetensors",
+        "windows": "C:train-rank0-000000.safetensors",
+        "parent": "..",
+    }[kind]
+    line = index_of(folder).read_text().replace("train-rank0-000000.safetensors", name)
+    index_of(folder).write_text(line)
+    with pytest.raises(RuleError) as caught:
+        load_capture(folder)
+    assert str(caught.value) == (
+        f"{index_of(folder)}, line 1: the entry 'layer' leads to {name!r}; a capture reads only files in its own folder"
+    )
