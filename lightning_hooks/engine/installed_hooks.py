@@ -18,7 +18,17 @@ from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.hooks import Gate, GradHook, Handles, ModuleHooks, OurHook, for_each, may_have_gradient, unfrozen
+from lightning_hooks.hooks import (
+    Gate,
+    GradHook,
+    Handles,
+    ModuleHooks,
+    OurHook,
+    StackRoom,
+    for_each,
+    may_have_gradient,
+    unfrozen,
+)
 from lightning_hooks.hooks.handles import Removable
 
 Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
@@ -80,6 +90,7 @@ class InstalledHooks:
         self._phase = WeakMethod(phase)
         self._hook_handles = Handles()
         self._step_handles = Handles()
+        self._room = StackRoom(model)
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = _ParameterHooks(model, gate, self._hook_handles, self._step_handles)
         self._made: list[_Made] = []  # the last one used comes first
@@ -106,6 +117,7 @@ class InstalledHooks:
         if self.compiled_unchecked or not self._made:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
         self._use(active, called)
+        self._room.make(self._hook_handles)
         self._made[0].hooks.put_on(self._hook_handles)
         for participant, key in active:
             participant.register(key, self._gate, self._hook_handles)

@@ -5,6 +5,7 @@ from lightning_hooks.hooks.gradients import GradHook, Visitor, may_have_gradient
 from lightning_hooks.hooks.handles import Gate, Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
+from lightning_hooks.hooks.stack_room import StackRoom
 
 __all__ = [
     "CallAction",
@@ -14,6 +15,7 @@ __all__ = [
     "HookSite",
     "ModuleHooks",
     "OurHook",
+    "StackRoom",
     "TensorAction",
     "Visitor",
     "for_each",

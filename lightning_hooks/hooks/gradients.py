@@ -194,7 +194,7 @@ def _holds(args: tuple[Any, ...], output: Tensor) -> bool:
     seen = {id(args)}
     while nests:
         nest = nests.pop()
-        for item in nest.values() if isinstance(nest, dict) else nest:
+        for item in dict.values(nest) if isinstance(nest, dict) else nest:
             if item is output:
                 return True
             if isinstance(item, (tuple, list, dict)) and id(item) not in seen:

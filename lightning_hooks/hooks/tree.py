@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
+from gc import get_referents
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.errors import listed
+from lightning_hooks.hooks.cycles import below_root, is_container, leaves_of_cycle, mapped_cycle
 from lightning_hooks.private import private
 from lightning_hooks.tensor_kinds import without_subclass
 
@@ -21,7 +25,7 @@ _MISSING: Any = object()
 
 
 def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
-    """Every tensor of a nest of tuples, lists, mappings and dataclasses, in order; an object is not searched inside itself.
+    """Every tensor of a nest of tuples, lists, dictionaries and dataclasses, in order; an object is not searched inside itself.
 
     Example:
         >>> import torch
@@ -31,7 +35,7 @@ def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
         return
-    for leaf in tree_leaves(tree):
+    for leaf in _leaves(tree):
         if isinstance(leaf, Tensor):
             yield leaf
         elif any(leaf is outer for outer in _inside):  # objects that hold each other, as a node and its parent
@@ -40,45 +44,80 @@ def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
             for field in dataclasses.fields(leaf):
                 yield from tensors_in(getattr(leaf, field.name, None), (*_inside, leaf))
         elif isinstance(leaf, Mapping):  # a mapping that is not registered with pytree
-            for value in leaf.values():
+            for value in (stored_items(leaf) or {}).values():
                 yield from tensors_in(value, (*_inside, leaf))
 
 
-def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
+def map_tensors(change: Callable[[Tensor], Tensor], tree: Any, _made: list[tuple[Any, Any]] | None = None) -> Any:
     """The same nest with every tensor replaced.
 
     Dataclasses and dictionaries that are not registered with pytree are copied, not constructed again: they keep what is no
-    argument of their class.
+    argument of their class. Objects that hold each other hold each other's copies.
     """
     if isinstance(tree, Tensor):
         return change(tree)
+    made = [] if _made is None else _made
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return change(leaf)
         fields = dataclasses.fields(leaf) if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) else ()
-        mapped = {field.name: map_tensors(change, getattr(leaf, field.name)) for field in fields if hasattr(leaf, field.name)}
-        if isinstance(leaf, dict):
-            mapped |= {key: map_tensors(change, value) for key, value in leaf.items() if key not in mapped}
-        elif isinstance(leaf, Mapping) and not fields:  # a copy of it may share its items
-            return type(leaf)({key: map_tensors(change, value) for key, value in leaf.items()})  # type: ignore[call-arg]
-        elif not fields:
+        items = stored_items(leaf) if isinstance(leaf, Mapping) else None
+        if not fields and items is None:
             return leaf
+        for old, new in made:
+            if old is leaf:
+                return new
+        if isinstance(leaf, MappingProxyType):
+            changed: dict[Any, Any] = {}
+            made.append((leaf, proxy := MappingProxyType(changed)))
+            changed.update((key, map_tensors(change, value, made)) for key, value in (items or {}).items())
+            return proxy
         new = _copied(leaf)
-        for field in fields:
-            if field.name in mapped:
-                object.__setattr__(new, field.name, mapped[field.name])  # of a frozen one too
-        for key in leaf if isinstance(leaf, dict) else ():
-            new[key] = mapped[key]
+        made.append((leaf, new))
+        if isinstance(leaf, UserDict) and not fields:
+            new.data = map_tensors(change, leaf.data, made)
+            return new
+        mapped = {
+            field.name: map_tensors(change, getattr(leaf, field.name), made) for field in fields if hasattr(leaf, field.name)
+        }
+        for name, value in mapped.items():
+            object.__setattr__(new, name, value)  # of a frozen one too
+        for key, value in (items or {}).items() if isinstance(leaf, dict) else ():
+            new[key] = mapped[key] if key in mapped else map_tensors(change, value, made)
         return new
 
-    return tree_map(one, tree)
+    return _mapped(one, tree)
+
+
+def stored_items(mapping: Any) -> Any:
+    """The items that a mapping stores, without calling code of its class; None if only the class itself can tell its items.
+
+    A class may compute an item whenever it is read, and draw random numbers for it: reading it once more would change the
+    weights. A class that is registered with pytree says by that that its items can be read.
+
+    Example:
+        >>> class Doubled(dict):
+        ...     def __getitem__(self, key):
+        ...         return 2 * super().__getitem__(key)
+        >>> stored_items(Doubled(a=1))
+        {'a': 1}
+    """
+    if type(mapping) is dict or (torch.compiler.is_compiling() and isinstance(mapping, (dict, MappingProxyType))):
+        return mapping
+    if isinstance(mapping, dict):
+        return dict(dict.items(mapping))
+    if isinstance(mapping, UserDict):
+        return stored_items(vars(mapping).get("data"))
+    if isinstance(mapping, MappingProxyType):
+        return stored_items(get_referents(mapping)[0])  # what the proxy is of
+    return mapping if is_container(mapping, tree_leaves) else None
 
 
 def _copied(leaf: Any) -> Any:
     """A copy without what was computed from the old tensors."""
     try:
-        new = copy(leaf)
+        new = _copied_dict(leaf) if isinstance(leaf, dict) else copy(leaf)
     except TypeError:  # as that of an ordered dictionary whose class has required arguments
         return dataclasses.replace(leaf) if dataclasses.is_dataclass(leaf) else type(leaf)(leaf)  # type: ignore[type-var]
     for name in [*getattr(new, "__dict__", ())]:
@@ -87,21 +126,35 @@ def _copied(leaf: Any) -> Any:
     return new
 
 
-def _leaves_of_builtins(tree: Any) -> Iterator[Any]:
-    if type(tree) in (tuple, list, dict) or isinstance(tree, tuple):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _leaves_of_builtins(item)
-    else:
-        yield tree
+def _copied_dict(leaf: Any) -> Any:
+    base: Any = OrderedDict if isinstance(leaf, OrderedDict) else dict
+    kind: Any = type(leaf)
+    own = hasattr(kind, "__copy__") or kind.__reduce__ not in (object.__reduce__, OrderedDict.__reduce__)
+    if own or kind.items is base.items:
+        return copy(leaf)
+    # `copy` would call `items` of the class, which may compute them.
+    new = kind.__new__(kind)
+    vars(new).update(vars(leaf))
+    for key, value in dict.items(leaf):
+        base.__setitem__(new, key, value)
+    return new
 
 
-def _mapped_builtins(change: Callable[[Any], Any], tree: Any) -> Any:
-    if type(tree) is dict:
-        return {key: _mapped_builtins(change, value) for key, value in tree.items()}
-    if type(tree) in (tuple, list):
-        return type(tree)(_mapped_builtins(change, item) for item in tree)
-    if isinstance(tree, tuple):  # a named one
-        return type(tree)(*(_mapped_builtins(change, item) for item in tree))
+def _leaves_of_builtins(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    if (is_leaf is None or not is_leaf(tree)) and (type(tree) in (tuple, list, dict) or isinstance(tree, tuple)):
+        items = tree.values() if isinstance(tree, dict) else tree
+        return [leaf for item in items for leaf in _leaves_of_builtins(item, is_leaf)]
+    return [tree]
+
+
+def _mapped_builtins(change: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    if is_leaf is None or not is_leaf(tree):
+        if type(tree) is dict:
+            return {key: _mapped_builtins(change, value, is_leaf) for key, value in tree.items()}
+        if type(tree) in (tuple, list):
+            return type(tree)([_mapped_builtins(change, item, is_leaf) for item in tree])
+        if isinstance(tree, tuple):  # a named one
+            return type(tree)(*(_mapped_builtins(change, item, is_leaf) for item in tree))
     return change(tree)
 
 
@@ -111,6 +164,8 @@ def _pytree() -> tuple[Callable[..., Any], Callable[..., Any]]:
     tree = {"a": [1], "b": (2, 3)}
     if list(pytree.tree_leaves(tree)) != [1, 2, 3] or pytree.tree_map(str, tree) != {"a": ["1"], "b": ("2", "3")}:
         raise RuntimeError("it does something else in this torch")
+    if list(pytree.tree_leaves(tree, is_leaf=below_root())) != [[1], (2, 3)]:
+        raise RuntimeError("it does something else in this torch")
     return pytree.tree_leaves, pytree.tree_map
 
 
@@ -118,8 +173,28 @@ tree_leaves, tree_map = private(
     "torch.utils._pytree",
     _pytree,
     (_leaves_of_builtins, _mapped_builtins),
-    "tensors are found in tuples, lists, mappings and dataclasses only, not in other classes that are registered with it",
+    "tensors are found in tuples, lists, dictionaries and dataclasses only, not in other classes that are registered with it",
 )
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if torch.compiler.is_compiling():
+        leaves: list[Any] = tree_leaves(tree)
+        return leaves
+    try:
+        return list(tree_leaves(tree))
+    except RecursionError:
+        return leaves_of_cycle(tree, tree_leaves)
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return tree_map(change, tree)
+    try:
+        tree_leaves(tree)
+    except RecursionError:
+        return mapped_cycle(change, tree, tree_leaves, tree_map)
+    return tree_map(change, tree)
 
 
 def part_of(tree: Any, path: str) -> Any:
@@ -173,14 +248,16 @@ def described(tree: Any) -> str:
     kind = f"{'an' if kind[:1] in 'AEIOUaeiou' else 'a'} {kind}"
     if isinstance(tree, Tensor):
         return "one tensor"
-    if isinstance(tree, Mapping):
-        return f"{kind} with {_names(tree)}"
+    if isinstance(tree, Mapping) and (items := stored_items(tree)) is not None:
+        return f"{kind} with {_names(items)}"
     if dataclasses.is_dataclass(tree):
         return f"{kind} with {_names(field.name for field in dataclasses.fields(tree))}"
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return f"{kind} with {_names(tree._fields)}"
     if isinstance(tree, tuple | list):
         return f"{kind} of {len(tree)}: {', '.join(type(item).__name__ for item in tree[:10])}"
+    if isinstance(tree, Mapping):
+        return f"{kind}, a mapping that may compute its items and is therefore not searched"
     return "None" if tree is None else kind
 
 
@@ -190,18 +267,39 @@ def _names(names: Iterable[Any]) -> str:
 
 def _item(tree: Any, index: int) -> Any:
     tree = tree.args if isinstance(tree, Arguments) else tree
+    if isinstance(tree, Mapping):
+        return _item_of_mapping(tree, index)
     try:
         return tree[index]
     except (IndexError, KeyError, TypeError):
         return _MISSING
 
 
+def _item_of_mapping(tree: Any, index: int) -> Any:
+    items = stored_items(tree)
+    if items is None or index in items:
+        return _MISSING if items is None else items[index]
+    # The items of the outputs of transformers, which are dictionaries with fields, have numbers too.
+    has_fields = dataclasses.is_dataclass(tree)
+    if isinstance(tree, dict) and has_fields and -len(items) <= index < len(items):
+        return list(items.values())[index]
+    return _MISSING
+
+
 def _named(tree: Any, name: str) -> Any:
     if isinstance(tree, Arguments):
         return tree.kwargs.get(name, _MISSING)
-    if isinstance(tree, Mapping) and name in tree:
-        return tree[name]
+    if isinstance(tree, Mapping):
+        items = stored_items(tree)
+        if items is not None and name in items:
+            return items[name]
+        if items is None and not any(field.name == name for field in _fields(tree)):
+            return _MISSING
     return getattr(tree, name, _MISSING)
+
+
+def _fields(tree: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()
 
 
 def is_measured(tensor: Tensor) -> bool:

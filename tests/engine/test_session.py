@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -842,3 +843,55 @@ def test_where_torch_makes_new_tensors_by_default_changes_no_number():
     numbers = numbers_of("cpu")
     assert numbers["state.count_norm/0.bias"] == 3.0 and "transform_cosine/0_ClipByGlobalNorm" in numbers
     assert numbers_of("meta") == numbers
+
+
+class _Augmented(Mapping[str, torch.Tensor]):
+    """Computes an item whenever it is read, with random numbers."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self.x + torch.rand_like(self.x)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["x"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class _Augments(nn.Module):
+    def forward(self, x: torch.Tensor) -> _Augmented:
+        return _Augmented(x)
+
+
+class _Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, items: _Augmented) -> torch.Tensor:
+        result: torch.Tensor = self.linear(items["x"])
+        return result
+
+
+def test_a_mapping_that_computes_its_items_gives_the_weights_of_an_unwatched_run() -> None:
+    def trained(watch: list[Watch]) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(_Augments(), _Reads())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with instrument(model, watch=watch, optimizer=optimizer):
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+        return model[1].linear.weight.detach()
+
+    tensors = ["input", "output", "input_grad", "output_grad"]
+    assert torch.equal(trained([Watch(modules="*", tensors=tensors)]), trained([]))
+    with pytest.warns(
+        UserWarning, match="output.x' was not found at 0, which has a _Augmented, a mapping that may compute its"
+    ):
+        named = trained([Watch(modules="0", tensors=["output.x"])])
+    assert torch.equal(named, trained([]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_hooks.hooks.tree import map_tensors, tensors_in
+from lightning_hooks.hooks.tree import described, map_tensors, part_of, tensors_in
 
 
 @dataclasses.dataclass
@@ -56,26 +56,12 @@ class ModelOutput(collections.OrderedDict[str, Any]):
         object.__setattr__(self, key, value)
 
 
-class Bag(MutableMapping[str, Any]):
-    """A shallow copy of it has the same items."""
+class Batch(collections.UserDict[str, Any]):
+    """As those of tokenizers."""
 
-    def __init__(self, items: dict[str, Any]) -> None:
-        self.inner = dict(items)
-
-    def __getitem__(self, key: str) -> Any:
-        return self.inner[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.inner[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self.inner[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.inner)
-
-    def __len__(self) -> int:
-        return len(self.inner)
+    def __init__(self, items: dict[str, Any], name: str) -> None:
+        super().__init__(items)
+        self.name = name
 
 
 @dataclasses.dataclass
@@ -126,7 +112,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: collections.defaultdict(list, logits=torch.ones(1)),
         lambda out: (out["logits"], out.default_factory),
     ),
-    "a mapping whose copy shares its items": (lambda: Bag({"logits": torch.ones(1)}), lambda out: out.inner),
+    "a mapping around a dictionary": (lambda: Batch({"logits": torch.ones(1)}, "kept"), lambda out: (out.data, out.name)),
     "a mapping that cannot be set": (lambda: types.MappingProxyType({"logits": torch.ones(1)}), dict),
 }
 
@@ -159,3 +145,145 @@ def test_objects_that_hold_each_other_are_searched_once() -> None:
     child = Node(torch.ones(2), {"parent": parent, "shared": shared})
     parent.others = types.MappingProxyType({"child": child, "shared": shared})
     assert [len(tensor) for tensor in tensors_in([parent])] == [1, 2, 3, 3]
+
+
+class Lazy(Mapping[str, Tensor]):
+    """Computes an item whenever it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: str) -> Tensor:
+        type(self).reads += 1
+        if key not in ("image", 0):
+            raise KeyError(key)
+        return torch.rand(2)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["image"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class LazyDict(dict[str, Any]):
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Tensor:
+        type(self).reads += 1
+        return torch.rand(2)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self[key]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+
+class LazyBatch(collections.UserDict[str, Any]):
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Tensor:
+        type(self).reads += 1
+        return torch.rand(2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Lazy,
+        lambda: types.MappingProxyType(Lazy()),
+        lambda: LazyDict(image=None),
+        lambda: types.MappingProxyType(LazyDict(image=None)),
+        lambda: LazyBatch(image=None),
+    ],
+    ids=["mapping", "proxy", "dict", "proxy of a dict", "UserDict"],
+)
+def test_the_items_of_a_mapping_that_computes_them_are_never_read(make: Callable[[], Any]) -> None:
+    kinds: list[Any] = [Lazy, LazyDict, LazyBatch]
+    for kind in kinds:
+        kind.reads = 0
+    given, state = make(), torch.get_rng_state()
+    assert list(tensors_in([given])) == []
+    assert type(map_tensors(torch.neg, given)) is type(given)
+    assert isinstance(part_of(given, ".image"), (tuple, type(None))) and isinstance(part_of(given, "[0]"), tuple)
+    described(given)
+    assert [kind.reads for kind in kinds] == [0, 0, 0] and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_mapping_that_is_not_searched_is_described_as_such() -> None:
+    assert described(Lazy()) == "a Lazy, a mapping that may compute its items and is therefore not searched"
+    assert map_tensors(torch.neg, given := Lazy()) is given
+
+
+class Registered(Lazy):
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.ones(1)
+
+
+def test_the_items_of_a_mapping_that_is_registered_with_pytree_are_read() -> None:
+    pytree = pytest.importorskip("torch.utils._pytree")
+    pytree.register_pytree_node(Registered, lambda node: ([node["image"]], None), lambda items, context: Registered())
+    assert len(list(tensors_in(Registered()))) == 1
+    assert part_of(Registered(), ".image").item() == 1
+    assert described(Registered()) == "a Registered with 'image'"
+
+
+def test_items_are_found_by_their_numbers_in_a_dictionary_of_fields_only() -> None:
+    out = ModelOutput(torch.ones(1), torch.ones(2))
+    assert [len(part_of(out, f"[{index}]")) for index in (0, 1, -1, 2)] == [1, 2, 2, 0]
+    given = collections.defaultdict(list, a=torch.ones(1))
+    assert part_of(given, "[0]") == () and list(given) == ["a"]
+
+
+def cycle_of_list() -> Any:
+    nest: list[Any] = [torch.ones(1)]
+    nest.append((nest, torch.ones(2)))
+    return nest
+
+
+def cycle_of_dict() -> Any:
+    nest: dict[str, Any] = {"a": torch.ones(1)}
+    nest |= {"self": nest, "b": [torch.ones(2), {"back": nest}]}
+    return nest
+
+
+def cycle_of_others() -> Any:
+    nest = collections.deque([torch.ones(1)], maxlen=5)
+    holder = collections.OrderedDict(back=nest, b=torch.ones(2))
+    nest.append(holder)  # type: ignore[arg-type]
+    return nest
+
+
+@pytest.mark.parametrize("make", [cycle_of_list, cycle_of_dict, cycle_of_others], ids=["list", "dict", "others"])
+def test_a_container_that_holds_itself_is_searched_once_and_so_is_its_copy(make: Callable[[], Any]) -> None:
+    given = make()
+    assert [len(tensor) for tensor in tensors_in(given)] == [1, 2]
+    new = map_tensors(lambda tensor: tensor + 1, given)
+    assert type(new) is type(given) and new is not given
+    assert [tensor.tolist() for tensor in tensors_in(new)] == [[2], [2, 2]]
+    assert [tensor.tolist() for tensor in tensors_in(given)] == [[1], [1, 1]]
+
+
+def test_a_container_that_holds_only_itself_has_no_tensors() -> None:
+    nest: list[Any] = []
+    nest.append(nest)
+    assert list(tensors_in(nest)) == []
+    described(nest)
+
+
+def test_copies_of_objects_that_hold_each_other_hold_each_other() -> None:
+    parent = Node(torch.ones(1))
+    parent.others = [Node(torch.ones(2), types.MappingProxyType({"parent": parent}))]
+    new = map_tensors(lambda tensor: tensor + 1, parent)
+    assert new is not parent and new.others[0].others["parent"] is new
+    assert (new.value.item(), new.others[0].value.tolist()) == (2, [2, 2])
+
+
+def test_a_nest_deeper_than_the_stack_is_searched() -> None:
+    nest: Any = torch.ones(1)
+    for _ in range(5000):
+        nest = [nest]
+    assert len(list(tensors_in(nest))) == 1

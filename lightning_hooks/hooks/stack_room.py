@@ -1,0 +1,52 @@
+"""Room on the interpreter's stack: torch takes one more frame for each call of a module that has a hook."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Final
+
+from torch import nn
+
+from lightning_hooks.hooks.handles import Handles
+
+_DEEP: Final = 50  # modules inside each other; below that the frames of the hooks do not matter
+_OF_A_HOOK: Final = 50  # frames of the innermost hook
+
+
+class StackRoom:
+    """Raises the interpreter's recursion limit while a deeply nested model has hooks, by the frames that these need.
+
+    Args:
+        model: the root module.
+    """
+
+    _all: Final[list[StackRoom]] = []
+    _limit = 0  # as it was set here last
+    _given = 0  # as everything else has set it
+
+    def __init__(self, model: nn.Module) -> None:
+        depth = max(name.count(".") for name, _ in model.named_modules()) + 2
+        self._frames = depth + _OF_A_HOOK if depth > _DEEP else 0
+
+    def make(self, handles: Handles) -> None:
+        """Raise the limit until the handles are closed."""
+        if self._frames:
+            handles.keep(self)
+            self._all.append(self)
+            self._set()
+
+    def remove(self) -> None:
+        """Lower the limit again."""
+        if self in self._all:
+            self._all.remove(self)
+            self._set()
+
+    @classmethod
+    def _set(cls) -> None:
+        current = sys.getrecursionlimit()
+        if current != cls._limit:  # another one has set it since
+            cls._given = current
+        with suppress(RecursionError):  # lowered below the present depth
+            sys.setrecursionlimit(cls._given + sum(room._frames for room in cls._all))
+        cls._limit = sys.getrecursionlimit()
