@@ -1,4 +1,4 @@
-"""The exceptions of the package, and what messages say of names: suggestions for misspelled ones, and lists.
+"""The exceptions of the package, and what messages say of names and values: suggestions for misspelled names, and lists.
 
 HooksError
 ├── RuleError (ValueError)              an invalid rule, option or pattern
@@ -77,6 +77,20 @@ def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
     """
     close = nearest(name, known, n) if isinstance(name, str) else []
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+
+
+def shown(value: object, most: int = 200) -> str:
+    """The `repr` of a value for a message: its beginning if it is long, its class if it has none.
+
+    Example:
+        >>> shown("a" * 99, most=5)
+        "'aaaa…"
+    """
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more than 4300 digits, or a class of the user's
+        return f"{'an integer of too many digits' if isinstance(value, int) else f'an object of {type(value).__name__}'}"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def listed(names: Iterable[str], most: int = 10) -> str:

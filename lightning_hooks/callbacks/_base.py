@@ -37,6 +37,7 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.saved_state import read_mapping, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -269,12 +270,26 @@ class HooksCallback(OurCallback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: continue from it."""
         if in_fit(trainer):
-            self._skipped.load(checkpoint, self._hook_manager)
-        state = checkpoint.get(self._saved_as, {}).get(self._saved_at(trainer), {})
+            self._warn_of_damage(self._skipped.load(checkpoint, self._hook_manager))
+        state: dict[str, Any] = {}
+        damaged: list[str] = []
+        with starting_again(damaged):
+            saved, at = read_mapping(checkpoint.get(self._saved_as, {}), self._saved_as), self._saved_at(trainer)
+            state = read_mapping(saved.get(at, {}), f"{self._saved_as}[{at!r}]")
+        self._warn_of_damage(damaged)
         if self._hook_manager is None:
             self._saved = state
         else:
             self._load_state(state)
+
+    def _warn_of_damage(self, damaged: Sequence[str]) -> None:
+        """Warn once of what is damaged in a checkpoint; those objects have started again."""
+        if damaged:
+            name = self._label or f"{type(self).__name__}: "
+            warnings.warn(
+                f"{name}the checkpoint is damaged; what is damaged starts again, and all else continues: {'; '.join(damaged)}",
+                stacklevel=2,
+            )
 
     @property
     def _saved_as(self) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.overhead import Overhead, hook_cost
+from lightning_hooks.engine.overhead import MAX_FACTOR, Overhead, hook_cost
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.saved_state import read_count, starting_again
 
 
 class OverheadLimit:
@@ -26,11 +27,11 @@ class OverheadLimit:
         self._factor = 1
         self._warned = False
 
-    def start(self, observer: Observer, hook_manager: HookManager, state: Mapping[str, Any]) -> None:
-        """A fit begins, with the state of a checkpoint."""
+    def start(self, observer: Observer, hook_manager: HookManager, state: Mapping[str, Any]) -> list[str]:
+        """A fit begins, with the state of a checkpoint; returns what of that is damaged."""
         observer.overhead = Overhead(self.limit, hook_cost(hook_manager.meter.clock))
         self._factor, self._warned = 1, False
-        self.load_state_dict(observer, state)
+        return self.load_state_dict(observer, state)
 
     def warn(self, observer: Observer) -> None:
         """Warn once when the ranks have agreed on longer intervals."""
@@ -51,8 +52,17 @@ class OverheadLimit:
     def state_dict(self, observer: Observer) -> dict[str, Any]:
         return {"factor": observer.factor} if observer.factor > 1 else {}
 
-    def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> None:
-        """Keep the intervals of a checkpoint if there is still a limit."""
+    def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> list[str]:
+        """Keep the intervals of a checkpoint if there is still a limit.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
         if self.limit is not None:
-            observer.widen(int(state.get("factor", 1)))
+            factor = 1
+            with starting_again(damaged):
+                factor = read_count(state.get("factor", 1), "factor", at_least=1, below=MAX_FACTOR + 1)
+            observer.widen(factor)
             self._factor = observer.factor
+        return damaged

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.scaling import ScalerWatch
 from lightning_hooks.private import are_off, attribute, private
+from lightning_hooks.saved_state import read_mapping, read_number, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
@@ -191,12 +192,25 @@ class SkippedSteps:
         if state:
             checkpoint[_SAVED_AS] = max(checkpoint.get(_SAVED_AS, state), state, key=lambda each: each["skipped_steps"])
 
-    def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> None:
-        """A checkpoint may be read before or after the fit starts."""
-        self._state = checkpoint.get(_SAVED_AS, {})
+    def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> list[str]:
+        """A checkpoint may be read before or after the fit starts.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
+        self._state = {}
+        with starting_again(damaged, "the steps that the loss scaler skipped"):
+            # Without a damaged entry the other callbacks, which read the same checkpoint, do not warn of it again.
+            saved = checkpoint.pop(_SAVED_AS, None)
+            if saved is not None:
+                count = read_mapping(saved, _SAVED_AS, ("skipped_steps",))["skipped_steps"]
+                self._state = {"skipped_steps": read_number(count, "skipped_steps", at_least=0)}
+                checkpoint[_SAVED_AS] = saved
         watch = _counting(hook_manager)
         if watch is not None:
             watch.load_state_dict(self._state)
+        return damaged
 
     def _count(self, hook_manager: HookManager | None) -> dict[str, float]:
         watch = _counting(hook_manager)

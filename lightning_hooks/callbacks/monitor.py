@@ -145,8 +145,8 @@ class StatsMonitor(HooksCallback):
         self._flush()  # steps that have ended are not part of what is loaded
         producer = self._trained
         if producer is not None:
-            producer.load_state_dict(state)
-            self._overhead_limit.load_state_dict(producer.observer, state)
+            damaged = producer.load_state_dict(state)
+            self._warn_of_damage([*damaged, *self._overhead_limit.load_state_dict(producer.observer, state)])
 
     @property
     def latest(self) -> dict[str, float]:
@@ -189,8 +189,9 @@ class StatsMonitor(HooksCallback):
         led = {stage for other in others if other.prefix == self.prefix for stage in other._producers}
         self._producers = producers_of(self, led, hook_manager, plan, publisher, alone)
         if self._trained is not None:
-            self._trained.load_state_dict(self._saved)
-            self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)
+            damaged = self._trained.load_state_dict(self._saved)
+            damaged += self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)
+            self._warn_of_damage(damaged)
             self._saved = {}
         plans = plans_of(self._producers)
         limits = limits_of(self, plan, plans)

@@ -104,7 +104,7 @@ class AppliesRules(HooksCallback):
             return []
         changer = self._changer(transforms, trainer)
         if self._saved:
-            changer.load_state_dict(self._saved)
+            self._warn_of_damage(changer.load_state_dict(self._saved))
             self._saved = {}
         self._writer = logger_writer(self, trainer, hook_manager)
         self._publisher = Publisher([self._writer])
@@ -149,7 +149,7 @@ class AppliesRules(HooksCallback):
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
         if self.changer is not None and state:
-            self.changer.load_state_dict(state)
+            self._warn_of_damage(self.changer.load_state_dict(state))
 
 
 class GradientTransforms(AppliesRules):

@@ -20,7 +20,7 @@ Clock = Callable[[], float]
 # Intervals are judged by this many steps at least, of which this many were watched: one slow step says little.
 _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
-_MAX_FACTOR = 2**20
+MAX_FACTOR = 2**20
 _PAIRS = 16
 _LAYERS = 8  # of each kind
 _SHAPE = (64, 256)
@@ -150,8 +150,8 @@ class Overhead:
         if share <= self.limit or unwatched.share >= self.limit:  # no interval changes what unwatched steps cost
             return factor
         # Of own and all other time, the first is to shrink until the limit is kept, and each doubling halves it at best.
-        needed = share / (1.0 - share) * (1.0 - self.limit) / self.limit if share < 1.0 else _MAX_FACTOR
-        return int(min(factor * 2 ** max(1, math.ceil(math.log2(needed) - 1e-9)), _MAX_FACTOR))
+        needed = share / (1.0 - share) * (1.0 - self.limit) / self.limit if share < 1.0 else MAX_FACTOR
+        return int(min(factor * 2 ** max(1, math.ceil(math.log2(needed) - 1e-9)), MAX_FACTOR))
 
     def restart(self) -> None:
         """Forget the steps before: the intervals have changed."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from lightning_hooks.saved_state import check_like
 
 
 @dataclass
@@ -84,7 +87,8 @@ class Context:
         if key not in self.generators:
             # Counted, not taken from the device's index: replicas on different devices must draw the same numbers,
             # while two devices of one process must not repeat each other.
-            self.generators[key] = torch.Generator(device).manual_seed(self.seed + len(self.generators))
+            seed = (self.seed + len(self.generators)) % 2**64  # above that torch takes no seed
+            self.generators[key] = torch.Generator(device).manual_seed(seed)
         return self.generators[key]
 
 
@@ -145,3 +149,25 @@ class Transform:
     def initial_state(self) -> dict[str, Any]:
         """What `Context.state` holds before the first call; must be picklable. Nothing by default."""
         return {}
+
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """Refuse a state from a checkpoint that this transform cannot continue from; then it starts again, with a warning.
+
+        By default each value must be of the kind of that in `initial_state`.
+
+        Args:
+            state: what `Context.state` would become.
+            params: the parameters of the rule by name; empty for a rule on modules.
+
+        Raises:
+            ValueError: with the key, and what would be right.
+
+        Example:
+            >>> class Counting(Transform):
+            ...     def initial_state(self):
+            ...         return {"calls": 0}
+            >>> Counting().check_state({"calls": "none"}, {})
+            Traceback (most recent call last):
+            lightning_hooks.saved_state.DamagedState: state['calls'] must be a number, got 'none'
+        """
+        check_like(state, self.initial_state(), "state")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.rules.reading import as_transform
+from lightning_hooks.saved_state import DamagedState, read_state, refuse_other_keys
 from lightning_hooks.transforms._behind import readable, wrong_results
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.conditions import as_condition
@@ -69,6 +70,12 @@ class Chain(Transform):
     def initial_state(self) -> dict[str, Any]:
         """The state of each transform, under its index."""
         return {str(index): _initial(transform) for index, transform in enumerate(self.transforms)}
+
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """The state of each transform, as that one checks it."""
+        refuse_other_keys(state, *self.initial_state())
+        for index, transform in enumerate(self.transforms):
+            _check_member(transform, state, str(index), params)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,11 @@ class When(Transform):
         """The state of the transform, under `transform`."""
         return {"transform": _initial(self.transform)}
 
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """The state of the transform, as that one checks it."""
+        refuse_other_keys(state, "transform")
+        _check_member(self.transform, state, "transform", params)
+
     def _answer(self, tensors: list[Tensor], context: Context) -> bool | Tensor:
         answer = self._decide(tensors, context)
         if isinstance(answer, bool):
@@ -157,6 +169,16 @@ def _combine_flags(owner: Transform, members: Sequence[Any]) -> None:
 
 def _initial(transform: Any) -> dict[str, Any]:
     return transform.initial_state() if isinstance(transform, Transform) else {}
+
+
+def _check_member(transform: Any, state: dict[str, Any], key: str, params: Mapping[str, Tensor]) -> None:
+    where = f"state[{key!r}]"
+    kept = read_state(state.get(key), where)
+    if isinstance(transform, Transform):
+        try:
+            transform.check_state(kept, params)
+        except ValueError as error:
+            raise DamagedState(f"in {where}: {error}") from error
 
 
 def _call(transform: Any, tensors: list[Tensor], context: Context, where: str, key: str) -> list[Tensor]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
+from lightning_hooks.saved_state import read_tensor
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_finite, check_share
@@ -71,6 +72,13 @@ class EMA(Transform):
             return in_groups(values, add, self._advance(values, names, context))
 
         return over_values(tensors, context, change)
+
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """An average for each name, of the shape of its parameter. A NaN is no damage: the first gradient may hold one."""
+        for name, average in state.items():
+            param = params.get(name)
+            shape, is_complex = (None, None) if param is None else (param.shape, param.is_complex())
+            read_tensor(average, f"state[{name!r}]", shape, is_complex=is_complex)
 
     def _advance(self, values: list[Tensor], names: list[str], context: Context) -> list[Tensor]:
         """The averages with these gradients in them, which also become the state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.saved_state import DamagedState, read_tensor, refuse_other_keys
 from lightning_hooks.transforms._batch import over_values
 from lightning_hooks.transforms._behind import unchanged
 from lightning_hooks.transforms._check import check_count, check_finite, check_share, is_number
@@ -64,6 +66,12 @@ class AutoClip(Transform):
 
         return over_values(tensors, context, change)
 
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """The norms of the steps so far, after the first one."""
+        refuse_other_keys(state, "norms")
+        if state:
+            _check_norms(state["norms"], self.history)
+
 
 @dataclass(frozen=True)
 class ZClip(Transform):
@@ -117,7 +125,7 @@ class ZClip(Transform):
             if "mean" not in context.state:
                 self._warm_up(norm, context.state)
                 return unchanged(values, owned)
-            mean, var = (context.state[key].to(norm.device) for key in ("mean", "var"))
+            mean, var = (context.state[key].to(norm) for key in ("mean", "var"))
             limit = self._limit(norm, mean, var)
             clipped = torch.minimum(norm, limit).detach()
             moved = torch.lerp(clipped, mean, self.alpha)
@@ -130,6 +138,17 @@ class ZClip(Transform):
             return times(values, torch.where(norm <= limit, 1.0, coefficient(norm, limit)), owned)
 
         return over_values(tensors, context, change)
+
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """The norms of the steps so far in the warm-up, after it the mean and the variance."""
+        if "norms" in state:
+            refuse_other_keys(state, "norms")
+            _check_norms(state["norms"], self.warmup - 1)
+        elif state:
+            refuse_other_keys(state, "mean", "var")
+            mean, var = (_not_negative(read_tensor(state[key], f"state[{key!r}]", ()), key) for key in ("mean", "var"))
+            if bool(var.isnan() & ~mean.isnan()):
+                raise DamagedState("state['var'] must be a number where state['mean'] is one, got nan")
 
     def _warm_up(self, norm: Tensor, state: dict[str, Any]) -> None:
         seen = _noted(norm, state)
@@ -147,12 +166,31 @@ class ZClip(Transform):
         return torch.where((z > self.z_thresh) | norm.isnan(), mean + std * self.z_thresh**2 / z, torch.inf)
 
 
+def _check_norms(norms: Any, most: int | None) -> None:
+    """Refuse what `_noted` does not make: at most so many norms, in which NaN stands for those that were not finite."""
+    number = _not_negative(read_tensor(norms, "state['norms']"), "norms").numel()
+    if norms.dim() != 1:
+        raise DamagedState(f"state['norms'] must have 1 dimension, got {norms.dim()}")
+    if number < 1 or (most is not None and number > most):
+        bound = "at least 1 number" if most is None else f"1 to {most} numbers"
+        raise DamagedState(f"state['norms'] must have {bound}, got {number}")
+    if bool(norms.isinf().any()):
+        raise DamagedState("state['norms'] must be finite or NaN, got inf")
+
+
+def _not_negative(values: Tensor, key: str) -> Tensor:
+    """The values, or an error; a NaN is not negative."""
+    if bool((values < 0).any()):
+        raise DamagedState(f"state[{key!r}] must not be negative, got {float(values.min()):g}")
+    return values
+
+
 def _noted(norm: Tensor, state: dict[str, Any], most: int | None = None) -> Tensor:
     """The norms of the steps so far, this one included, which become the state; only the last ones where there is a limit."""
     # A NaN stands for what is not finite, since skipping it would need its value on the host.
     seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
     if "norms" in state:
-        before = state["norms"].to(norm.device)
+        before = state["norms"].to(norm)
         forgotten = 0 if most is None else max(0, len(before) + 1 - most)
         seen = torch.cat([before[forgotten:], seen])
     state["norms"] = seen

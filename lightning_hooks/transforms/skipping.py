@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
+from lightning_hooks.saved_state import read_count, refuse_other_keys
 from lightning_hooks.transforms._check import check_count, check_finite, check_flag
 from lightning_hooks.transforms._norms import dense_values, norms, together, total_norm
 from lightning_hooks.transforms.base import Context, Transform
@@ -79,6 +81,12 @@ class SkipStep(Transform):
             )
         context.skip_step(reason)
         return list(tensors)
+
+    def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
+        """The number of consecutive skips, after the first step."""
+        refuse_other_keys(state, "consecutive")
+        if state:
+            read_count(state["consecutive"], "state['consecutive']")
 
     def _code(self, values: list[Tensor]) -> Tensor:
         """0, or 1 where the norm is too large, or 2 where an element is not finite; on the device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,12 +19,14 @@ from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
+from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, shown_value
 from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._behind import wrong_results
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
 _STEP_STRIDE = 15_485_863
+_SEEDS = 2**65  # above every seed of torch and what is added for each transform
 
 
 @dataclass
@@ -170,18 +172,39 @@ class BoundTransform:
             "report": self.report.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.context.state = state["state"]
-        self.seed = self.context.seed = state.get("seed", self.seed)
-        self.context.generators = {}
-        if self.when != "step":
-            state = {**state, "generators": {}}  # seeded at each step
-        for key, generator_state in state["generators"].items():
-            device = self._device_for(torch.device(key))
-            if device is not None and str(device) not in self.context.generators:
-                generator = self.context.generators[str(device)] = torch.Generator(device)
-                generator.set_state(generator_state)
-        self.report.load_state_dict(state["report"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint, all but the report, or raise a `ValueError` before anything is changed."""
+        saved = read_mapping(state, "link", ("seed", "state", "generators"))
+        seed = read_count(saved["seed"], "seed", below=_SEEDS)
+        kept = read_state(saved["state"], "state")
+        self._check_state(kept)
+        generators = self._generators(saved["generators"]) if self.when == "step" else {}  # else they are seeded at each step
+        self.seed = self.context.seed = seed
+        self.context.state, self.context.generators = kept, generators
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if not isinstance(self.transform, Transform):
+            return
+        of_rule = self.targets if self.rule.params is not None else []
+        try:
+            self.transform.check_state(state, {target.name: target.value for target in of_rule})
+        except ValueError:
+            raise
+        except Exception as error:  # a check of the user's that does not expect such a state
+            raise DamagedState(f"check_state raised {type(error).__name__}: {error}") from error
+
+    def _generators(self, saved: Any) -> dict[str, torch.Generator]:
+        """The generators of a checkpoint, for the devices of this process."""
+        generators: dict[str, torch.Generator] = {}
+        for key, state in read_mapping(saved, "generators").items():
+            try:
+                device = self._device_for(torch.device(key))
+                if device is not None and str(device) not in generators:
+                    generators[str(device)] = torch.Generator(device).set_state(state)
+            except (RuntimeError, TypeError) as error:  # of torch, about the device or the state
+                reason = f"{shown_value(state)} is not the state of a generator ({first_line(error)})"
+                raise DamagedState(f"generators[{key!r}]: {reason}") from error
+        return generators
 
     def _device_for(self, saved: torch.device) -> torch.device | None:
         """Where this process draws what was drawn on a device when the checkpoint was saved.
@@ -194,14 +217,20 @@ class BoundTransform:
 
 
 def match_saved(
-    saved: Sequence[dict[str, Any]], transforms: Sequence[BoundTransform]
-) -> tuple[list[tuple[dict[str, Any], BoundTransform]], list[str]]:
+    saved: Mapping[int, Mapping[str, Any]], transforms: Sequence[BoundTransform], damaged: Collection[int] = ()
+) -> tuple[list[tuple[Mapping[str, Any], BoundTransform]], list[str]]:
     """Find the state of each transform in a checkpoint, whatever its position was.
+
+    Args:
+        saved: the states by their positions.
+        transforms: in order.
+        damaged: the positions at which the checkpoint has a state that cannot be read. A transform at such a position that has
+            no other state is not called new.
 
     Returns:
         The transforms that did not change, each with its state, and a phrase for each change.
     """
-    gone, new = dict(enumerate(saved)), dict(enumerate(transforms))
+    gone, new = dict(saved), dict(enumerate(transforms))
     pairs = []
     for i, now in enumerate(transforms):
         what = now.shown, now.acts_on
@@ -215,7 +244,7 @@ def match_saved(
             changes.append(f"{old['transform']} is now {new.pop(other).shown}")
             del gone[j]
     changes += [f"{old['transform']} on {old['place']} is gone" for old in gone.values()]
-    changes += [f"{now.shown} on {now.acts_on} is new" for now in new.values()]
+    changes += [f"{now.shown} on {now.acts_on} is new" for i, now in new.items() if i not in damaged]
     return pairs, changes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.saved_state import read_count, read_list, read_mapping, read_text, starting_again
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._behind import readable
@@ -167,16 +168,35 @@ class Changer(Participant):
     def state_dict(self) -> dict[str, Any]:
         return {"links": [bound.state_dict() for bound in self.transforms], "skipped_steps": self.skipped_steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them."""
-        self.skipped_steps = state.get("skipped_steps", 0)
-        pairs, changed = match_saved(state["links"], self.transforms)
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
+        with starting_again(damaged):
+            self.skipped_steps = read_count(state.get("skipped_steps", 0), "skipped_steps")
+        links: dict[int, dict[str, Any]] = {}
+        lost = set(range(len(self.transforms)))
+        with starting_again(damaged):
+            every = read_list(state.get("links"), "links")
+            lost = set(range(len(every)))
+            for i, link in enumerate(every):
+                with starting_again(damaged):
+                    links[i] = _read_link(link, f"links[{i}]")
+                    lost.remove(i)
+        pairs, changed = match_saved(links, self.transforms, lost)
         if changed:
             warnings.warn(
                 f"the transforms changed since the checkpoint; what changed restarts: {'; '.join(changed)}", stacklevel=2
             )
         for saved, bound in pairs:
-            bound.load_state_dict(saved)
+            with starting_again(damaged, bound.label):
+                bound.load_state_dict(saved)
+            with starting_again(damaged, bound.label):
+                bound.report.load_state_dict(saved.get("report"))
+        return damaged
 
     def refuse_unsupported(self, optimizers: Sequence[Optimizer], *, scaled: bool) -> None:
         """Refuse what has no correct result on these parameters, with these optimizers, or under a loss scaler."""
@@ -249,6 +269,14 @@ class Changer(Participant):
                 yield
             except Exception as error:
                 bound.cannot_report(tensors, names, error)
+
+
+def _read_link(link: Any, key: str) -> dict[str, Any]:
+    """The state of one transform, of which at least is known whose it is."""
+    saved = read_mapping(link, key, ("transform", "place"))
+    for name in ("transform", "place"):
+        read_text(saved[name], f"{key}[{name!r}]")
+    return saved
 
 
 def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
+from lightning_hooks.saved_state import read_count, read_mapping
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
@@ -117,8 +118,12 @@ class Report:
     def state_dict(self) -> dict[str, int]:
         return {"reported_steps": self.reported_steps, "acted_steps": self.acted_steps}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.reported_steps, self.acted_steps = state["reported_steps"], state["acted_steps"]
+    def load_state_dict(self, state: Any) -> None:
+        """Restore the counts of a checkpoint, or raise `DamagedState` before anything is changed."""
+        saved = read_mapping(state, "report", ("reported_steps", "acted_steps"))
+        reported = read_count(saved["reported_steps"], "report['reported_steps']")
+        acted = read_count(saved["acted_steps"], "report['acted_steps']", below=reported + 1)
+        self.reported_steps, self.acted_steps = reported, acted
 
 
 def _measured(tensors: Sequence[Tensor]) -> Measured:

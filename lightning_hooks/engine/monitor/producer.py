@@ -19,6 +19,7 @@ from lightning_hooks.plan.row_index import joined
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView, squares
+from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.histogram import shift
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import merge_by_index, rescale
@@ -135,15 +136,26 @@ class Producer:
         kept = {key: self._noise.values[index].tolist() for key, index in self._averaged.items()}
         return {"noise": kept} if kept else {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint; the averages of new rows start empty, with one warning."""
-        saved, rows = dict(state.get("noise", {})), self._averaged
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Restore a checkpoint; the averages of new rows start empty, with one warning.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
+        saved, rows = {}, self._averaged
+        with starting_again(damaged):
+            saved = read_mapping(state.get("noise", {}), "noise")
+        self._noise.values[:] = np.nan
         for key, index in rows.items():
-            self._noise.values[index] = saved.get(key, (np.nan, np.nan))
+            if key in saved:
+                with starting_again(damaged):
+                    self._noise.values[index] = _read_averages(saved[key], f"noise[{key!r}]")
         changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
         changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
+        return damaged
 
     @property
     def _averaged(self) -> dict[str, int]:
@@ -269,6 +281,16 @@ def _with_groups(plan: Plan, moments: Array, pairs: Array) -> Array:
         for group in plan.groups:  # the number of parts is that of each member, not their sum
             pairs[group.index, PARTS] = pairs[list(group.members), PARTS].max(initial=0.0)
     return np.concatenate([moments, merged.numpy()])
+
+
+def _read_averages(value: Any, key: str) -> tuple[float, float]:
+    """The two averages of a row: finite, or NaN if the row has no value yet."""
+    pair = read_list(value, key)
+    if len(pair) != 2:
+        raise DamagedState(f"{key} must have 2 numbers, got {len(pair)}")
+    if all(isinstance(each, float) and math.isnan(each) for each in pair):
+        return math.nan, math.nan
+    return read_number(pair[0], f"{key}[0]"), read_number(pair[1], f"{key}[1]")
 
 
 def _described(key: str) -> str:

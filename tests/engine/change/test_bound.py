@@ -28,7 +28,7 @@ def bound(transform, seed=0):
 
 
 def draw(one):
-    return one.run([torch.zeros(4)], ["weight"], [None], 0, owned=True)[0]
+    return one.run([torch.zeros(2, 2)], ["weight"], [None], 0, owned=True)[0]
 
 
 @pytest.mark.parametrize("drawn", [0, 2], ids=["not drawn before", "drawn before"])
