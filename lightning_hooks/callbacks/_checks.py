@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightning_hooks.callbacks._trainer import in_fit, is_alone
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.step_view import STAGE_PREFIX
@@ -94,7 +94,7 @@ def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:
         raise RuleError(f"on_error must be 'raise' or 'warn', got {on_error!r}{hint}")
     number = isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool)
     if max_overhead is not None and not (number and 0 < max_overhead < 1):
-        raise RuleError(f"max_overhead must be a share above 0 and below 1, or None, got {max_overhead!r}")
+        raise RuleError(f"max_overhead must be a share above 0 and below 1, or None, got {shown(max_overhead)}")
 
 
 def refuse_idle_stages(stages: Iterable[str], watch: Sequence[Watch]) -> None:

@@ -33,7 +33,7 @@ def as_loggers(loggers: Any) -> tuple[str, ...]:
         RuleError: it holds something other than names.
     """
     found = (loggers,) if isinstance(loggers, str) else loggers
-    if not isinstance(found, Sequence) or not all(isinstance(name, str) and name for name in found):
+    if not isinstance(found, Sequence) or isinstance(found, bytes) or not all(isinstance(name, str) and name for name in found):
         raise RuleError(f"loggers must be 'all', 'tensorboard', names of classes of loggers, or an empty list, got {loggers!r}")
     return tuple(found)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read_folder
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules.fields import check_path
 
 _OPEN_FILES: Final = 8  # a handle keeps the parsed header of its file, which costs more than reading a small tensor
 
@@ -262,6 +263,7 @@ def load_capture(path: str | os.PathLike[str]) -> Capture:
         >>> capture.names, capture["encoder"].cat().shape
         (('encoder',), torch.Size([4, 8]))
     """
+    check_path("path", path)
     folder = Path(path)
     if not folder.is_dir():
         raise RuleError(f"there is no folder {str(path)!r}")

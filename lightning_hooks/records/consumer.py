@@ -58,7 +58,7 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
     """The consumers that a user passed: objects, and mappings with `class_path` and `init_args`; None for no consumers."""
     if consumers is None:
         return []
-    if not isinstance(consumers, Sequence) or isinstance(consumers, str):
+    if not isinstance(consumers, Sequence) or isinstance(consumers, (str, bytes)):
         raise RuleError(f"consumers must be a list, got {consumers!r}")
     made = [as_object(consumer, f"consumers[{i}]") for i, consumer in enumerate(consumers)]
     for i, consumer in enumerate(made):

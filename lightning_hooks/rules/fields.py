@@ -6,13 +6,15 @@ A check raises a `RuleError` that names the option and the value.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 
 if TYPE_CHECKING:  # a rule of names alone needs no torch
     from torch import Tensor
@@ -48,6 +50,7 @@ _PATTERNS: Final = ("modules", "params")
 _NAMES: Final = (*_PATTERNS, "tensors", "stages")
 _SEVERAL: Final = (*_NAMES, "types", "stats")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of a Path too, which has one slash left
+_LONGEST_NAME: Final = 255  # bytes of a file name, in nearly all file systems
 _EMPTY: Final = {
     **dict.fromkeys(_PATTERNS, "an empty list; give at least one pattern"),
     "types": "an empty list; give at least one class, or omit it for all",
@@ -97,9 +100,10 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def as_count(name: str, value: Any, at_least: int = 0) -> int:
-    """A value that is an integer of at least `at_least`; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise RuleError(f"{name} must be an integer of at least {at_least}, got {value!r}")
+    """A value that is an integer of at least `at_least` and fits into 64 bits; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value < 2**63:
+        below = " and below 2**63" if isinstance(value, int) and value >= 2**63 else ""
+        raise RuleError(f"{name} must be an integer of at least {at_least}{below}, got {shown(value)}")
     return value
 
 
@@ -111,10 +115,29 @@ def check_local(name: str, folder: Any, instead: str) -> None:
         folder: its value; anything. None is for no folder.
         instead: what would be right instead of a folder elsewhere.
     """
-    if folder is not None and not (isinstance(folder, (str, os.PathLike)) and os.fspath(folder)):
-        raise RuleError(f"{name} must be the path of a folder, got {folder!r}")
+    if folder is None:
+        return
+    path = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path:
+        raise RuleError(f"{name} must be the path of a folder, got {shown(folder)}")
+    check_path(name, path)
     if _URL.match(str(folder)):
         raise RuleError(f"{name} must be a folder of this machine, got {str(folder)!r}; {instead}")
+
+
+def check_path(name: str, path: str | os.PathLike[str]) -> None:
+    """Refuse what is no path, and a path that no file can have: with a NUL character, or too long for this machine."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise RuleError(f"{name} must be a path, got {shown(path)}")
+    try:
+        os.lstat(path)
+    except ValueError as error:
+        raise RuleError(f"{name} must be a path without NUL characters, got {shown(path)}") from error
+    except OSError as error:
+        too_long = error.errno == errno.ENAMETOOLONG
+        # The system looks at the parts in order, and stops at the first folder that does not exist.
+        if too_long or any(len(os.fsencode(part)) > _LONGEST_NAME for part in Path(path).parts):
+            raise RuleError(f"{name} must be a path that is short enough for this machine, got {shown(path)}") from error
 
 
 def check_expressions(name: str, patterns: Iterable[str]) -> None:
@@ -131,7 +154,7 @@ def check_expressions(name: str, patterns: Iterable[str]) -> None:
 def as_patterns(name: str, patterns: Any) -> list[str]:
     """One pattern or several as a list; none for None."""
     found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
-    if not isinstance(found, Sequence):
+    if not isinstance(found, Sequence) or isinstance(found, bytes):
         raise RuleError(f"{name} must be a pattern or a list of patterns, got {patterns!r}")
     for i, pattern in enumerate(found):
         if not isinstance(pattern, str):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import as_count
 
 
@@ -99,10 +99,10 @@ def every_n(value: Any, where: str) -> EveryN:
         if schedule.last is not None and schedule.last < schedule.first:
             raise RuleError(f"{where}: last={schedule.last} is before first={schedule.first}")
         return schedule
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not value:
             raise RuleError(f"{where} is an empty list; give {wanted}")
         return EveryN(steps=tuple(as_count(f"{where}[{i}]", step) for i, step in enumerate(value)))
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RuleError(f"{where} must be {wanted}, got {value!r}")
-    return EveryN(every=value)
+        raise RuleError(f"{where} must be {wanted}, got {shown(value)}")
+    return EveryN(every=as_count(where, value, 1))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import (
     GroupSpec,
     ScheduleSpec,
     StatSpec,
     TypeSpec,
+    as_count,
     check_expressions,
     check_one_target,
     normalise,
@@ -81,6 +82,7 @@ class Watch:
 def _check_groups(rule: Watch) -> None:
     groups = rule.group_by
     if type(groups) is int and groups >= 1:
+        as_count("group_by", groups, 1)
         return
     if isinstance(groups, Mapping):
         pairs = tuple((str(name), pattern) for name, pattern in groups.items())
@@ -88,7 +90,9 @@ def _check_groups(rule: Watch) -> None:
         items = (groups,) if isinstance(groups, str) else groups
         pairs = tuple(item if isinstance(item, tuple) else (item, item) for item in items)
     else:
-        raise RuleError(f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {groups!r}")
+        raise RuleError(
+            f"group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got {shown(groups)}"
+        )
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             raise RuleError(f"group_by must hold patterns as strings, got {pair[-1] if len(pair) == 2 else pair!r}")

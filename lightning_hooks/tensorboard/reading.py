@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules.fields import check_path
 from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_files import runs_below
 from lightning_hooks.tensorboard.run_index import RunIndex
@@ -141,6 +142,7 @@ def read_run(path: str | Path) -> Run:
     Raises:
         RuleError: the path does not exist, or contains no event file.
     """
+    check_path("path", path)
     where = Path(path)
     if not where.exists():
         raise RuleError(f"there is no run at {str(path)!r}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Final
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import as_count
+
+GREATEST: Final = 3.4028234663852886e38  # of float32
 
 
 def is_number(value: object) -> bool:
@@ -17,17 +19,20 @@ def is_number(value: object) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a number, and neither NaN nor infinite."""
-    return is_number(value) and math.isfinite(value)
+    """Whether a value is a number that a float can hold, and neither NaN nor infinite."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of a float
+        return False
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value is an integer that fits into 64 bits; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def check_finite(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
-    """Refuse a field that is not a finite number within its bounds.
+    """Refuse a field that is not a finite number within its bounds; an integer that torch cannot take becomes a float.
 
     Raises:
         RuleError: with the class, the field, what is allowed and the value.
@@ -38,7 +43,23 @@ def check_finite(owner: object, field: str, *, above: float | None = None, at_le
     if not good:
         bound = "" if above is None else f" above {above:g}"
         bound += "" if at_least is None else f" of at least {at_least:g}"
-        raise RuleError(f"{type(owner).__name__}.{field} must be a finite number{bound}, got {value!r}")
+        raise RuleError(f"{type(owner).__name__}.{field} must be a finite number{bound}{_in_range(value)}, got {shown(value)}")
+    _set_float(owner, field, value)
+
+
+def check_factor(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
+    """Refuse a field by which tensors are multiplied, if it is not as for `check_finite` or is infinite in float32.
+
+    Raises:
+        RuleError: with the class, the field, what is allowed and the value.
+    """
+    check_finite(owner, field, above=above, at_least=at_least)
+    value = getattr(owner, field)
+    if abs(value) > GREATEST:
+        raise RuleError(
+            f"{type(owner).__name__}.{field} must be finite in float32, whose greatest number is {GREATEST:g}, "
+            f"got {shown(value)}; every element would become infinite"
+        )
 
 
 def check_norm_type(owner: object) -> None:
@@ -48,9 +69,20 @@ def check_norm_type(owner: object) -> None:
         RuleError: with the class, the field, what is allowed and the value.
     """
     value = owner.norm_type  # type: ignore[attr-defined]
-    # A NaN fails the comparison.
-    if not is_number(value) or not value > 0:
-        raise RuleError(f"{type(owner).__name__}.norm_type must be a number above 0 or infinity, got {value!r}")
+    if not is_number(value) or not value > 0 or not (value == math.inf or is_finite(value)):  # NaN fails the comparison
+        wanted = f"a number above 0{_in_range(value)} or infinity"
+        raise RuleError(f"{type(owner).__name__}.norm_type must be {wanted}, got {shown(value)}")
+    _set_float(owner, "norm_type", value)
+
+
+def _in_range(value: object) -> str:
+    """What else is wrong with an integer, for a message."""
+    return " that a float can hold" if isinstance(value, int) and not is_finite(value) and is_number(value) else ""
+
+
+def _set_float(owner: object, field: str, value: Any) -> None:
+    if isinstance(value, int) and not is_whole(value):
+        object.__setattr__(owner, field, float(value))  # a frozen dataclass sets a field this way
 
 
 def check_share(owner: object, field: str) -> None:
@@ -62,7 +94,7 @@ def check_share(owner: object, field: str) -> None:
     value = getattr(owner, field)
     # A NaN fails the comparison.
     if not is_number(value) or not 0 <= value < 1:
-        raise RuleError(f"{type(owner).__name__}.{field} must be a number of at least 0 and below 1, got {value!r}")
+        raise RuleError(f"{type(owner).__name__}.{field} must be a number of at least 0 and below 1, got {shown(value)}")
 
 
 def check_count(owner: object, field: str, at_least: int = 0) -> None:
@@ -82,7 +114,7 @@ def check_flag(owner: object, field: str) -> None:
     """
     value = getattr(owner, field)
     if not isinstance(value, bool):
-        raise RuleError(f"{type(owner).__name__}.{field} must be True or False, got {value!r}")
+        raise RuleError(f"{type(owner).__name__}.{field} must be True or False, got {shown(value)}")
 
 
 def whole_numbers(owner: object, field: str) -> tuple[int, ...]:
@@ -93,6 +125,6 @@ def whole_numbers(owner: object, field: str) -> tuple[int, ...]:
     """
     value = getattr(owner, field)
     items: Any = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    if not items or not all(is_whole(item) for item in items):
-        raise RuleError(f"{type(owner).__name__}.{field} must be an integer or a list of them, got {value!r}")
+    if not items or isinstance(value, bytes) or not all(is_whole(item) for item in items):
+        raise RuleError(f"{type(owner).__name__}.{field} must be an integer or a list of them, got {shown(value)}")
     return tuple(items)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._check import is_number, is_whole
+from lightning_hooks.errors import RuleError, TransformError, shown
+from lightning_hooks.transforms._check import GREATEST, is_finite, is_whole
 
 Points = tuple[tuple[int, float], ...]
 
@@ -35,9 +34,9 @@ def as_points(given: object, where: str) -> Points:
             raise RuleError(f"{wanted}, got {pair!r} among them")
         step, factor = pair
         if not is_whole(step) or step < 0:
-            raise RuleError(f"{wanted} with steps from 0, got the step {step!r}")
-        if not is_number(factor) or not math.isfinite(factor):
-            raise RuleError(f"{wanted} with finite factors, got the factor {factor!r}")
+            raise RuleError(f"{wanted} with steps from 0, got the step {shown(step)}")
+        if not is_finite(factor) or abs(factor) > GREATEST:
+            raise RuleError(f"{wanted} with factors that are finite in float32, got the factor {shown(factor)}")
         if points and step <= points[-1][0]:
             raise RuleError(f"{wanted} in the order of the steps, got {step} after {points[-1][0]}")
         points.append((step, factor))
@@ -75,6 +74,6 @@ def number_at(schedule: Callable[[int], Any], step: int, where: str) -> float:
         TransformError: it gives anything but a finite number.
     """
     value = schedule(step)
-    if not is_number(value) or not math.isfinite(value):
-        raise TransformError(f"{where} must give a finite number, and gave {value!r} at step {step}")
+    if not is_finite(value):
+        raise TransformError(f"{where} must give a finite number, and gave {shown(value)} at step {step}")
     return float(value)

@@ -13,7 +13,7 @@ from lightning_hooks.errors import TransformError
 from lightning_hooks.saved_state import read_tensor
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
-from lightning_hooks.transforms._check import check_finite, check_share
+from lightning_hooks.transforms._check import check_factor, check_share
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -57,7 +57,7 @@ class EMA(Transform):
 
     def __post_init__(self) -> None:
         check_share(self, "decay")
-        check_finite(self, "weight")
+        check_factor(self, "weight")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient plus `weight` times its average."""

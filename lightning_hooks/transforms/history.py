@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.saved_state import DamagedState, read_tensor, refuse_other_keys
 from lightning_hooks.transforms._batch import over_values
 from lightning_hooks.transforms._behind import unchanged
@@ -51,7 +51,7 @@ class AutoClip(Transform):
 
     def __post_init__(self) -> None:
         if not is_number(self.percentile) or not 0 <= self.percentile <= 100:
-            raise RuleError(f"AutoClip.percentile must be a number from 0 to 100, got {self.percentile!r}")
+            raise RuleError(f"AutoClip.percentile must be a number from 0 to 100, got {shown(self.percentile)}")
         if self.history is not None:
             check_count(self, "history", at_least=1)
 

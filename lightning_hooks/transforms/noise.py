@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.transforms._batch import WIDER, over_each
-from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._check import check_factor, check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -43,7 +43,7 @@ class AddNoise(Transform):
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self, "std", at_least=0)
+        check_factor(self, "std", at_least=0)
         check_finite(self, "decay", at_least=0)
 
     def std_at(self, step: int) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
-from lightning_hooks.transforms._check import check_finite, check_flag
+from lightning_hooks.transforms._check import check_factor, check_finite, check_flag
 from lightning_hooks.transforms._norms import norms, times, total_norm
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
@@ -44,7 +44,7 @@ class Scale(Transform):
     factor: float
 
     def __post_init__(self) -> None:
-        check_finite(self, "factor")
+        check_factor(self, "factor")
         object.__setattr__(self, "keeps_direction", self.factor >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
@@ -142,7 +142,7 @@ class NormalizeByNorm(Transform):
     per_tensor: bool = False
 
     def __post_init__(self) -> None:
-        check_finite(self, "scale")
+        check_factor(self, "scale")
         check_finite(self, "eps", at_least=0)
         check_flag(self, "per_tensor")
         # One tensor at a time is enough then, as backward gives them.

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_each, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse, written, zeroed
-from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._check import check_factor, check_finite
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -128,7 +128,7 @@ class AddDecayedWeights(Transform):
     weight_decay: float
 
     def __post_init__(self) -> None:
-        check_finite(self, "weight_decay", at_least=0)
+        check_factor(self, "weight_decay", at_least=0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient plus its share of the parameter."""

@@ -13,7 +13,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import over_each
 from lightning_hooks.transforms._behind import written
-from lightning_hooks.transforms._check import check_finite, is_number
+from lightning_hooks.transforms._check import check_factor, is_number
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.scaling import times_number
@@ -74,7 +74,7 @@ class ReverseGradient(Transform):
         given: Any = self.weight
         schedule: Callable[[int], float] | None = None
         if is_number(given):
-            check_finite(self, "weight")
+            check_factor(self, "weight")
         elif isinstance(given, Sequence) and not isinstance(given, str):
             points = as_points(given, "ReverseGradient.weight")
             # A frozen dataclass sets a field this way.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_hooks.transforms._batch import foreach, over_values
 from lightning_hooks.transforms._behind import params_behind
-from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._check import check_factor, check_finite
 from lightning_hooks.transforms._norms import norms, times, together
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -48,7 +48,7 @@ class TrustRatio(Transform):
 
     def __post_init__(self) -> None:
         check_finite(self, "min_norm", at_least=0)
-        check_finite(self, "trust_coefficient", above=0)
+        check_factor(self, "trust_coefficient", above=0)
         check_finite(self, "eps", at_least=0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:

@@ -92,7 +92,10 @@ POINTS = "ScaleBySchedule.points must be a list of pairs (step, factor)"
         (lambda: ScaleBySchedule(points=[]), f"{POINTS}, got []"),
         (lambda: ScaleBySchedule(points=[(0, 1.0), 3]), f"{POINTS}, got 3 among them"),  # type: ignore[list-item]
         (lambda: ScaleBySchedule(points=[(-1, 1.0)]), f"{POINTS} with steps from 0, got the step -1"),
-        (lambda: ScaleBySchedule(points=[(0, math.inf)]), f"{POINTS} with finite factors, got the factor inf"),
+        (
+            lambda: ScaleBySchedule(points=[(0, math.inf)]),
+            f"{POINTS} with factors that are finite in float32, got the factor inf",
+        ),
         (lambda: ScaleBySchedule(points=[(5, 1.0), (5, 2.0)]), f"{POINTS} in the order of the steps, got 5 after 5"),
         (lambda: ScaleBySchedule(call="math.nothing"), "ScaleBySchedule.call: cannot import 'math.nothing'"),
         (lambda: ReverseGradient(math.nan), "ReverseGradient.weight must be a finite number, got nan"),

@@ -1,0 +1,126 @@
+"""Wrong values of the arguments of every public class: each is refused with the class or the option in the message."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import lightning_hooks
+from lightning_hooks import RuleError, Scale
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "ActivationCapture": {"modules": "*", "stages": ["predict"]},
+    "ActivationTransforms": {"apply": [{"transform": Scale(1.0), "modules": "*"}]},
+    "AddDecayedWeights": {"weight_decay": 0.1},
+    "AddNoise": {"std": 0.1},
+    "Apply": {"transform": Scale(1.0), "params": "*"},
+    "Chain": {"transforms": [Scale(1.0)]},
+    "ClipByBlockRMS": {"threshold": 1.0},
+    "ClipByGlobalNorm": {"max_norm": 1.0},
+    "ClipByNorm": {"max_norm": 1.0},
+    "ClipByValue": {"max": 1.0},
+    "CustomHooks": {"hooks": [{"call": print, "kind": "forward", "modules": "*"}]},
+    "Dropout": {"p": 0.1},
+    "EverySteps": {"n": 2},
+    "FirstSteps": {"n": 2},
+    "Freeze": {"until_step": 2},
+    "Function": {"call": "torch.tanh"},
+    "GradientTransforms": {"apply": [{"transform": Scale(1.0), "params": "*"}]},
+    "Hook": {"call": print, "kind": "forward", "modules": "*"},
+    "NormAbove": {"limit": 1.0},
+    "PerModuleClip": {"max_norm": 1.0},
+    "Scale": {"factor": 1.0},
+    "ScaleBySchedule": {"points": [(0, 1.0)]},
+    "TopK": {"k": 2},
+    "Watch": {"params": "*"},
+    "When": {"condition": lightning_hooks.EverySteps(2), "transform": Scale(1.0)},
+}
+# Made by the package, not by users: their arguments are not checked. The others have no arguments of their own.
+OTHERS = {"Capture", "Context", "Instrument", "Run", "StepView", "HookPoint", "StepConsumer", "Transform", "instrument"}
+INSTEAD = {("TopK", "fraction"): {"k": None}}
+
+
+def arguments() -> list[tuple[str, str]]:
+    """Every argument of every public class, with the name of the class."""
+    found = []
+    for name in lightning_hooks.__all__:
+        kind = getattr(lightning_hooks, name)
+        if isinstance(kind, type) and not issubclass(kind, Exception) and name not in OTHERS:
+            found += [(name, argument) for argument in inspect.signature(kind).parameters]
+    return found
+
+
+def is_numeric(name: str, argument: str) -> bool:
+    annotation = inspect.signature(getattr(lightning_hooks, name)).parameters[argument].annotation
+    return re.search(r"\b(int|float|ScheduleSpec|GroupSpec)\b", str(annotation)) is not None
+
+
+def make(name: str, argument: str, value: Any) -> Any:
+    options = {**NEEDED.get(name, {}), **INSTEAD.get((name, argument), {}), argument: value}
+    return getattr(lightning_hooks, name)(**options)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "negative", "of many digits"])
+@pytest.mark.parametrize(("name", "argument"), [pair for pair in arguments() if is_numeric(*pair)])
+def test_an_integer_beyond_the_range_of_a_float_is_refused(name: str, argument: str, value: int) -> None:
+    with pytest.raises(RuleError) as caught:
+        make(name, argument, value)
+    assert argument in str(caught.value)
+    assert len(str(caught.value)) < 600, "and not with all its digits"
+
+
+def test_every_class_is_covered() -> None:
+    assert {name for name, _ in arguments()} >= NEEDED.keys()
+    assert len([pair for pair in arguments() if is_numeric(*pair)]) > 45
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("Scale", "factor"),
+        ("EMA", "weight"),
+        ("ReverseGradient", "weight"),
+        ("NormalizeByNorm", "scale"),
+        ("TrustRatio", "trust_coefficient"),
+        ("AddNoise", "std"),
+        ("AddDecayedWeights", "weight_decay"),
+    ],
+)
+def test_a_factor_that_is_infinite_in_float32_is_refused(name: str, argument: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        make(name, argument, 1e39)
+    assert str(caught.value) == (
+        f"{name}.{argument} must be finite in float32, whose greatest number is 3.40282e+38, got 1e+39; every element would "
+        "become infinite"
+    )
+
+
+@pytest.mark.parametrize("clip", [lightning_hooks.ClipByNorm, lightning_hooks.ClipByGlobalNorm])
+def test_an_integer_that_torch_cannot_take_becomes_a_float(clip: Any) -> None:
+    made = clip(10**30)
+    assert made.max_norm == 1e30 and isinstance(made.max_norm, float)
+    (result,) = made([torch.ones(2)], lightning_hooks.Context())
+    assert torch.equal(result, torch.ones(2))
+
+
+@pytest.mark.parametrize(("name", "argument"), [("StatsMonitor", "logdir"), ("ActivationCapture", "folder")])
+def test_a_path_that_no_folder_can_have_is_refused(name: str, argument: str) -> None:
+    for path, wanted in (
+        ("x\0y", "without NUL characters"),
+        ("a" * 5000, "that is short enough"),
+        ("new/" + "a" * 300, "short"),
+    ):
+        with pytest.raises(RuleError) as caught:
+            make(name, argument, path)
+        assert str(caught.value).startswith(f"{argument} must be a path") and wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [lightning_hooks.load_capture, lightning_hooks.read_run])
+@pytest.mark.parametrize("path", ["x\0y", "a" * 5000, None, 3])
+def test_a_path_that_no_run_can_have_is_refused(read: Any, path: Any) -> None:
+    with pytest.raises(RuleError, match="^path must be a path"):
+        read(path)
