@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError, TransformError, did_you_mean
+from lightning_hooks.errors import RuleError, TransformError, did_you_mean, shown
+from lightning_hooks.rules.fields import check_path
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, over_each
 from lightning_hooks.transforms._behind import zeroed
@@ -26,9 +27,9 @@ _SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 class Mask(Transform):
     """Multiply each tensor by a mask; where the mask is 0 the result is 0, even for NaN and infinity.
 
-    A mask is boolean or real. Its shape must broadcast to that of the tensor: `[out, 1]` masks whole rows. Masks are kept
-    on the device of the tensors after their first use; a function is called every time. A parameter with a zero gradient
-    is not frozen: weight decay and momentum still move it (see `Freeze`).
+    A mask is boolean, or real without NaN and infinity. Its shape must broadcast to that of the tensor: `[out, 1]` masks
+    whole rows. Masks are kept on the device of the tensors after their first use; a function is called every time. A
+    parameter with a zero gradient is not frozen: weight decay and momentum still move it (see `Freeze`).
 
     Source: `optax.masked` around `optax.set_to_zero`, extended to masks of single elements.
 
@@ -58,14 +59,18 @@ class Mask(Transform):
         resolved = _loaded(self.mask) if isinstance(self.mask, (str, Path)) else self.mask
         if isinstance(resolved, Mapping):
             resolved = dict(resolved)
+            if not resolved:
+                raise RuleError("Mask.mask is an empty mapping; give a mask for each name")
             for name, value in resolved.items():
-                _check(value, f"the mask of '{name}'", RuleError)
+                _check(value, f"Mask.mask: the mask of '{name}'", RuleError)
+                _check_values(value, f"Mask.mask: the mask of '{name}'")
         elif isinstance(resolved, Tensor):
-            _check(resolved, "the mask", RuleError)
+            _check(resolved, "Mask.mask: the mask", RuleError)
+            _check_values(resolved, "Mask.mask: the mask")
         elif not callable(resolved) or isinstance(resolved, type):
             raise RuleError(
                 "Mask.mask must be a tensor, a mapping from names to tensors, the path of a file, or a function, "
-                f"got {resolved!r}"
+                f"got {shown(resolved)}"
             )
         # A frozen dataclass sets a derived field this way.
         object.__setattr__(self, "_resolved", resolved)
@@ -105,6 +110,7 @@ class Mask(Transform):
 
 
 def _loaded(given: str | Path) -> Any:
+    check_path("Mask.mask", given)
     if isinstance(given, Path) or Path(given).suffix in _SUFFIXES or Path(given).exists():
         return _read(Path(given))
     return as_callable(given, "Mask.mask")
@@ -133,6 +139,14 @@ def _check(value: object, what: str, kind: type[RuleError] | type[TransformError
     if value.is_complex() or value.layout is not torch.strided:
         shown = "complex" if value.is_complex() else f"of layout {value.layout}"
         raise kind(f"{what} must be boolean or real, and dense, but it is {shown}")
+
+
+def _check_values(mask: Tensor, what: str) -> None:
+    """Refuse a mask that would make elements NaN; what a function returns is not read, which would wait for the device."""
+    if mask.is_meta:
+        raise RuleError(f"{what} has no values: it is on the device 'meta'")
+    if mask.is_floating_point() and not bool(mask.to(torch.promote_types(mask.dtype, torch.float32)).isfinite().all()):
+        raise RuleError(f"{what} must not hold NaN or infinity")
 
 
 def _placed(mask: Tensor, tensor: Tensor) -> Tensor:

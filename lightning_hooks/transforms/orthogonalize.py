@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.transforms._batch import WIDER, over_values
 from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_count, check_finite, check_flag, is_finite
 from lightning_hooks.transforms.base import Context, Transform
+
+_MOST_STEPS: Final = 1000
+_MOST_GROWTH: Final = 1e6  # of a singular value; the iterations are to bring it near 1
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Orthogonalize(Transform):
     Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
 
     Args:
-        steps: the number of iterations; at least 1, 5 by default.
+        steps: the number of iterations; from 1 to 1000, 5 by default.
         coefficients: (a, b, c) of the polynomial; Muon's by default.
         eps: added to the norm; at least 0, 1e-7 by default. A zero matrix stays zero if `eps` is above 0.
         flatten: whether tensors of more than two dimensions are reshaped to matrices [d0, d1 * d2 …], as Muon does with the
@@ -57,12 +60,27 @@ class Orthogonalize(Transform):
 
     def __post_init__(self) -> None:
         check_count(self, "steps", at_least=1)
+        if self.steps > _MOST_STEPS:
+            raise RuleError(f"Orthogonalize.steps must be at most {_MOST_STEPS}, got {self.steps}")
         check_finite(self, "eps", at_least=0)
         check_flag(self, "flatten")
         given: Any = self.coefficients
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_finite, given)):
-            raise RuleError(f"Orthogonalize.coefficients must be three finite numbers, got {given!r}")
-        object.__setattr__(self, "coefficients", tuple(given))
+            raise RuleError(f"Orthogonalize.coefficients must be three finite numbers, got {shown(given)}")
+        object.__setattr__(self, "coefficients", tuple(map(float, given)))
+        self._refuse_divergence()
+
+    def _refuse_divergence(self) -> None:
+        """Refuse coefficients with which singular values, which begin between 0 and 1, grow without end."""
+        a, b, c = self.coefficients
+        values = torch.linspace(0, 1, 1001, dtype=torch.float64, device="cpu")
+        for _ in range(self.steps):
+            values = values * (a + values.square() * (b + c * values.square()))
+            if not bool((values.abs() <= _MOST_GROWTH).all()):  # NaN fails the comparison
+                raise RuleError(
+                    f"Orthogonalize.coefficients {self.coefficients} make singular values grow without end: after at most "
+                    f"steps={self.steps} iterations one is above {_MOST_GROWTH:g}"
+                )
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each matrix with singular values near 1."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError, TransformError
+from lightning_hooks.errors import RuleError, TransformError, shown
 from lightning_hooks.transforms._batch import foreach, in_groups, over_each, over_values
 from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
@@ -52,7 +52,7 @@ class Zero(Transform):
         if self.index is not None:
             object.__setattr__(self, "index", whole_numbers(self, "index"))
         if not is_whole(self.dim):
-            raise RuleError(f"Zero.dim must be an integer, got {self.dim!r}")
+            raise RuleError(f"Zero.dim must be an integer, got {shown(self.dim)}")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor with zeros in it."""
@@ -68,7 +68,7 @@ class Zero(Transform):
         assert isinstance(self.index, tuple)
         shape = tuple(tensor.shape)
         if not -len(shape) <= self.dim < len(shape):
-            raise TransformError(f"Zero.dim is {self.dim}, but '{name}' has shape {shape}")
+            raise TransformError(self._no_dimension(name, shape))
         size = shape[self.dim]
         for entry in self.index:
             if not -size <= entry < size:
@@ -80,6 +80,15 @@ class Zero(Transform):
                     "has no entries"
                 )
         return self.dim % len(shape), list(_runs(sorted({entry % size for entry in self.index})))
+
+    def _no_dimension(self, name: str, shape: tuple[int, ...]) -> str:
+        """Why no entries can be selected; whoever gave `index` alone has not chosen a dimension."""
+        assert isinstance(self.index, tuple)
+        selects = f"Zero.index {list(self.index)} selects entries of dimension {self.dim}{' (the default)' * (self.dim == 1)}"
+        if not shape:
+            return f"{selects}, but '{name}' has no dimensions: exclude it from the rule"
+        has = "one dimension" if len(shape) == 1 else f"{len(shape)} dimensions"
+        return f"{selects}, but '{name}' of shape {shape} has {has}: give dim=0 for the first, or exclude it from the rule"
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ class TopK(Transform):
         if self.k is not None:
             check_count(self, "k", at_least=1)
         elif not is_number(self.fraction) or not 0 < self.fraction <= 1:  # type: ignore[operator]
-            raise RuleError(f"TopK.fraction must be a number above 0 and at most 1, got {self.fraction!r}")
+            raise RuleError(f"TopK.fraction must be a number above 0 and at most 1, got {shown(self.fraction)}")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor with its smaller elements gone."""

@@ -101,9 +101,18 @@ def test_does_not_fit(mask: Any, message: str) -> None:
     [
         (3, "Mask.mask must be a tensor, a mapping from names to tensors, the path of a file, or a function, got 3"),
         ("torch.pi", "Mask.mask must be a function, an object that can be called, or the import path of one, got 'torch.pi'"),
-        ({"a": 1}, "the mask of 'a' must be a tensor, got int"),
-        (torch.ones(2, dtype=torch.complex64), "the mask must be boolean or real, and dense, but it is complex"),
-        (torch.eye(2).to_sparse(), "the mask must be boolean or real, and dense, but it is of layout torch.sparse_coo"),
+        ({"a": 1}, "Mask.mask: the mask of 'a' must be a tensor, got int"),
+        (torch.ones(2, dtype=torch.complex64), "Mask.mask: the mask must be boolean or real, and dense, but it is complex"),
+        (torch.tensor([1.0, math.nan]), "Mask.mask: the mask must not hold NaN or infinity"),
+        ({"a": torch.tensor([math.inf]).half()}, "Mask.mask: the mask of 'a' must not hold NaN or infinity"),
+        (torch.ones(2, device="meta"), "Mask.mask: the mask has no values: it is on the device 'meta'"),
+        ({}, "Mask.mask is an empty mapping; give a mask for each name"),
+        ("x\0y", "Mask.mask must be a path without NUL characters, got 'x\\x00y'"),
+        ("a" * 5000, f"Mask.mask must be a path that is short enough for this machine, got '{'a' * 199}…"),
+        (
+            torch.eye(2).to_sparse(),
+            "Mask.mask: the mask must be boolean or real, and dense, but it is of layout torch.sparse_coo",
+        ),
     ],
 )
 def test_refused(mask: Any, message: str) -> None:

@@ -100,3 +100,30 @@ def test_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RuleError) as error:
         Orthogonalize(**options)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 10**30}, "Orthogonalize.steps must be an integer of at least 1 and below 2**63, got 1" + "0" * 30),
+        ({"steps": 1001}, "Orthogonalize.steps must be at most 1000, got 1001"),
+        (
+            {"coefficients": (3, 0, 4)},
+            "Orthogonalize.coefficients (3.0, 0.0, 4.0) make singular values grow without end: after at most steps=5 "
+            "iterations one is above 1e+06",
+        ),
+        (
+            {"coefficients": (1e300, 1e300, 1e300), "steps": 1},
+            "Orthogonalize.coefficients (1e+300, 1e+300, 1e+300) make singular values grow without end: after at most steps=1 "
+            "iterations one is above 1e+06",
+        ),
+    ],
+)
+def test_options_that_never_end_or_diverge_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        Orthogonalize(**options)
+    assert str(caught.value) == message
+
+
+def test_many_steps_of_the_default_coefficients_are_accepted() -> None:
+    assert Orthogonalize(steps=1000).steps == 1000

@@ -78,7 +78,12 @@ def test_zero_of_rows_of_a_sparse_gradient() -> None:
             (2, 0),
             "Zero.index 0 is out of range for 'conv.out': its shape is (2, 0), and dimension 1 has no entries",
         ),
-        (Zero(index=0), (3,), "Zero.dim is 1, but 'conv.out' has shape (3,)"),
+        (
+            Zero(index=0),
+            (3,),
+            "Zero.index [0] selects entries of dimension 1 (the default), but 'conv.out' of shape (3,) has one dimension: "
+            "give dim=0 for the first, or exclude it from the rule",
+        ),
     ],
 )
 def test_zero_out_of_range(transform: Zero, shape: tuple[int, ...], message: str) -> None:
