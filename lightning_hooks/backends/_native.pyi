@@ -53,6 +53,11 @@ def place_hooks_in(dictionary: type | None, /) -> None: ...
 
 class Flag:
     open: bool
+    waits: bool
+    sure: bool
+    inner: bool
+    counted: bool
+    number: int
 
 class Look:
     def __init__(self, gate: Flag, see: Callable[..., Any], /) -> None: ...

@@ -160,16 +160,26 @@ class HooksCallback(OurCallback):
             note_absent(trainer, self._hook_manager)
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
+            # With manual optimization a training step may also call `loss.backward()`, of which Lightning tells nobody.
+            self._hook_manager.announced = pl_module.automatic_optimization and pl_module.trainer is trainer
             self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Called before each backward: note the scale by which its gradients are multiplied."""
+        """Called before each backward: gradients count from now on; note the scale by which they are multiplied."""
         hook_manager = self._hook_manager
+        if hook_manager is not None:
+            hook_manager.backward_begins()
         if hook_manager is not None and hook_manager.gate.open:
             scale = loss_scale(trainer)
             if scale is not None and hook_manager.present[0] in self._participants:  # one of the callbacks does it for all
                 hook_manager.scaled_by(scale)
+
+    @override
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after each backward: until the next one, no gradient is one of the loss."""
+        if self._hook_manager is not None:
+            self._hook_manager.backward_ends()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

@@ -51,11 +51,12 @@ class HookManager:
         refresh: looks up targets again that were replaced in the model.
         run_handles: of what stays until this is closed.
         install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
+        announced: whether `backward_begins` is called before each backward of the loss in the batches to come.
     """
 
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
         self.model = model
-        self.gate = Gate()
+        self.gate = Gate(model)
         self.meter = Meter()
         self.scale: Tensor | None = None
         self.refresh = Refresh(model)
@@ -63,6 +64,7 @@ class HookManager:
         self.absent: Sequence[Participant] = ()
         self.seen_callbacks: Sequence[object] = ()
         self.stage = TRAIN
+        self.announced = False
         self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
         self.install_final: InstallFinal | None = None
@@ -134,6 +136,7 @@ class HookManager:
             self._resumes = partial(self.begin_batch, step, stage=stage, reporting=reporting)
             return
         self.stage = stage
+        self.gate.waits = self.announced and stage == TRAIN and not self.gate.announced
         if self._steps[stage].number != step:
             self._begin_step(step, stage, reporting)
         if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
@@ -149,6 +152,7 @@ class HookManager:
     def end_batch(self) -> None:
         """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
         self._resumes = None
+        self.gate.end_backward(waits=False)
         if self._installed.active is None and not self.gate.open:
             return
         self.gate.shut()
@@ -254,6 +258,13 @@ class HookManager:
             for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
+
+    def backward_begins(self) -> None:
+        """The backward of the loss begins, as the training loop says."""
+        self.gate.begin_backward()
+
+    def backward_ends(self) -> None:
+        self.gate.end_backward(waits=self.announced and self.stage == TRAIN)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby
 from operator import call
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakMethod, finalize
@@ -25,6 +26,7 @@ from lightning_hooks.hooks import (
     ModuleHooks,
     OurHook,
     StackRoom,
+    TensorAction,
     for_each,
     may_have_gradient,
     unfrozen,
@@ -229,7 +231,13 @@ def _grad_hooks(parts: Iterable[Part], gate: Gate) -> GradHooks:
     for part in sorted(parts, key=lambda part: part.read is not None):
         assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
         found.setdefault(id(part.on), (part.on, []))[1].append(part)
-    return {key: (parameter, GradHook([visitor_of(own)], gate)) for key, (parameter, own) in found.items()}
+    return {key: (parameter, GradHook(_actions(own), gate)) for key, (parameter, own) in found.items()}
+
+
+def _actions(parts: Sequence[Part]) -> list[TensorAction]:
+    """One action for each run of parts that act in the same backward passes: these share measurements."""
+    runs = [(passes, list(run)) for passes, run in groupby(parts, key=lambda part: part.passes)]
+    return [TensorAction("", visitor_of(run), passes=passes) for passes, run in runs]
 
 
 def _remove_all(gate: Gate, handles: list[Handles]) -> None:

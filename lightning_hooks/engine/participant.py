@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.overhead import Account
-from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.hooks import Gate, Handles, Passes
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.measurement import Measurement
 
@@ -31,6 +31,7 @@ class Part(NamedTuple):
             gradient that is accumulated, after all changes.
         absent: with a `path`, is told at every call whether there is a tensor at it, and the arguments or the result.
         first: whether it goes before all others at the module.
+        passes: of a gradient, the backward passes in which it acts.
     """
 
     on: nn.Module | nn.Parameter
@@ -41,6 +42,7 @@ class Part(NamedTuple):
     read: Callable[[Measurement], None] | None = None
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
+    passes: Passes = Passes.LOSS
 
 
 class Participant:

@@ -40,7 +40,7 @@ def _add(groups: list[list[Part]], part: Part) -> None:
         for group in reversed(groups):
             if _is_whole(group[0]):
                 break
-            if group[0].path == part.path:
+            if group[0].path == part.path and group[0].passes is part.passes:
                 group.append(part)
                 return
             if part.changes or any(each.changes for each in group):
@@ -63,7 +63,7 @@ def _action_of(group: list[Part]) -> TensorAction | CallAction:
             ask(found, tree)
 
     changes = any(part.changes for part in group)
-    return TensorAction(first.path, visitor_of(group), changes, absent if first.path else None)
+    return TensorAction(first.path, visitor_of(group), changes, absent if first.path else None, first.passes)
 
 
 def visitor_of(parts: Sequence[Part]) -> Visitor:

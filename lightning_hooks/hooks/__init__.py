@@ -1,8 +1,9 @@
 """Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
 from lightning_hooks.hooks.eager import is_recomputation
+from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, Visitor, may_have_gradient, unfrozen
-from lightning_hooks.hooks.handles import Gate, Handles, OurHook, for_each
+from lightning_hooks.hooks.handles import Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 from lightning_hooks.hooks.stack_room import StackRoom
@@ -16,6 +17,7 @@ __all__ = [
     "ModuleHooks",
     "OurHook",
     "StackRoom",
+    "Passes",
     "TensorAction",
     "Visitor",
     "for_each",

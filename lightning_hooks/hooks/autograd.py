@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 
 from lightning_hooks.hooks.handles import at_first_gate
 from lightning_hooks.private import note_newer_torch, private
@@ -23,11 +24,16 @@ class Names:
         graph_task_id: -1 outside a backward pass.
         numbers: of the next node of a graph, and of a given node; nodes with lower numbers were there before.
         at_end: calls a function when the backward pass under way ends; the fallback does not.
+        accumulates: whether the backward pass under way adds gradients to `.grad`, as `.backward()` does, and
+            `torch.autograd.grad` does not; called in a hook. The fallback is None.
+        reaches: whether that pass computes the gradient of a leaf, given the leaf's node.
     """
 
     graph_task_id: Callable[[], int] = staticmethod(lambda: -1)
     numbers: tuple[Callable[[], int], Callable[[Any], int]] = (lambda: 0, lambda node: 0)
     at_end: Callable[[Callable[[], None]], None] = staticmethod(lambda function: None)
+    accumulates: Callable[[], bool] | None = None
+    reaches: Callable[[Any], bool] = staticmethod(lambda node: False)
 
 
 names = Names()
@@ -53,6 +59,13 @@ def _try() -> None:
         _at_end,
         Names.at_end,
         "no value of input_grad in a backward pass that does not reach every use of the input",
+    )
+    nothing: tuple[Callable[[], bool] | None, Callable[[Any], bool]] = None, Names.reaches
+    names.accumulates, names.reaches = private(
+        "torch._C._will_engine_execute_node, _current_autograd_node",
+        _passes,
+        nothing,
+        "every torch.autograd.grad without create_graph=True counts as the backward of the loss",
     )
 
 
@@ -88,6 +101,52 @@ def _at_end() -> Callable[[Callable[[], None]], None]:
     _backward(inside)
     _check(order == ["inside", "end"])
     return found
+
+
+def _passes() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
+    """Tries both functions inside backward passes of each kind, by an inner node of a graph with two leaves."""
+    executes: Callable[[Any], bool] = torch._C._will_engine_execute_node
+    current: Callable[[], Any] = torch._C._current_autograd_node
+
+    def reaches(node: Any) -> bool:
+        try:
+            return executes(node)
+        except RuntimeError:  # torch refuses to answer for a leaf whose gradient `torch.autograd.grad` returns
+            return True
+
+    def accumulates() -> bool:
+        leaf = _leaf_below(current())
+        try:
+            return leaf is not None and executes(leaf)
+        except RuntimeError:
+            return False
+
+    found: list[tuple[bool, ...]] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf, other = (torch.ones(1, requires_grad=True, device="cpu") for _ in range(2))
+        nodes = [get_gradient_edge(each).node for each in (leaf, other)]
+        result = leaf.exp() * other.exp()
+        result.register_hook(lambda grad: found.append((accumulates(), *map(reaches, nodes))))
+        result.backward(retain_graph=True)
+        result.backward(inputs=[leaf, other], retain_graph=True)
+        torch.autograd.grad(result, [leaf, other], retain_graph=True)
+        torch.autograd.grad(result, other, retain_graph=True)
+        torch.autograd.grad(result, leaf, create_graph=True)
+    _check(found == [(True, True, True)] * 2 + [(False, True, True), (False, False, True), (False, True, False)])
+    return accumulates, reaches
+
+
+def _leaf_below(node: Any) -> Any:
+    """The node of a leaf in the graph below a node, the first that is found; None if there is none."""
+    todo, seen = [node], {node}
+    while todo:
+        node = todo.pop()
+        if node.name() == "torch::autograd::AccumulateGrad":
+            return node
+        following = [each for each, _ in node.next_functions if each is not None and each not in seen]
+        seen.update(following)
+        todo += following
+    return None
 
 
 def _backward(inside: Callable[[], object]) -> None:

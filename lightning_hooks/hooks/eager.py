@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.hooks.autograd import names
+from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import (
     Contribution,
     GradHook,
     OutputGradients,
-    Visitor,
     connect,
     contributions,
 )
-from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
@@ -82,7 +82,7 @@ class PreHook(OurHook):
             for action in site.input_grad:
                 tensors = measured_in(_part(action, arguments))
                 with without_subclass():
-                    pending += contributions(tensors, action.visit, hooks.gate)
+                    pending += contributions(tensors, action, hooks.gate)
             hooks.begin(pending)
         for item in site.input:
             if isinstance(item, CallAction):
@@ -127,13 +127,13 @@ class ForwardHook(OurHook):
         return None if output is given else output
 
     def _hook_gradients(self, given: Any, output: Any) -> None:
-        visitors: dict[int, tuple[Tensor, list[Visitor]]] = {}
+        found: dict[int, tuple[Tensor, list[TensorAction]]] = {}
         for action in self.hooks.site.output_grad:
             for tensor in measured_in(_part(action, output)):
                 if tensor.requires_grad:
-                    visitors.setdefault(id(tensor), (tensor, []))[1].append(action.visit)
-        for tensor, visits in visitors.values():
-            self.hooks.gradients.hook(tensor, GradHook(visits, self.hooks.gate), self.hooks, given)
+                    found.setdefault(id(tensor), (tensor, []))[1].append(action)
+        for tensor, actions in found.values():
+            self.hooks.gradients.hook(tensor, GradHook(actions, self.hooks.gate), self.hooks, given)
 
 
 def is_recomputation() -> bool:
@@ -186,11 +186,11 @@ def _with_own_nodes(arguments: Arguments, actions: tuple[TensorAction, ...], gat
 
     A clone, since a view would break modules that work in place.
     """
-    wanted: dict[int, list[Visitor]] = {}
+    wanted: dict[int, list[TensorAction]] = {}
     for action in actions:
         for tensor in measured_in(_part_at(arguments, action.path)):
             if tensor.requires_grad:
-                wanted.setdefault(id(tensor), []).append(action.visit)
+                wanted.setdefault(id(tensor), []).append(action)
     clones: dict[int, Tensor] = {}
 
     def change(tensor: Tensor) -> Tensor:

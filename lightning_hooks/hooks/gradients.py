@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,26 +13,32 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
+
+if TYPE_CHECKING:
+    from lightning_hooks.hooks.site import TensorAction
 
 Visitor = Callable[[Tensor], Tensor | None]
 
 
 class GradHook(OurHook):
-    """A tensor hook: each visitor gets the gradient as the one before it returned it; None leaves it unchanged."""
+    """A tensor hook: each action gets the gradient as the one before it returned it; None leaves it unchanged."""
 
-    def __init__(self, visitors: Sequence[Visitor], gate: Gate) -> None:
-        self.visitors = visitors
+    def __init__(self, actions: Sequence[TensorAction], gate: Gate) -> None:
+        self.actions = actions
         self.gate = gate
 
     def __call__(self, grad: Tensor | None) -> Tensor | None:
         if grad is None or not self.gate.open:  # autograd passes None where an operation's backward returned none
             return None
         changed = False
-        for visit in self.visitors:
-            result = visit(grad)
+        for action in self.actions:
+            if not self.gate.wants(action.passes, grad):
+                continue
+            result = action.visit(grad)
             if result is not None:
                 grad, changed = result, True
         return grad if changed else None
@@ -73,13 +79,13 @@ class Contribution:
 
     Args:
         edge: the input's gradient edge, taken before the module ran.
-        visit: gets the contribution, once per call and backward.
-        gate: closed, nothing is seen.
+        action: gets the contribution, once per call and backward.
+        gate: says whether the action acts in a backward.
     """
 
-    def __init__(self, edge: GradientEdge, visit: Visitor, gate: Gate) -> None:
+    def __init__(self, edge: GradientEdge, action: TensorAction, gate: Gate) -> None:
         self.edge = edge
-        self.visit = visit
+        self.action = action
         self.gate = gate
         self._missing = 0
         self._expected = 0
@@ -93,7 +99,7 @@ class Contribution:
 
     def arrive(self, grads: Sequence[Tensor | None], positions: list[int]) -> None:
         """Add what one node sends to the input."""
-        if not self.gate.open:
+        if not self.gate.wants(self.action.passes, *grads):
             return
         if self._missing == self._expected and self._expected > 1:
             # Branches that this backward does not reach never arrive: at its end the sum is complete.
@@ -109,7 +115,7 @@ class Contribution:
     def _finish(self) -> None:
         total, self._sum, self._missing = self._sum, None, self._expected
         if total is not None and self.gate.open:
-            self.visit(total)
+            self.action.visit(total)
 
 
 class _NodeHook(OurHook):
@@ -121,12 +127,12 @@ class _NodeHook(OurHook):
         self.contribution.arrive(grad_inputs, self.positions)
 
 
-def contributions(tensors: Sequence[Tensor], visit: Visitor, gate: Gate) -> list[Contribution]:
+def contributions(tensors: Sequence[Tensor], action: TensorAction, gate: Gate) -> list[Contribution]:
     """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
     if not torch.is_grad_enabled():
         return []
     distinct = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
-    return [Contribution(get_gradient_edge(tensor), visit, gate) for tensor in distinct.values()]
+    return [Contribution(get_gradient_edge(tensor), action, gate) for tensor in distinct.values()]
 
 
 def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: int) -> None:

@@ -1,17 +1,10 @@
-"""What every hook of the package shares: the gate that it asks, the owner of its handle, and what a copy of it is."""
+"""What every hook of the package shares: the owner of its handle, and what a copy of it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from lightning_hooks import backends
-
-if TYPE_CHECKING:
-    from lightning_hooks.backends._native import Flag
-else:
-    Flag = getattr(backends.hooks().module, "Flag", object)
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -25,27 +18,10 @@ def at_first_gate(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-class Gate(Flag):
-    """Flags that every hook of one model shares.
-
-    `open`: closed during the sanity check, in stages that are not watched and between batches, and then a hook returns at once.
-    Compiled hooks read it without the interpreter.
-    `traced`: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
-    variant of a graph for each value.
-    """
-
-    def __init__(self) -> None:
-        self.open = False
-        self.traced = False
-        while _AT_FIRST_GATE:
-            _AT_FIRST_GATE.pop(0)()
-
-    def __reduce__(self) -> tuple[type[Gate], tuple[()]]:
-        """A copy is closed, and not shared."""
-        return (Gate, ())
-
-    def shut(self) -> None:
-        self.open = self.traced = False
+def run_at_first_gate() -> None:
+    """Call the functions of `at_first_gate`, each once in a process."""
+    while _AT_FIRST_GATE:
+        _AT_FIRST_GATE.pop(0)()
 
 
 class Removable(Protocol):

@@ -14,8 +14,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
+from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
-from lightning_hooks.hooks.handles import Gate, Handles, Removable
+from lightning_hooks.hooks.handles import Handles, Removable
 from lightning_hooks.hooks.plain import LookHook, PlainHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.site import HookSite, TensorAction
 
@@ -86,5 +87,6 @@ def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHoo
     see = next((action.visit for action in site.output if isinstance(action, TensorAction)), None)
     grad: GradHook | LookHook | None = None
     for action in site.output_grad:
-        grad = GradHook([action.visit], gate) if action.changes else LookHook(gate, action.visit)
+        reads = action.passes is Passes.LOSS and not action.changes
+        grad = LookHook(gate, action.visit) if reads else GradHook([action], gate)
     return PlainHook(gate, site.called, see, grad, fallback)

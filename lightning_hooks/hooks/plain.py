@@ -17,15 +17,16 @@ from torch import Tensor, nn
 from lightning_hooks import backends
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
+from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, Visitor, has_gradient
-from lightning_hooks.hooks.handles import Gate, OurHook, at_first_gate
+from lightning_hooks.hooks.handles import OurHook, at_first_gate
 from lightning_hooks.tensor_kinds import without_subclass
 
 is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
 
 
 class PythonLookHook(OurHook):
-    """A tensor hook for one visitor that only reads the gradient."""
+    """A tensor hook for one visitor that only reads the gradient of the loss."""
 
     __slots__ = ("gate", "see")
 
@@ -34,7 +35,8 @@ class PythonLookHook(OurHook):
         self.see = see
 
     def __call__(self, grad: Tensor | None) -> None:
-        if grad is not None and self.gate.open:  # autograd passes None where an operation's backward returned none
+        # Autograd passes None where the backward of an operation returned None.
+        if grad is not None and self.gate.wants(Passes.LOSS, grad):
             self.see(grad)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.autograd.graph import Node
 
+from lightning_hooks.hooks.gate import Passes
 from lightning_hooks.hooks.gradients import Visitor
 
 
@@ -22,12 +23,14 @@ class TensorAction:
         changes: whether it may.
         absent: called at every call of the module with whether there is a tensor at the path, and with the arguments or the
             result. None where it is not requested.
+        passes: of a gradient, the backward passes in which it acts.
     """
 
     path: str
     visit: Visitor
     changes: bool = False
     absent: Callable[[bool, Any], None] | None = None
+    passes: Passes = Passes.LOSS
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,15 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
-from lightning_hooks.hooks.gradients import OutputGradients, Visitor
-from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.gradients import OutputGradients
+from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.site import HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 from lightning_hooks.private import private
 
-_LISTS = ("input", "output", "input_grad", "output_grad")
+_GRADIENTS = ("input_grad", "output_grad")
+_LISTS = ("input", "output", *_GRADIENTS)
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `look` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
@@ -49,12 +51,14 @@ class Mark:
 
     Args:
         hooks: of the site; while their gate is closed, nothing is seen.
-        visitors: called with each tensor that passes, in order; they may be others in the next step.
+        at: the list, one of `_LISTS`.
+        actions: called with each tensor that passes, in order; they may be others in the next step.
         changes: whether one of them may replace the tensor, in any step.
     """
 
     hooks: EagerHooks
-    visitors: list[Visitor] = field(default_factory=list)
+    at: str
+    actions: list[TensorAction] = field(default_factory=list)
     changes: bool = False
 
     def __post_init__(self) -> None:
@@ -66,8 +70,10 @@ class Mark:
     def visit(self, tensor: Tensor) -> Tensor:
         site = self.hooks.site
         site.called.add(id(site.module))
-        for visit in self.visitors:
-            changed = visit(tensor)
+        for action in self.actions:
+            if self.at in _GRADIENTS and not self.hooks.gate.wants(action.passes, tensor):
+                continue
+            changed = action.visit(tensor)
             tensor = tensor if changed is None else changed
         return tensor
 
@@ -139,7 +145,7 @@ class TracedSite:
         for name, marks in self._marks.items():
             for action in getattr(site, name):
                 assert isinstance(action, TensorAction)  # what sees arguments as a whole is refused in compiled code
-                mark = marks.setdefault(action.path, Mark(self._eager))
+                mark = marks.setdefault(action.path, Mark(self._eager, name))
                 mark.changes = mark.changes or action.changes
 
     def register(self, handles: Handles) -> None:
@@ -157,7 +163,7 @@ class TracedSite:
         self._eager.site = site
         for name, marks in self._marks.items():
             for path, mark in marks.items():
-                mark.visitors = [action.visit for action in getattr(site, name) if action.path == path]
+                mark.actions = [action for action in getattr(site, name) if action.path == path]
 
 
 class _TracedHook(OurHook):

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import unfrozen
-from lightning_hooks.hooks.handles import Gate, Handles, OurHook
+from lightning_hooks.hooks.handles import Handles, OurHook
 
 
 class _Gated(OurHook):

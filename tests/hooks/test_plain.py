@@ -85,6 +85,22 @@ def test_two_modules_that_return_one_tensor_both_see_its_gradient(kind):
     assert len(first.grads) == len(second.grads) == 1
 
 
+def test_only_the_gradient_of_the_loss_is_seen(kind):
+    layer, x = nn.Linear(2, 3), torch.ones(1, 2, requires_grad=True)
+    seen = Seen(kind, layer)
+    for announced in (False, True):
+        seen.gate.waits = announced
+        out = layer(x).square()
+        (inner,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        assert not seen.grads
+        if announced:
+            seen.gate.begin_backward()
+        (out.sum() + 0 * inner.sum()).backward()
+        seen.gate.end_backward(waits=announced)
+        assert len(seen.grads) == 1
+        seen.grads.clear()
+
+
 @built
 def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
     def step():

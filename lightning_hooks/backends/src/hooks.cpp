@@ -22,16 +22,50 @@ PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that m
 PyObject* minus_one = nullptr;
 PyObject* dictionary_type = nullptr;  // of a tensor's hooks; null where they are registered by `register_hook`
 PyObject* flag_type = nullptr;
-PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary;
+PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary, *decide_name, *shows_name;
 
-// The base of gates: every hook reads whether it is open.
+// The base of gates; `Gate` in hooks/gate.py says what the members mean.
 struct Flag {
   PyObject_HEAD
-  char open;
+  char open, waits, sure, inner, counted;
+  long long number;
 };
 bool is_open(PyObject* gate) { return gate && reinterpret_cast<const Flag*>(gate)->open; }
 
-// A gradient hook for one visitor that only reads.
+// As `Gate.counts`: whether the hooks are on, and the running backward is that of the loss. -1 with a Python error set.
+int counts(PyObject* gate) {
+  Flag* const flag = reinterpret_cast<Flag*>(gate);
+  if (!gate || !flag->open) return 0;
+  if (flag->sure) return 1;
+  if (flag->waits) {
+    flag->inner = 1;
+    return 0;
+  }
+  PyObject* const task = PyObject_CallNoArgs(graph_task);
+  const long long number = task ? PyLong_AsLongLong(task) : -1;
+  Py_XDECREF(task);
+  if (!task || (number == -1 && PyErr_Occurred())) return -1;
+  if (number >= 0 && number == flag->number) return flag->counted;
+  PyObject* const answer = PyObject_CallMethodObjArgs(gate, decide_name, nullptr);
+  const int counted = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  if (counted >= 0) {
+    flag->number = number;
+    flag->counted = static_cast<char>(counted);
+  }
+  return counted;
+}
+
+// As `Gate.shows`. -1 with a Python error set.
+int shows(PyObject* gate, PyObject* grad) {
+  if (!is_open(gate)) return 0;
+  PyObject* const answer = PyObject_CallMethodObjArgs(gate, shows_name, grad, nullptr);
+  const int shown = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return shown;
+}
+
+// A gradient hook for one visitor that only reads the gradient of the loss.
 struct Look {
   static constexpr int kFields = 2;
   PyObject_HEAD
@@ -73,7 +107,9 @@ PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
   if (grad == Py_None) Py_RETURN_NONE;  // the backward of a node returned none
-  if (is_open(hook->gate) && !show(hook, grad)) return nullptr;
+  int shown = counts(hook->gate);
+  if (shown == 0) shown = shows(hook->gate, grad);
+  if (shown < 0 || (shown && !show(hook, grad))) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -180,7 +216,13 @@ PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
 }
 
 #define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
-PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr},
+                              {"waits", T_BOOL, offsetof(Flag, waits), 0, nullptr},
+                              {"sure", T_BOOL, offsetof(Flag, sure), 0, nullptr},
+                              {"inner", T_BOOL, offsetof(Flag, inner), 0, nullptr},
+                              {"counted", T_BOOL, offsetof(Flag, counted), 0, nullptr},
+                              {"number", T_LONGLONG, offsetof(Flag, number), 0, nullptr},
+                              {nullptr, 0, 0, 0, nullptr}};
 PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
 PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
                                FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
@@ -249,7 +291,9 @@ bool add_hooks(PyObject* module) {
                {&grad_fn, "grad_fn"},
                {&register_hook, "register_hook"},
                {&hooks_name, "_backward_hooks"},
-               {&register_dictionary, "_register_hook_dict"}};
+               {&register_dictionary, "_register_hook_dict"},
+               {&decide_name, "decide"},
+               {&shows_name, "shows"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
   flag_type = add_type(module, flag_spec);

@@ -16,7 +16,7 @@ from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.hooks import CallAction, Gate, Handles, may_have_gradient
+from lightning_hooks.hooks import CallAction, Gate, Handles, Passes, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -119,7 +119,8 @@ class UserHooksParticipant(Participant):
                 changes = kind in ("input_grad", "output_grad", "param_grad")
                 for runner in hook.distinct:
                     visit = _PARTS[kind](runner, self._gate)
-                    yield Part(runner.value, _AT.get(kind, kind), visit, changes=changes, first=hook.rule.prepend)
+                    at, first = _AT.get(kind, kind), hook.rule.prepend
+                    yield Part(runner.value, at, visit, changes=changes, first=first, passes=Passes.ALL)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
