@@ -51,7 +51,8 @@ class ActivationCapture(HooksCallback):
 
     Args:
         modules: patterns of module names.
-        tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`.
+        tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`,
+            or `inner_output_grad` and `inner_input_grad`, which are of all backward passes but that of the loss.
         types: only modules of these classes; default: all.
         leaves: only modules without children; default False.
         every_n_steps: a schedule, as for `StatsMonitor`; in stages other than `train` it counts batches. Default: every step

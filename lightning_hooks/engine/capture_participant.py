@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.participant import Part, Participant
-from lightning_hooks.engine.sites import AbsentParts
+from lightning_hooks.engine.sites import AbsentParts, gradient_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
@@ -26,7 +26,7 @@ class CaptureParticipant(Participant):
 
     Args:
         targets: the modules.
-        tensor: `output`, `input`, `output_grad`, `input_grad`, or a part of one.
+        tensor: of a module, or a part of one: `output`, `input_grad`, `output[0]`.
         stages: in which it acts.
         schedule: at which steps; in other stages than `train` at which batches.
         reduce: from a tensor to the tensor that is captured.
@@ -63,10 +63,11 @@ class CaptureParticipant(Participant):
         self.absent.warn()
 
     def parts(self, key: Any) -> Iterable[Part]:
-        at, path = parse_tensor(self.tensor)
+        tensor, path = parse_tensor(self.tensor)
+        at, passes = gradient_of(tensor)
         for target in self.targets:
             absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
-            yield Part(target.value, at, partial(self._copy, target.name), path, absent=absent)
+            yield Part(target.value, at, partial(self._copy, target.name), path, absent=absent, passes=passes)
 
     def _copy(self, name: str, tensor: Tensor) -> None:
         """Pass on the tensor of a module; warn once of a module whose tensors are of a type that cannot be read."""

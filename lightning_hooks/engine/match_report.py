@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.sites import gradient_of
 from lightning_hooks.engine.user_hooks.participant import BoundHook
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
@@ -200,8 +201,9 @@ def _shown(shape: Sequence[int]) -> str:
 def _note(target: Target[nn.Module] | Target[nn.Parameter], rows: Sequence[Row]) -> str:
     if isinstance(target.value, Tensor):
         return "" if target.value.requires_grad else "frozen: rows stay empty until it is trained"
-    if any(row.kind == "input_grad" for row in rows):
+    kind = next((row.kind for row in rows if gradient_of(row.kind)[0] == "input_grad"), None)
+    if kind is not None:
         if isinstance(target.value, (nn.Embedding, nn.EmbeddingBag)):
-            return "input_grad stays empty: the input is integer"
-        return "input_grad stays empty where the input needs no gradient, as the data does not"
+            return f"{kind} stays empty: the input is integer"
+        return f"{kind} stays empty where the input needs no gradient, as the data does not"
     return ""

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.participant import Part
 from lightning_hooks.errors import listed
-from lightning_hooks.hooks import CallAction, HookSite, TensorAction, Visitor
+from lightning_hooks.hooks import CallAction, HookSite, Passes, TensorAction, Visitor
 from lightning_hooks.hooks.tree import described
+from lightning_hooks.rules import INNER_TENSORS
 from lightning_hooks.stats.measurement import Measurement
 
 
@@ -29,6 +30,11 @@ def build_sites(parts: Iterable[Part], called: set[int]) -> list[HookSite]:
     for (module, at), grouped in groups.items():
         setattr(sites[module], at, tuple(map(_action_of, grouped)))
     return list(sites.values())
+
+
+def gradient_of(tensor: str) -> tuple[str, Passes]:
+    """The place at a module where a tensor is hooked, and the backward passes of which its gradient is."""
+    return INNER_TENSORS.get(tensor, tensor), Passes.INNER if tensor in INNER_TENSORS else Passes.LOSS
 
 
 def _add(groups: list[list[Part]], part: Part) -> None:

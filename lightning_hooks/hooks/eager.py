@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import (
     Contribution,
     GradHook,
@@ -79,7 +79,7 @@ class PreHook(OurHook):
             arguments = _with_own_nodes(arguments, site.input_grad, hooks.gate)
         elif site.input_grad:
             pending: list[Contribution] = []
-            for action in site.input_grad:
+            for action in filter(_acts_now, site.input_grad):
                 tensors = measured_in(_part(action, arguments))
                 with without_subclass():
                     pending += contributions(tensors, action, hooks.gate)
@@ -128,7 +128,7 @@ class ForwardHook(OurHook):
 
     def _hook_gradients(self, given: Any, output: Any) -> None:
         found: dict[int, tuple[Tensor, list[TensorAction]]] = {}
-        for action in self.hooks.site.output_grad:
+        for action in filter(_acts_now, self.hooks.site.output_grad):
             for tensor in measured_in(_part(action, output)):
                 if tensor.requires_grad:
                     found.setdefault(id(tensor), (tensor, []))[1].append(action)
@@ -139,6 +139,11 @@ class ForwardHook(OurHook):
 def is_recomputation() -> bool:
     """Whether a forward runs inside a backward: only activation checkpointing does so, and it was seen the first time."""
     return names.graph_task_id() != -1
+
+
+def _acts_now(action: TensorAction) -> bool:
+    """Whether an action may hook gradients of this call: a recomputation repeats the inner gradients of the first forward."""
+    return action.passes is not Passes.INNER or not is_recomputation()
 
 
 def measured_in(tree: Any) -> list[Tensor]:

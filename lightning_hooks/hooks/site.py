@@ -69,8 +69,12 @@ class HookSite:
 
     @property
     def is_plain(self) -> bool:
-        """Whether at most one action reads the whole result, at most one the whole gradient of it, and there is no other."""
+        """Whether at most one action reads the whole result, at most one the whole gradient of it, and there is no other.
+
+        An action on inner gradients is not plain.
+        """
         if self.input or self.input_grad or self.node or len(self.output) > 1 or len(self.output_grad) > 1:
             return False
         reads = all(isinstance(action, TensorAction) and not action.path and not action.changes for action in self.output)
-        return bool(self.output or self.output_grad) and reads and not any(action.path for action in self.output_grad)
+        plain = not any(action.path or action.passes is Passes.INNER for action in self.output_grad)
+        return bool(self.output or self.output_grad) and reads and plain

@@ -7,6 +7,7 @@ from lightning_hooks.rules.apply import Apply
 from lightning_hooks.rules.hook import Hook
 from lightning_hooks.rules.tensors import (
     FORWARD_TENSORS,
+    INNER_TENSORS,
     MODULE_KINDS,
     MODULE_TENSORS,
     OPTIMIZER_KINDS,
@@ -19,6 +20,7 @@ from lightning_hooks.rules.watch import Watch
 __all__ = [
     "FORWARD_TENSORS",
     "MODULE_KINDS",
+    "INNER_TENSORS",
     "MODULE_TENSORS",
     "OPTIMIZER_KINDS",
     "PARAM_KINDS",

@@ -16,7 +16,7 @@ from lightning_hooks.rules.fields import (
     short_repr,
 )
 from lightning_hooks.rules.reading import as_transform
-from lightning_hooks.rules.tensors import FORWARD_TENSORS, MODULE_TENSORS, parse_tensor
+from lightning_hooks.rules.tensors import CHANGED_TENSORS, FORWARD_TENSORS, INNER_TENSORS, parse_tensor
 
 WHEN: Final = ("step", "backward")
 
@@ -87,9 +87,16 @@ class Apply:
         if self.tensor is None:
             return
         base, path = parse_tensor(str(self.tensor))
-        if base not in MODULE_TENSORS or (path and base not in FORWARD_TENSORS):
-            known = ", ".join(repr(name) for name in reversed(MODULE_TENSORS))
-            raise RuleError(f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(self.tensor, MODULE_TENSORS, 2)}")
+        if base in INNER_TENSORS:
+            raise RuleError(
+                f"tensor={self.tensor!r} can be watched and captured, not changed: it is a part of what the model computes; "
+                f"{INNER_TENSORS[base]!r} changes the gradient of the loss"
+            )
+        if base not in CHANGED_TENSORS or (path and base not in FORWARD_TENSORS):
+            known = ", ".join(repr(name) for name in reversed(CHANGED_TENSORS))
+            raise RuleError(
+                f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(self.tensor, CHANGED_TENSORS, 2)}"
+            )
         if self.stages is not None and base not in FORWARD_TENSORS:
             raise RuleError("stages goes with activations; gradients there are in training only")
         if self.when is not None and base in FORWARD_TENSORS:

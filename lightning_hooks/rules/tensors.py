@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean
 
-MODULE_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
+CHANGED_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
+INNER_TENSORS: Final = {"inner_input_grad": "input_grad", "inner_output_grad": "output_grad"}
+"""The gradients of other backward passes than that of the loss, by the name of the same gradient of the loss."""
+MODULE_TENSORS: Final = (*CHANGED_TENSORS, *INNER_TENSORS)
 PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update", "state")
 FORWARD_TENSORS: Final = ("input", "output")
 MODULE_KINDS: Final = (

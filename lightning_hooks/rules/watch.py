@@ -30,7 +30,8 @@ class Watch:
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
         leaves: only modules without children; default False.
-        tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`);
+        tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`), and
+            `inner_input_grad`, `inner_output_grad`: these gradients in every backward but that of the loss;
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
             `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
         stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,

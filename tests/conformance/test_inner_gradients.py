@@ -113,7 +113,7 @@ def test_a_plain_loop_counts_the_backward_of_the_loss_alone(way: str, stats: Any
         with instrument(net, watch=watch, optimizer=optimizer) as watched:
             for _ in range(3):
                 if watch:
-                    expected.append(by_hand(_copied(net), X, Y))
+                    expected.append(by_hand(copied(net), X, Y))
                 optimizer.zero_grad()
                 net.loss(X, Y).backward()
                 optimizer.step()
@@ -130,7 +130,7 @@ def test_a_plain_loop_counts_the_backward_of_the_loss_alone(way: str, stats: Any
         assert {tag: numbers[tag] for tag in want} == pytest.approx(want, rel=1e-5)
 
 
-def _copied(net: Potential) -> Potential:
+def copied(net: Potential) -> Potential:
     other = Potential(net.way)
     other.load_state_dict(net.state_dict())
     return other
@@ -143,7 +143,7 @@ def test_a_rule_leaves_the_forces_alone_and_changes_the_gradient_of_the_loss(way
     with instrument(net, apply=HALVES):
         net.loss(X, Y).backward()
     assert plain.forces is not None and net.forces is not None and torch.equal(plain.forces, net.forces)
-    expected = halved(_copied(net), X, Y)
+    expected = halved(copied(net), X, Y)
     for parameter, grad in zip(net.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, grad)
 
@@ -170,7 +170,7 @@ class Fit(Net):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         x, y = batch[0], torch.cat([batch[1], batch[1]], dim=1)
-        self.expected.append(by_hand(_copied(self.body), x, y))
+        self.expected.append(by_hand(copied(self.body), x, y))
         loss = self.body.loss(x, y)
         if self.automatic_optimization:
             return loss
@@ -209,7 +209,7 @@ def test_an_accumulated_step_adds_up_the_backwards_of_its_losses(tmp_path: Path)
     batches: list[dict[str, float]] = []
 
     def expected(x: Tensor, y: Tensor) -> None:
-        batches.append(by_hand(_copied(net.body), x, y, share=0.5))
+        batches.append(by_hand(copied(net.body), x, y, share=0.5))
 
     step = net.training_step
 
@@ -404,5 +404,5 @@ def test_compiled_modules(what: str) -> None:
             net.loss(X, Y).backward()
             watched.step()
             found = watched.compute()
-    want = by_hand(_copied(net), X, Y)
+    want = by_hand(copied(net), X, Y)
     assert {tag: found[tag] for tag in want} == pytest.approx(want, rel=1e-5)

@@ -74,12 +74,13 @@ def test_rules_cannot_be_changed():
         ),
         (
             {"modules": "*", "tensors": "grad"},
-            "watch[0].tensors: 'grad' is a tensor of params; a rule on modules has input, output, input_grad, output_grad",
+            "watch[0].tensors: 'grad' is a tensor of params; a rule on modules has input, output, input_grad, output_grad, "
+            "inner_input_grad, inner_output_grad",
         ),
         (
             {"modules": "*", "tensors": "outptu"},
             "watch[0].tensors: unknown tensor 'outptu' (did you mean 'output' or 'output_grad'?); a rule on modules has "
-            "input, output, input_grad, output_grad",
+            "input, output, input_grad, output_grad, inner_input_grad, inner_output_grad",
         ),
         ({"modules": "*", "tensors": []}, "watch[0].tensors is empty; name at least one tensor or omit it"),
         ({"modules": "*", "stats": []}, "watch[0].stats is empty; name at least one statistic or omit it"),

@@ -18,7 +18,7 @@ from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
 from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
 from lightning_hooks.engine.shards import tensor_parallel_place
-from lightning_hooks.engine.sites import AbsentParts
+from lightning_hooks.engine.sites import AbsentParts, gradient_of
 from lightning_hooks.errors import RuleError, StoppedError, listed
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
@@ -156,13 +156,15 @@ class Observer(Participant):
     def parts(self, key: Any) -> Iterable[Part]:
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
+                at, passes = gradient_of(row.kind)
                 yield Part(
                     row.target.value,
-                    row.kind,
+                    at,
                     self.table.writer(row.index, self.fallback),
                     row.path,
                     read=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
+                    passes=passes,
                 )
         for row in self.pairs.summed:
             if row.due(key):
