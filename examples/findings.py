@@ -23,6 +23,11 @@ def rows_of(tags: list[str]) -> set[tuple[str, str]]:
     return rows
 
 
+def safe(name: str) -> str:
+    """A name from a file for a terminal, which would obey an escape sequence in it."""
+    return name if name.isprintable() else ascii(name)
+
+
 def findings(path: str) -> list[str]:
     """The lines to print about the run in the directory `path`."""
     scalars = read_run(path).scalars
@@ -42,7 +47,7 @@ def findings(path: str) -> list[str]:
     }
     if ratios:
         for word, name in (("smallest", min(ratios, key=ratios.get)), ("largest", max(ratios, key=ratios.get))):
-            lines.append(f"{word + ' update ratio':<22} {ratios[name]:.3g} ({name}; median over the run)")
+            lines.append(f"{word + ' update ratio':<22} {ratios[name]:.3g} ({safe(name)}; median over the run)")
     if "hooks/nonfinite" in scalars:
         total = int(np.nansum(scalars["hooks/nonfinite"][1]))
         lines.append(f"non-finite values      {total if total else 'none'}")

@@ -1,4 +1,4 @@
-"""The exceptions of the package, and what messages say of names and values: suggestions for misspelled names, and lists.
+"""The exceptions of the package, and what messages say of names and values: suggestions, lists, names for a terminal.
 
 HooksError
 ├── RuleError (ValueError)              an invalid rule, option or pattern
@@ -103,3 +103,19 @@ def listed(names: Iterable[str], most: int = 10) -> str:
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return f"{', '.join(every[:most])}{more}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""A text for a terminal: what is no printable character is written as in Python code.
+
+    A name in a file may hold an escape sequence, which would move the cursor or change the title of the window.
+
+    Args:
+        text: of names that somebody else may have chosen.
+        keep: characters that stay, such as line breaks between lines.
+
+    Example:
+        >>> printable("layer\x1b[31m.weight")
+        'layer\\x1b[31m.weight'
+    """
+    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)

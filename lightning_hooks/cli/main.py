@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.cli.runs import RUN_COMMANDS
-from lightning_hooks.errors import HooksError, UnsupportedError
+from lightning_hooks.errors import HooksError, UnsupportedError, printable
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -59,12 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[command](rest) or 0
     except HooksError as error:
-        print(f"lightning-hooks: error: {error}", file=sys.stderr)
+        print(f"lightning-hooks: error: {printable(str(error), keep=chr(10))}", file=sys.stderr)
         return 2
     except OSError as error:
         if command not in RUN_COMMANDS or error.filename is None:  # a training may raise what it likes
             raise
-        print(f"lightning-hooks: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lightning_hooks.errors import printable
+
 
 def _view(arguments: list[str]) -> None:
     from lightning_hooks.dashboard.view import view
@@ -30,7 +32,7 @@ def _report(arguments: list[str]) -> None:
     args = parser.parse_args(arguments)
     out = args.out or (args.run if args.run.is_dir() else args.run.parent) / "report.html"
     size = write_report(args.run, out, int(args.limit * 1e6))
-    print(f"{out}: {size / 1e6:.1f} MB; open it in a browser")
+    print(f"{printable(str(out))}: {size / 1e6:.1f} MB; open it in a browser")
 
 
 def _port(text: str) -> int:

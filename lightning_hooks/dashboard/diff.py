@@ -13,7 +13,7 @@ from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.merging import Reader
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import Node, tree
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
 _CHUNK: Final = 256
@@ -67,7 +67,8 @@ class Difference:
         """For a terminal."""
         lines = list(self.only)
         if self.first is None:
-            return "\n".join([*lines, f"equal to the last bit over {self.steps} steps × {self.rows} rows"])
+            lines.append(f"equal to the last bit over {self.steps} steps × {self.rows} rows")
+            return "\n".join(map(printable, lines))
         differ: dict[tuple[str, str], RowDifference] = {}
         for row in self.parts:
             differ.setdefault((row.tensor, row.name), row)
@@ -81,7 +82,7 @@ class Difference:
             lines.append(f"  {row.tensor} of {row.name}: {row.stat} {_number(row.a)} and {_number(row.b)}{relative}")
         if len(at_first) > _SHOWN:
             lines.append(f"  and {len(at_first) - _SHOWN} more")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def json(self) -> str:
         """The same for programs; NaN and infinite values, which JSON does not have, are `{"float": "nan"}` and so on."""

@@ -15,7 +15,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.hosts import is_loopback, names_for
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.tensorboard.run_files import PATTERN
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -75,7 +75,7 @@ def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, open
         opens: whether to open the page in the browser.
     """
     server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port)
-    print(f"lightning-hooks: {url(server)} shows the runs in {logdir} (Ctrl-C ends it)", flush=True)
+    print(f"lightning-hooks: {url(server)} shows the runs in {printable(str(logdir))} (Ctrl-C ends it)", flush=True)
     if not is_loopback(_address(server)):
         print(f"lightning-hooks: everybody who reaches {host} can read these runs", flush=True)
     if opens:

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.sites import gradient_of
 from lightning_hooks.engine.user_hooks.participant import BoundHook
+from lightning_hooks.errors import printable
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.records.limits import Limits
@@ -86,7 +87,7 @@ class Match:
         """A table for a terminal, with the totals below."""
         heads = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
         lines = [(*astuple(line)[:-2], f"{line.bytes_per_1000_steps:,}", line.note) for line in self.lines]
-        cells = [heads, *(tuple(map(str, line)) for line in lines)]
+        cells = [heads, *(tuple(printable(str(cell)) for cell in line) for line in lines)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         table = "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
         return (

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.errors import listed
+from lightning_hooks.errors import listed, printable
 from lightning_hooks.tensorboard.layouts import FIXED_SIZE, Layout, beginning
 from lightning_hooks.tensorboard.messages import (
     FOOT,
@@ -149,7 +149,7 @@ class EventFile:
         """Warn of something that is not read, and keep it for the page."""
         if len(self.problems) < _PROBLEMS:
             self.problems.append(problem)
-        warnings.warn(f"{self.path}: {problem}", stacklevel=4)
+        warnings.warn(printable(f"{self.path}: {problem}"), stacklevel=4)
 
     def __len__(self) -> int:
         return len(self._steps)

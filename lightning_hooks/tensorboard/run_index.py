@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.errors import printable
 from lightning_hooks.tensorboard.event_file import EventFile, Offsets
 from lightning_hooks.tensorboard.messages import Kind, strings
 from lightning_hooks.tensorboard.run_files import event_files
@@ -97,7 +98,7 @@ class RunIndex:
                 self._cannot_read(path, error)
         changed |= [*known] != [*self._files] or before != self.unreadable
         for path in self.unreadable.keys() - before.keys():
-            warnings.warn(f"{path}: {self.unreadable[path]}", stacklevel=2)
+            warnings.warn(printable(f"{path}: {self.unreadable[path]}"), stacklevel=2)
         if changed:
             self._points.clear()
             self._lists.clear()
@@ -183,7 +184,7 @@ class RunIndex:
                 f"{others} of {len(sizes)} vectors of {tag!r} are not read: they do not have the {len(names)} rows of its list"
             )
             self._misfits[tag] = f"{file.path.name}: {problem}"
-            warnings.warn(f"{file.path}: {problem}", stacklevel=2)
+            warnings.warn(printable(f"{file.path}: {problem}"), stacklevel=2)
         return np.flatnonzero(fits)
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:

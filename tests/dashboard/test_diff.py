@@ -85,6 +85,27 @@ def test_what_only_one_run_has_is_a_difference(tmp_path):
     assert found.only == [f"only in {tmp_path / 'b'}: 1 row, such as more", f"only in {tmp_path / 'b'}: 3 steps, from 5 to 7"]
 
 
+def test_a_terminal_gets_no_escape_sequence(tmp_path, capsys):
+    names = ("\x1b]0;owned\x07net.weight", "net\r\nbias", "\u202ereversed", "שלום.weight")
+
+    def change(step, values):
+        values["norm"][:] *= 2
+
+    write_run(tmp_path / "a", range(3), names=names, tensor="\x1b[31mgrad")
+    write_run(tmp_path / "b", range(3), names=names, tensor="\x1b[31mgrad", change=change)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    out = capsys.readouterr().out
+    assert all(each.isprintable() for each in out.replace("\n", "")) and len(out.splitlines()) == 5
+    assert r"  \x1b[31mgrad of \x1b]0;owned\x07net.weight: norm" in out and "שלום.weight" in out
+    write_run(tmp_path / "c", range(3), names=(*names, "\x1b[2Jmore"), tensor="\x1b[31mgrad")
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "c")]) == 1
+    assert r"1 row, such as \x1b[2Jmore" in capsys.readouterr().out
+    for folder in ("\x1b[31mnowhere", "a"):
+        (tmp_path / "\x1b[31mempty").mkdir(exist_ok=True)
+        assert main(["diff", str(tmp_path / folder), str(tmp_path / "\x1b[31mempty")]) == 2
+        assert all(each.isprintable() for each in capsys.readouterr().err.rstrip("\n"))
+
+
 def test_messages(tmp_path, capsys):
     write_run(tmp_path / "a" / "version_0", range(2))
     write_run(tmp_path / "b", range(2), tensor="param")
