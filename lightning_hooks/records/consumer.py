@@ -60,7 +60,8 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, (str, bytes)):
         raise RuleError(f"consumers must be a list, got {consumers!r}")
-    made = [as_object(consumer, f"consumers[{i}]") for i, consumer in enumerate(consumers)]
+    wanted = "a class with the methods start, consume and close"
+    made = [as_object(consumer, f"consumers[{i}]", _has_methods, wanted) for i, consumer in enumerate(consumers)]
     for i, consumer in enumerate(made):
         if isinstance(consumer, type):
             raise RuleError(f"consumers[{i}] is the class {consumer.__name__}; give an object of it")
@@ -68,6 +69,10 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
         if missing:
             raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
     return made
+
+
+def _has_methods(kind: type) -> bool:
+    return all(callable(getattr(kind, name, None)) for name in _METHODS)
 
 
 class Publisher:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
@@ -69,17 +69,25 @@ def as_transform(item: Any, where: str) -> Any:
     if not isinstance(path, str) and not isinstance(path, type):
         raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
     kind = _transform_class(path, where) if isinstance(path, str) else path
-    made = _made(kind, arguments, where) if isinstance(kind, type) else None
+    # Before it is called: the path may name any class, and any function, that can be imported.
+    is_class_of_transforms = isinstance(kind, type) and _makes_callables(kind) and _takes_tensors_and_context(kind)
+    made = _made(kind, arguments, where) if is_class_of_transforms else None
     if not callable(made) or not _takes_tensors_and_context(made):
         raise RuleError(f"{where}: {path!r} is not a class of transforms; a function of one tensor goes into Function(…)")
     return made
 
 
 def _takes_tensors_and_context(call: Any) -> bool:
-    """Whether something can be called with two arguments; functions of torch that do not say what they take cannot."""
-    is_module = getattr(type(call).__call__, "__module__", "") == "torch.nn.modules.module"  # takes anything but in forward
+    """Whether something, or each object of a class, can be called with two arguments.
+
+    Functions of torch that do not say what they take cannot.
+    """
+    is_class = isinstance(call, type)
+    kind = call if is_class else type(call)
+    is_module = getattr(kind.__call__, "__module__", "") == "torch.nn.modules.module"  # takes anything but in forward
+    method = call.forward if is_module else kind.__call__ if is_class else call
     try:
-        inspect.signature(call.forward if is_module else call).bind(None, None)
+        inspect.signature(method).bind(*[None] * (3 if is_class else 2))  # a method of a class takes the object too
     except TypeError:
         return False
     except ValueError:
@@ -87,36 +95,49 @@ def _takes_tensors_and_context(call: Any) -> bool:
     return True
 
 
+def _makes_callables(kind: type) -> bool:
+    """Whether the objects of a class can be called; the class itself always can."""
+    return any("__call__" in vars(base) for base in kind.__mro__)
+
+
 def as_callable(item: Any, where: str) -> Any:
     """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`."""
-    found = import_object(item, where) if isinstance(item, str) else as_object(item, where)
+    wanted = "a class whose objects can be called"
+    found = import_object(item, where) if isinstance(item, str) else as_object(item, where, _makes_callables, wanted)
     if isinstance(found, type) or not callable(found):
         raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
     return found
 
 
-def as_object(item: Any, where: str) -> Any:
-    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is."""
+def as_object(item: Any, where: str, is_right: Callable[[type], bool], wanted: str) -> Any:
+    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is.
+
+    Args:
+        where: the option that holds it, for messages.
+        is_right: whether a class is one of those that the option takes. Nothing is called before this is known.
+        wanted: which classes these are, in words.
+    """
     if not isinstance(item, Mapping):
         return item
     path, arguments = _class_path(item, where)
-    return _made(import_object(str(path), where), arguments, where)
+    kind = import_object(str(path), where)
+    if not isinstance(kind, type) or not is_right(kind):
+        raise RuleError(f"{where}: class_path must name {wanted}, got {path!r}")
+    return _made(kind, arguments, where)
 
 
-def _made(kind: Any, arguments: Mapping[str, Any], where: str) -> Any:
+def _made(kind: type, arguments: Mapping[str, Any], where: str) -> Any:
     """An object of a class, which may be the user's own: what it raises gets the name of the option."""
     try:
         return kind(**arguments)
     except TypeError as error:
-        is_dataclass = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        known = [field.name for field in dataclasses.fields(kind) if field.init] if is_dataclass else None
+        known = [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else None
         takes = "" if known is None else f"; {kind.__name__} takes {', '.join(known) or 'no arguments'}"
         raise RuleError(f"{where}: {error}{takes}") from error
     except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
     except Exception as error:
-        name = getattr(kind, "__qualname__", repr(kind))
-        raise RuleError(f"{where}: {name} raised {type(error).__name__}: {error}") from error
+        raise RuleError(f"{where}: {kind.__qualname__} raised {type(error).__name__}: {error}") from error
 
 
 def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:
