@@ -14,7 +14,10 @@ HooksError
 from __future__ import annotations
 
 import difflib
+import itertools
+import reprlib
 from collections.abc import Iterable
+from typing import Any, Final
 
 
 class HooksError(Exception):
@@ -79,20 +82,6 @@ def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
-def shown(value: object, most: int = 200) -> str:
-    """The `repr` of a value for a message: its beginning if it is long, its class if it has none.
-
-    Example:
-        >>> shown("a" * 99, most=5)
-        "'aaaa…"
-    """
-    try:
-        text = repr(value)
-    except Exception:  # an integer of more than 4300 digits, or a class of the user's
-        return f"{'an integer of too many digits' if isinstance(value, int) else f'an object of {type(value).__name__}'}"
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
 def listed(names: Iterable[str], most: int = 10) -> str:
     """Names for a message: the first of them, and how many more there are.
 
@@ -103,6 +92,52 @@ def listed(names: Iterable[str], most: int = 10) -> str:
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return f"{', '.join(every[:most])}{more}"
+
+
+class _Short(reprlib.Repr):
+    """The `repr` of values of any size: nesting, items and characters beyond a few are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = self.maxdict = 8
+        self.maxstring = self.maxother = 200
+        self.maxlong = 60
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """Like that of the base class, in the order of the mapping."""
+        if level <= 0 and x:
+            return "{...}"
+        items = itertools.islice(x.items(), self.maxdict)
+        pieces = [f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}" for key, value in items]
+        return f"{{{', '.join([*pieces, *['...'] * (len(x) > self.maxdict)])}}}"
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Like that of the base class; Python refuses to write integers of thousands of digits."""
+        return super().repr_int(x, level) if x.bit_length() < 10_000 else f"<an integer of {x.bit_length()} bits>"
+
+
+_SHORT: Final = _Short()
+
+
+def shown(value: object) -> str:
+    """The `repr` of a value for a message, shortened if it is long.
+
+    Example:
+        >>> shown({"params": "*"}), shown([0] * 1000)
+        ("{'params': '*'}", '[0, 0, 0, 0, 0, 0, 0, 0, ...]')
+    """
+    return shortened(_SHORT.repr(value), 1000)
+
+
+def shortened(text: str, most: int = 4000) -> str:
+    """A text of at most so many characters: of a longer one the first and the last.
+
+    Example:
+        >>> shortened("x" * 1000, 20)
+        'xxxxxxxxxxxxx...xxxx'
+    """
+    return text if len(text) <= most else f"{text[: most - most // 5 - 3]}...{text[-(most // 5) :]}"
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -17,16 +17,28 @@ from torch import nn
 from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks.monitor import StatsMonitor
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shortened, shown
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
+_LONGEST: Final = 1_000_000  # characters of a file, with its aliases written out
 _MERGE: Final = "tag:yaml.org,2002:merge"  # `<<`, which may be there several times
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number and a key is there once, as in YAML 1.2; PyYAML reads a string, and the last of them."""
+    """YAML in which 1e-3 is a number and a key is there once, as in YAML 1.2; PyYAML reads a string, and the last of them.
+
+    Aliases of aliases may stand for more than memory holds: how long the file is without them is bounded.
+    """
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None and _length(node, {}) > _LONGEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"with its aliases written out it has more than {_LONGEST:,} characters", node.start_mark
+            )
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -38,6 +50,22 @@ class _Loader(yaml.SafeLoader):
                     there = f"the key {key.value!r} is in line {mark.line + 1} already"
                     raise yaml.composer.ComposerError(None, None, there, key.start_mark)
         return node
+
+
+def _length(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
+    """The characters of a node without aliases; `known` has those of other nodes, None for those that hold this one."""
+    if node not in known:
+        known[node] = None
+        if isinstance(node, yaml.ScalarNode):
+            known[node] = 1 + len(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            known[node] = 1 + sum(_length(each, known) for pair in node.value for each in pair)
+        else:
+            known[node] = 1 + sum(_length(each, known) for each in node.value)
+    length = known[node]
+    if length is None:
+        raise yaml.composer.ComposerError(None, None, "an alias stands for what holds it", node.start_mark)
+    return length
 
 
 _Loader.add_implicit_resolver(
@@ -56,7 +84,7 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
         defaults: attributes of callbacks whose `init_args` do not give them.
 
     Raises:
-        RuleError: no such file, no list of callbacks in it, or an invalid callback.
+        RuleError: no such file, no list of callbacks in it or two, or an invalid callback.
     """
     file = Path(path)
     if not file.is_file():
@@ -68,7 +96,13 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
     listed: Any = content
     if isinstance(content, Mapping):
         trainer = content.get("trainer")
-        listed = content.get("callbacks", trainer.get("callbacks") if isinstance(trainer, Mapping) else None)
+        of_trainer = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
+        if "callbacks" in content and of_trainer is not None:
+            raise RuleError(
+                f"{where}: {path} has both 'callbacks' and 'trainer: callbacks'; keep one: 'callbacks' is for this variable, "
+                "'trainer: callbacks' for the command line too"
+            )
+        listed = content.get("callbacks", of_trainer)
     if not isinstance(listed, list):
         raise RuleError(f"{where}: {path} must hold a list of callbacks, under 'callbacks' or 'trainer: callbacks'")
     return [_callback(item, f"{where}: {path}: callbacks[{i}]", defaults) for i, item in enumerate(listed)]
@@ -78,22 +112,22 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     if isinstance(item, str):
         item = {"class_path": item}
     if not isinstance(item, Mapping) or "class_path" not in item:
-        raise RuleError(f"{where} needs class_path (and init_args), got {item!r}")
+        raise RuleError(f"{where} needs class_path (and init_args), got {shown(item)}")
     path = str(item["class_path"])
     name = path.rpartition(".")[2]
     if name not in _KNOWN or (path != name and not path.startswith("lightning_hooks.")):
-        raise RuleError(f"{where}: {path!r} is not a callback of lightning_hooks{did_you_mean(name, _KNOWN)}")
+        raise RuleError(f"{where}: {shown(path)} is not a callback of lightning_hooks{did_you_mean(name[:100], _KNOWN)}")
     arguments = init_args({str(key): value for key, value in item.items() if key != "class_path"}, f"{where}: {name}")
     options = inspect.signature(_KNOWN[name]).parameters
     for option in arguments:
         if option not in options:
-            raise RuleError(f"{where}: {name} has no option {option!r}{did_you_mean(option, options)}")
+            raise RuleError(f"{where}: {name} has no option {shown(option)}{did_you_mean(option[:100], options)}")
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
         if isinstance(callback, StatsMonitor):
             _check_statistics(callback)
-    except (TypeError, RuleError) as error:
-        raise RuleError(f"{where}: {name}: {error}") from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
+        raise RuleError(f"{where}: {name}: {shortened(str(error))}") from error
     for name, value in (defaults or {}).items():
         if name not in arguments:
             setattr(callback, name, value)
@@ -114,8 +148,9 @@ def _read(file: Path, where: str) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise RuleError(f"{where} cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: the encoding, or a date that does not exist
-        reason = " ".join(str(error).split())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the encoding, or a date that does not exist
+        is_deep = isinstance(error, RecursionError)
+        reason = "it is nested too deep" if is_deep else shortened(" ".join(str(error).split()), 1000)
         raise RuleError(f"{where} is not valid YAML ({reason})") from error
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.layout import Layout
@@ -59,7 +59,7 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
     if consumers is None:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, (str, bytes)):
-        raise RuleError(f"consumers must be a list, got {consumers!r}")
+        raise RuleError(f"consumers must be a list, got {shown(consumers)}")
     wanted = "a class with the methods start, consume and close"
     made = [as_object(consumer, f"consumers[{i}]", _has_methods, wanted) for i, consumer in enumerate(consumers)]
     for i, consumer in enumerate(made):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import (
     TransformSpec,
     TypeSpec,
@@ -77,7 +77,7 @@ class Apply:
         if self.tensor not in (None, "grad"):
             raise RuleError(f"tensor={self.tensor!r} goes with modules; a rule on params acts on the gradient")
         if self.when not in (None, *WHEN):
-            raise RuleError(f"when must be 'step' or 'backward', got {self.when!r}{did_you_mean(self.when, WHEN, 1)}")
+            raise RuleError(f"when must be 'step' or 'backward', got {shown(self.when)}{did_you_mean(self.when, WHEN, 1)}")
         if self.stages is not None:
             raise RuleError("stages goes with activations; gradients there are in training only")
 
@@ -95,7 +95,7 @@ class Apply:
         if base not in CHANGED_TENSORS or (path and base not in FORWARD_TENSORS):
             known = ", ".join(repr(name) for name in reversed(CHANGED_TENSORS))
             raise RuleError(
-                f"tensor must be one of {known}, got {self.tensor!r}{did_you_mean(self.tensor, CHANGED_TENSORS, 2)}"
+                f"tensor must be one of {known}, got {shown(self.tensor)}{did_you_mean(self.tensor, CHANGED_TENSORS, 2)}"
             )
         if self.stages is not None and base not in FORWARD_TENSORS:
             raise RuleError("stages goes with activations; gradients there are in training only")

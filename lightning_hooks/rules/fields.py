@@ -81,7 +81,7 @@ def normalise(rule: Any) -> None:
         if name in _NAMES:
             for i, item in enumerate(value):
                 if not isinstance(item, str):
-                    raise RuleError(f"{name}[{i}] must be a string, got {item!r}")
+                    raise RuleError(f"{name}[{i}] must be a string, got {shown(item)}")
         if not value and name in _EMPTY:
             raise RuleError(f"{name} is {_EMPTY[name]}")
         object.__setattr__(rule, name, tuple(dict.fromkeys(value)) if name == "tensors" else value)
@@ -90,13 +90,13 @@ def normalise(rule: Any) -> None:
         check_expressions(name, [value] if isinstance(value, str) else value or ())
     for i, item in enumerate(rule.types or ()):
         if not isinstance(item, (str, type)):
-            raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {item!r}")
+            raise RuleError(f"types[{i}] must be a class, a class name or an import path, got {shown(item)}")
 
 
 def check_flag(name: str, value: Any) -> None:
     """Refuse anything but True and False."""
     if not isinstance(value, bool):
-        raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {value!r}")
+        raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {shown(value)}")
 
 
 def as_count(name: str, value: Any, at_least: int = 0) -> int:
@@ -122,7 +122,7 @@ def check_local(name: str, folder: Any, instead: str) -> None:
         raise RuleError(f"{name} must be the path of a folder, got {shown(folder)}")
     check_path(name, path)
     if _URL.match(str(folder)):
-        raise RuleError(f"{name} must be a folder of this machine, got {str(folder)!r}; {instead}")
+        raise RuleError(f"{name} must be a folder of this machine, got {shown(str(folder))}; {instead}")
 
 
 def check_path(name: str, path: str | os.PathLike[str]) -> None:
@@ -147,18 +147,19 @@ def check_expressions(name: str, patterns: Iterable[str]) -> None:
         if expression.startswith(EXPRESSION):
             try:
                 re.compile(expression.removeprefix(EXPRESSION))
-            except re.error as error:
-                raise RuleError(f"{name}: {expression!r} is not a valid regular expression ({error})") from error
+            except (re.error, OverflowError, RecursionError) as error:  # a{1,99999999999}, thousands of groups in each other
+                reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+                raise RuleError(f"{name}: {shown(expression)} is not a valid regular expression ({reason})") from error
 
 
 def as_patterns(name: str, patterns: Any) -> list[str]:
     """One pattern or several as a list; none for None."""
     found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
     if not isinstance(found, Sequence) or isinstance(found, bytes):
-        raise RuleError(f"{name} must be a pattern or a list of patterns, got {patterns!r}")
+        raise RuleError(f"{name} must be a pattern or a list of patterns, got {shown(patterns)}")
     for i, pattern in enumerate(found):
         if not isinstance(pattern, str):
-            raise RuleError(f"{name}[{i}] must be a string, got {pattern!r}")
+            raise RuleError(f"{name}[{i}] must be a string, got {shown(pattern)}")
     check_expressions(name, found)
     return list(found)
 
@@ -180,7 +181,7 @@ def check_stages(stages: Sequence[str] | None) -> None:
     for i, stage in enumerate(stages):
         if stage not in STAGES:
             hint = did_you_mean(stage, STAGES, 1)
-            raise RuleError(f"stages[{i}] must be one of {', '.join(STAGES)}, got {stage!r}{hint}")
+            raise RuleError(f"stages[{i}] must be one of {', '.join(STAGES)}, got {shown(stage)}{hint}")
 
 
 def short_repr(rule: Any, *implied: str) -> str:

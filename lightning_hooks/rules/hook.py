@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import (
     CallSpec,
     ScheduleSpec,
@@ -109,7 +109,7 @@ class Hook:
             return (as_callable(self.call, "call"),)
         pair = self.call
         if isinstance(pair, (str, Mapping)) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise RuleError(f"call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got {pair!r}")
+            raise RuleError(f"call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got {shown(pair)}")
         object.__setattr__(self, "call", tuple(pair))
         return tuple(as_callable(item, f"call[{i}]") for i, item in enumerate(pair))
 

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 
 
 def import_object(path: str, where: str) -> Any:
@@ -25,7 +25,7 @@ def import_object(path: str, where: str) -> Any:
     """
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise RuleError(f"{where} must be an import path such as 'package.module.name', got {path!r}")
+        raise RuleError(f"{where} must be an import path such as 'package.module.name', got {shown(path)}")
     target: Any = _module(parts[0], path, where)
     if target is None:
         raise RuleError(f"{where}: cannot import {path!r}: there is no module {parts[0]!r}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.importing import import_object
 
 R = TypeVar("R")
@@ -27,7 +27,7 @@ def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
     if isinstance(rules, (kind, Mapping)):
         rules = [rules]
     if isinstance(rules, str) or not isinstance(rules, Sequence):
-        raise RuleError(f"{where} must be a list of {kind.__name__} rules or mappings, got {rules!r}")
+        raise RuleError(f"{where} must be a list of {kind.__name__} rules or mappings, got {shown(rules)}")
     return [_as_rule(kind, rule, f"{where}[{i}]") for i, rule in enumerate(rules)]
 
 
@@ -35,7 +35,7 @@ def _as_rule(kind: type[R], rule: Any, where: str) -> R:
     if isinstance(rule, kind):
         return rule
     if not isinstance(rule, Mapping):
-        raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {rule!r}")
+        raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {shown(rule)}")
     every = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
     known = [field.name for field in every]
     fields = {str(key): value for key, value in rule.items() if key != "_target_"}
@@ -67,7 +67,7 @@ def as_transform(item: Any, where: str) -> Any:
     else:
         path, arguments = item, {}
     if not isinstance(path, str) and not isinstance(path, type):
-        raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {item!r}")
+        raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {shown(item)}")
     kind = _transform_class(path, where) if isinstance(path, str) else path
     # Before it is called: the path may name any class, and any function, that can be imported.
     is_class_of_transforms = isinstance(kind, type) and _makes_callables(kind) and _takes_tensors_and_context(kind)
@@ -105,7 +105,9 @@ def as_callable(item: Any, where: str) -> Any:
     wanted = "a class whose objects can be called"
     found = import_object(item, where) if isinstance(item, str) else as_object(item, where, _makes_callables, wanted)
     if isinstance(found, type) or not callable(found):
-        raise RuleError(f"{where} must be a function, an object that can be called, or the import path of one, got {item!r}")
+        raise RuleError(
+            f"{where} must be a function, an object that can be called, or the import path of one, got {shown(item)}"
+        )
     return found
 
 
@@ -122,7 +124,7 @@ def as_object(item: Any, where: str, is_right: Callable[[type], bool], wanted: s
     path, arguments = _class_path(item, where)
     kind = import_object(str(path), where)
     if not isinstance(kind, type) or not is_right(kind):
-        raise RuleError(f"{where}: class_path must name {wanted}, got {path!r}")
+        raise RuleError(f"{where}: class_path must name {wanted}, got {shown(path)}")
     return _made(kind, arguments, where)
 
 
@@ -163,7 +165,7 @@ def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     arguments = fields.get("init_args")
     if arguments is not None and not isinstance(arguments, Mapping):
-        raise RuleError(f"{where}.init_args must be a mapping of arguments to values, got {arguments!r}")
+        raise RuleError(f"{where}.init_args must be a mapping of arguments to values, got {shown(arguments)}")
     return {str(key): value for key, value in (arguments or {}).items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 
 CHANGED_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
 INNER_TENSORS: Final = {"inner_input_grad": "input_grad", "inner_output_grad": "output_grad"}
@@ -50,7 +50,7 @@ def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
     if base in known and (of_module or bool(path) == (base == "state")):
         return
     if not of_module and base == "state":
-        raise RuleError(f"{where}: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got {tensor!r}")
+        raise RuleError(f"{where}: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got {shown(tensor)}")
     known = tuple("state.<key>" if name == "state" else name for name in known)
     if base in others:
         raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")

@@ -96,7 +96,7 @@ def _check_groups(rule: Watch) -> None:
         )
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
-            raise RuleError(f"group_by must hold patterns as strings, got {pair[-1] if len(pair) == 2 else pair!r}")
+            raise RuleError(f"group_by must hold patterns as strings, got {shown(pair[-1] if len(pair) == 2 else pair)}")
     check_expressions("group_by", (pattern for _, pattern in pairs))
     if not pairs:
         raise RuleError("group_by is empty; give at least one pattern or omit it")

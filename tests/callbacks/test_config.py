@@ -426,6 +426,61 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest
         load_callbacks(path, "x")
 
 
+BOMB = "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+MERGED = "a0: &a0 {k: x}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{BOMB}callbacks: *a11", "is not valid YAML (with its aliases written out it has more than 1,000,000 characters in "),
+        (
+            f"{MERGED}callbacks: *a11",
+            "is not valid YAML (with its aliases written out it has more than 1,000,000 characters in ",
+        ),
+        ("callbacks: &a [*a]", "is not valid YAML (an alias stands for what holds it in "),
+        ("callbacks: " + "[" * 20_000, "is not valid YAML (it is nested too deep)"),
+        ("callbacks: " + "[" * 150 + "]" * 150, "callbacks[0] needs class_path (and init_args), got [[[["),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{modules: 're:a{1,99999999999}'}]}}]",
+            "watch[0].modules: 're:a{1,99999999999}' is not a valid regular expression (the repetition number is too large)",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{modules: 're:%s'}]}}]" % ("(" * 5000 + ")" * 5000),
+            "is not a valid regular expression (it is nested too deep)",
+        ),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{modules: [[%s]]}]}}]" % ("x, " * 50_000),
+            "watch[0].modules[0] must be a string, got ['x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', ...]",
+        ),
+        ("callbacks: [%s]" % ("x" * 500_000), "is not a callback of lightning_hooks"),
+        ("callbacks: [{class_path: StatsMonitor, init_args: {%s: 1}}]" % ("x" * 900), "StatsMonitor has no option 'xxx"),
+        (
+            "callbacks: [{class_path: StatsMonitor, init_args: {watch: [{modules: 0x%s}]}}]" % ("f" * 5000),
+            "StatsMonitor: watch[0].modules[0] must be a string, got <an integer of 20000 bits>",
+        ),
+    ],
+    ids=["bomb", "merged", "recursive", "open", "deep", "repetition", "groups", "list", "path", "option", "integer"],
+)
+def test_whatever_a_file_holds_the_message_is_short(tmp_path: Path, content: str, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(RuleError) as caught:
+        load_callbacks(path, "LIGHTNING_HOOKS_CONFIG")
+    text = str(caught.value)
+    assert text.startswith(f"LIGHTNING_HOOKS_CONFIG: {path}") and message in text
+    assert len(text) < 2500 and "\n" not in text
+
+
+def test_two_lists_of_callbacks_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "callbacks: [StatsMonitor]\ntrainer: {callbacks: [StatsMonitor]}")
+    said = (
+        r"^LIGHTNING_HOOKS_CONFIG: .* has both 'callbacks' and 'trainer: callbacks'; keep one: 'callbacks' is for this variable"
+    )
+    with pytest.raises(RuleError, match=said):
+        load_callbacks(path, "LIGHTNING_HOOKS_CONFIG")
+    assert len(load_callbacks(written(tmp_path, "callbacks: [StatsMonitor]\ntrainer: {max_epochs: 1}"), "x")) == 1
+
+
 def test_keys_that_are_merged_may_be_there_twice(tmp_path: Path) -> None:
     content = (
         "common: &common {prefix: a/, max_scalars: 3}\n"

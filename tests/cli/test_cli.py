@@ -399,6 +399,28 @@ def test_a_file_for_the_environment_variable_is_told_apart(
     assert said.endswith("line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
+            "is not valid YAML (with its aliases written out it has more than 1,000,000 characters",
+        ),
+        ("trainer: " + "[" * 20_000, "is not valid YAML (it is nested too deep)"),
+        (
+            "trainer: {callbacks: [{class_path: StatsMonitor, init_args: {watch: [{params: 're:a{1,99999999999}'}]}}]}",
+            "trainer.callbacks[0]: StatsMonitor: watch[0].params: 're:a{1,99999999999}' is not a valid regular expression",
+        ),
+    ],
+    ids=["bomb", "deep", "repetition"],
+)
+def test_whatever_a_config_holds_the_message_is_short(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    said = refused(capsys, "match", *both(write(content)))
+    assert said.startswith("error: hooks.yaml") and message in said and len(said) < 1000
+
+
 def test_what_is_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "match", *both(write("trainer: {callbacks: [\n")))
     assert said.startswith("error: hooks.yaml is not valid YAML (while parsing a flow node expected the node content")

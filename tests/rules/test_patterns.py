@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_hooks import Watch
 from lightning_hooks.errors import NoMatchError, RuleError
 from lightning_hooks.rules.patterns import named_modules, named_parameters, select
 
@@ -152,3 +153,17 @@ def test_a_module_without_a_forward_is_said_to_be_one():
         select(named_modules(model), "loss")
     with pytest.raises(NoMatchError, match=r"'layers' is there, but the ModuleList has no forward\(\)"):
         select(named_modules(model), ["!loss", "re:layer.*s"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("re:a{1,99999999999}", "the repetition number is too large"),
+        ("!re:" + "(" * 5000 + ")" * 5000, "it is nested too deep"),
+    ],
+)
+def test_an_expression_that_cannot_be_compiled_is_refused_in_a_few_words(pattern, reason):
+    for make in (lambda: Watch(modules=["*", pattern]), lambda: Watch(params="*", group_by=[pattern])):
+        with pytest.raises(RuleError, match=r"is not a valid regular expression") as raised:
+            make()
+        assert str(raised.value).endswith(f"({reason})") and len(str(raised.value)) < 400
