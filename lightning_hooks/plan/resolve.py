@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.plan import Matched, Plan
@@ -19,13 +19,9 @@ from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, matched_by, named_modules
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, quantile_of
+from lightning_hooks.rules.statistics import ONLY_OF, is_known
+from lightning_hooks.stats.statistics import DEFAULT_STATS
 from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
-
-# A statistic that only one tensor has.
-_ONLY_OF = {"ratio": "update", **dict.fromkeys(PAIR_STATS, "grad")}
-_KNOWN = (*NAMES, *PAIR_STATS)
 
 
 def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "") -> Plan:
@@ -57,10 +53,9 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     for here, rule, targets in matched_by(model, rules, called, modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
-        tensors = rule.tensors or (("output", "output_grad") if rule.modules is not None else ("param", "grad", "update"))
-        names, users = _statistics(rule, tensors, here, own)
+        names, users = _statistics(rule, here, own)
         found = Matched(rule, here)
-        for tensor in tensors:
+        for tensor in rule.watched:
             stats = _stats_of(names, tensor, default=rule.stats is None)
             fresh = [row_of(target, tensor) for target in targets]
             found.members.extend(row.index for row in fresh)
@@ -99,9 +94,7 @@ def _refuse_common_tags(plan: Plan, where: str) -> None:
             )
 
 
-def _statistics(
-    rule: Watch, tensors: Sequence[str], where: str, own: dict[str, UserStatistic]
-) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+def _statistics(rule: Watch, where: str, own: dict[str, UserStatistic]) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
     """The names of a rule's statistics, and the user's own among them; `own` holds those of all rules so far."""
     if rule.stats is None:
         return DEFAULT_STATS, {}
@@ -109,16 +102,11 @@ def _statistics(
     users: dict[str, UserStatistic] = {}
     for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):  # as the rule has made it
         here = f"{where}.stats[{position}]"
-        if isinstance(stat, str) and (stat in _KNOWN or quantile_of(stat) is not None):
-            only = _ONLY_OF.get(stat)
-            if only is not None and only not in tensors:
-                raise RuleError(f"{here}: {stat!r} is a statistic of {only!r}; the rule watches {', '.join(tensors)}")
-            names.append(stat)
+        if is_known(stat):
+            names.append(cast(str, stat))
             continue
-        if isinstance(stat, str) and "." not in stat:
-            raise RuleError(f"{here}: unknown statistic {stat!r}{did_you_mean(stat, _KNOWN)}; known are {', '.join(_KNOWN)}")
         user = user_statistic(stat, here)
-        if user.name in (*_KNOWN, "count") or quantile_of(user.name) is not None:
+        if is_known(user.name) or user.name == "count":
             raise RuleError(
                 f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
             )
@@ -145,5 +133,5 @@ def _is_same(call: Any, other: Any) -> bool:
 
 
 def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:
-    kept = tuple(name for name in names if _ONLY_OF.get(name, tensor) == tensor)
+    kept = tuple(name for name in names if ONLY_OF.get(name, tensor) == tensor)
     return (*kept, "ratio") if default and tensor == "update" else kept

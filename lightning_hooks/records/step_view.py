@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import Indices, RowIndex, as_indices
 from lightning_hooks.plan.rows import Due
+from lightning_hooks.rules.statistics import quantile_of
 from lightning_hooks.stats.histogram import BUCKETS, quantile
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, quantile_of, ratio
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, ratio
 
 Array = NDArray[np.float64]
 STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}

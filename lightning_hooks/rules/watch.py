@@ -18,6 +18,7 @@ from lightning_hooks.rules.fields import (
     short_repr,
 )
 from lightning_hooks.rules.schedule import every_n
+from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import check_tensor
 
 
@@ -68,12 +69,20 @@ class Watch:
         normalise(self)
         for tensor in self.tensors or ():
             check_tensor(tensor, self.modules is not None, "tensors")
+        for i, stat in enumerate(self.stats if isinstance(self.stats, tuple) else ()):
+            check_statistic(stat, self.watched, f"stats[{i}]")
         if self.leaves and self.modules is None:
             raise RuleError("leaves=True goes with modules, not with params")
         if self.group_by is not None:
             _check_groups(self)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")
+
+    @property
+    def watched(self) -> Sequence[str]:
+        """The tensors that the rule watches: those that it names, or the default ones."""
+        default = ("output", "output_grad") if self.modules is not None else ("param", "grad", "update")
+        return (self.tensors,) if isinstance(self.tensors, str) else self.tensors or default
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""

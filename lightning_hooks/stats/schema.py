@@ -1,8 +1,8 @@
 """The schema of moments, which kernels measure, and of the statistics that follow from them.
 
-To add a statistic that follows from the moments, add a line to `STATISTICS` and its test: rules, tables, tags and messages take
-their names from there, and a test holds docs/rules.md and docs/statistics.md against it. NumPy and torch read the moments from
-here too; the compiled kernel is not used where its row of moments differs.
+To add a statistic that follows from the moments, add a line to `STATISTICS`, its name to `rules.statistics.NAMES`, and its
+test: tables, tags and messages take their names from there, and a test holds docs/rules.md and docs/statistics.md against them.
+NumPy and torch read the moments from here too; the compiled kernel is not used where its row of moments differs.
 """
 
 from __future__ import annotations

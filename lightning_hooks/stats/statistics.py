@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.rules import statistics as named
+from lightning_hooks.rules.statistics import quantile_of
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.moments import RowUnions
+from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
@@ -19,7 +21,8 @@ DEFAULT_STATS: Final = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonf
 STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {stat.name: stat.formula for stat in schema.STATISTICS}
 MAGNITUDE_STATS: Final = tuple(stat.name for stat in schema.STATISTICS if stat.magnitudes)
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
-_QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+
+assert (*NAMES, *PAIR_STATS) == named.NAMES
 
 
 def compute(stat: str, moments: Array) -> Array:
@@ -55,17 +58,6 @@ def ratio(update: Array, param: Array) -> Array:
     """Norm of the update over norm of the parameter before it: 0 where both are 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where((update == 0) & (param == 0), 0.0, update / param)
-
-
-def quantile_of(stat: str) -> float | None:
-    """The quantile that a name asks for, or None where it names none.
-
-    Example:
-        >>> quantile_of("p99"), quantile_of("p2.5"), quantile_of("mean")
-        (0.99, 0.025, None)
-    """
-    found = _QUANTILE.fullmatch(stat)
-    return float(found.group(1)) / 100 if found else None
 
 
 def needs_histogram(stat: str) -> bool:

@@ -621,11 +621,9 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
     assert message in str(raised.value)
 
 
-def test_a_statistic_that_does_not_exist_is_refused_at_fit_start(tmp_path: Path) -> None:
-    model = Net()
+def test_a_statistic_that_does_not_exist_is_refused_when_the_monitor_is_made() -> None:
     with pytest.raises(RuleError, match=r"^watch\[1\]\.stats\[0\]: unknown statistic 'menu' \(did you mean 'mean' or"):
-        watch_fit(tmp_path, model, StatsMonitor([Watch(params="*"), Watch(params="*", tensors="grad", stats="menu")]))
-    assert_clean(model)
+        StatsMonitor([{"params": "*"}, {"params": "*", "tensors": "grad", "stats": "menu"}])
 
 
 def test_its_repr_holds_what_differs_from_the_defaults() -> None:

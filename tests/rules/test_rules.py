@@ -399,3 +399,39 @@ def test_fields_that_do_not_go_together(kind, fields, message):
     with pytest.raises(RuleError) as caught:
         as_rules(kind, [given], {Hook: "hooks", Apply: "apply", Watch: "watch"}[kind])
     assert str(caught.value) == message
+
+
+def own_statistic(tensor):
+    return tensor.sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"params": "*", "stats": "nrom"},
+            "stats[0]: unknown statistic 'nrom' (did you mean 'norm' or 'rms' or 'ratio'?); known are mean, std, rms, norm, "
+            "abs_mean, min, max, abs_max, zero_fraction, underflow_fraction, nonfinite, ratio, histogram, p1, p50, p99, "
+            "cosine, micro_cosine, noise_scale",
+        ),
+        ({"modules": "*", "stats": ["norm", "p101"]}, "stats[1]: unknown statistic 'p101' (did you mean "),
+        ({"params": "*", "stats": ["norm", 5]}, "stats[1]: 5 is not a statistic; give a name, an import path or a callable"),
+        (
+            {"params": "*", "tensors": ["param", "grad"], "stats": "ratio"},
+            "stats[0]: 'ratio' is a statistic of 'update'; the rule watches param, grad",
+        ),
+        (
+            {"modules": "*", "stats": "cosine"},
+            "stats[0]: 'cosine' is a statistic of 'grad'; the rule watches output, output_grad",
+        ),
+    ],
+)
+def test_a_statistic_that_a_rule_cannot_compute_is_refused_at_once(options, message):
+    with pytest.raises(RuleError) as raised:
+        Watch(**options)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("stat", ["norm", "p2.5", "no.such.module", own_statistic, f"{__name__}.own_statistic"])
+def test_names_paths_and_callables_are_statistics(stat):
+    assert Watch(params="*", stats=[stat, "ratio", "noise_scale"]).stats == (stat, "ratio", "noise_scale")

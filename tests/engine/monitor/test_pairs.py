@@ -181,9 +181,7 @@ def test_of_several_steps_in_a_batch_the_last_one_counts(tmp_path: Path, set_to_
 
 @pytest.mark.parametrize("stat", STATS)
 def test_they_are_statistics_of_a_gradient(stat: str) -> None:
-    with pytest.raises(
-        RuleError, match=rf"^watch\[0\].stats\[0\]: '{stat}' is a statistic of 'grad'; the rule watches output$"
-    ):
+    with pytest.raises(RuleError, match=rf"^stats\[0\]: '{stat}' is a statistic of 'grad'; the rule watches output$"):
         match(nn.Sequential(nn.Linear(1, 1)), [Watch(modules="0", tensors="output", stats=stat)])
 
 
