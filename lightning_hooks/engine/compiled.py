@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import CodeType
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
-from lightning_hooks.engine.participant import Part, Participant
+from lightning_hooks.engine.participant import ModuleRule, Part, Participant
 from lightning_hooks.engine.sites import build_sites
-from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.errors import UnsupportedError, listed
 from lightning_hooks.hooks import Gate, Handles
 from lightning_hooks.private import private
-from lightning_hooks.rules.patterns import Target
 
 if TYPE_CHECKING:
     from lightning_hooks.hooks.traced import TracedSite
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
-    """The modules inside compiled ones, themselves included: id to the name of the compiled one."""
+    """The modules inside compiled code, by id: what is compiled there, in words."""
     inside: dict[int, str] = {}
-    for name, part in _compiled_parts(model):
-        inside.setdefault(id(part), name)
+    for what, module, includes_itself in _compiled(model):
+        for part in module.modules():
+            if includes_itself or part is not module:
+                inside.setdefault(id(part), what)
     return inside
 
 
-def refuse_compiled(model: nn.Module, targets: Iterable[Target[nn.Module]], where: str, what: str) -> None:
-    """Refuse what cannot be traced into a compiled graph: `what` a rule, whose option is `where`, would do at its targets."""
-    inside = compiled_modules(model)
-    for target in targets:
+def refuse_compiled(inside: Mapping[int, str], rule: ModuleRule) -> None:
+    """Refuse a rule at a module inside compiled code if what the rule does cannot be traced into a graph.
+
+    Args:
+        inside: from `compiled_modules`.
+    """
+    for target in () if rule.is_traceable else rule.targets:
         if id(target.value) in inside:
             raise UnsupportedError(
-                f"{where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {what} cannot be part of a compiled "
-                "graph. Watching, capturing and changing gradients there works; for this, run without torch.compile or "
-                "exclude the module from it (torch.compiler.disable)"
+                f"{rule.where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {rule.does} cannot be part of a "
+                "compiled graph. Watching, capturing and changing gradients there works; for this, run without torch.compile "
+                "or exclude the module from it (torch.compiler.disable)"
+            )
+
+
+def refuse_traced(rules: Iterable[ModuleRule], called: set[int]) -> None:
+    """Refuse rules without effect in a batch in which hooks were traced as part of a function that was not known as compiled.
+
+    Args:
+        rules: those that act in the step.
+        called: the ids of the modules whose hooks have run.
+    """
+    for rule in rules:
+        idle = [target.name for target in rule.targets if rule.does and id(target.value) not in called]
+        if idle:
+            instead = (
+                "Compile the module itself, before the batch begins"
+                if rule.is_traceable
+                else "Run without torch.compile, or exclude the module from it (torch.compiler.disable)"
+            )
+            raise UnsupportedError(
+                f"{rule.where}: {listed(idle)} had no effect in this batch: the module was called by code that was compiled in "
+                f"the batch, or by a compiled function. {instead}"
             )
 
 
@@ -61,7 +88,7 @@ class CompiledHooks:
     def install(self, participants: Sequence[Participant]) -> None:
         """Install hooks for everything that any participant may do, instead of those that are installed."""
         self.close()
-        self._modules = [part for _, part in _compiled_parts(self.model)]
+        self._modules = [part for _, module, _ in _compiled(self.model) for part in module.modules()]
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
@@ -76,7 +103,7 @@ class CompiledHooks:
 
     def changed(self) -> bool:
         """Whether something was compiled, or is no longer, since the hooks were installed."""
-        if not self.inside and not any(map(_is_compiled, self.model.modules())):
+        if not self.inside and not any(True for _ in _compiled(self.model)):
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
@@ -131,7 +158,7 @@ def _forget(modules: Sequence[nn.Module]) -> bool:
 def _codes_of(module: nn.Module) -> Iterator[CodeType]:
     """The code of a module's forward and of its compiled methods, and of what decorators and the compiler wrapped in them."""
     compiled = (value for value in vars(module).values() if hasattr(value, "_torchdynamo_orig_callable"))  # Lightning's steps
-    for function in (module.forward, *compiled):
+    for function in (module.forward, *compiled, getattr(type(module), "training_step", None)):
         while function is not None:
             code = getattr(function, "__code__", None)
             if isinstance(code, CodeType):
@@ -139,12 +166,27 @@ def _codes_of(module: nn.Module) -> Iterator[CodeType]:
             function = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "__wrapped__", None)
 
 
-def _compiled_parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module inside a compiled one with the name of that one, itself included; nested ones several times."""
+def _compiled(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
+    """What is compiled: in words, the module that holds all modules inside it, and whether that module is inside it too.
+
+    A compiled `forward` runs inside the module's `__call__`, which runs the hooks of the module outside the graph.
+    """
+    if _has_compiled(model, "training_step"):
+        yield "training_step", model, True
     for name, module in model.named_modules():
         if _is_compiled(module):
-            for part in module.modules():
-                yield name or "the model itself", part
+            yield name or "the model itself", module, True
+        elif _has_compiled(module, "forward"):
+            yield f"{name}.forward" if name else "forward", module, False
+
+
+def _has_compiled(module: nn.Module, method: str) -> bool:
+    """Whether a method of a module, or of its class, is a function that `torch.compile` returned."""
+    function = module.__dict__.get(method) or getattr(type(module), method, None)
+    if "torch._dynamo" not in sys.modules or not _knows_functions():
+        return False
+    # What `torch.compiler.disable` returns has the first name too.
+    return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -169,3 +211,17 @@ _MARKS: Final = private(
     _NO_MARKS,
     "modules compiled in place are treated as eager ones: graph breaks, or no rows",
 )
+
+
+@cache
+def _knows_functions() -> bool:
+    """Whether compiled functions can be told from others; asked when there may be one, since it imports the compiler."""
+
+    def find() -> bool:
+        disabled = torch.compiler.disable(_is_compiled)
+        if not hasattr(disabled, "_torchdynamo_orig_callable") or not hasattr(disabled, "_torchdynamo_disable"):
+            raise AttributeError("what torch.compiler.disable returned has none")
+        return True
+
+    lost = "modules with a compiled forward or training_step are treated as eager ones: rules have no effect there"
+    return private("_torchdynamo_orig_callable, _torchdynamo_disable", find, False, lost)

@@ -158,6 +158,7 @@ class HookManager:
         self.gate.shut()
         with self._common_account:
             self._installed.remove()
+        self._installed.refuse_traced()
 
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
@@ -175,6 +176,7 @@ class HookManager:
             self._installed.end_step()
             for participant, _ in active:
                 participant.end_step()
+        self._installed.refuse_traced()
 
     def refresh_in_batch(self) -> None:
         """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""

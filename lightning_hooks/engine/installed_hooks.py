@@ -14,7 +14,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.compiled import CompiledHooks
+from lightning_hooks.engine.compiled import CompiledHooks, refuse_compiled, refuse_traced
 from lightning_hooks.engine.participant import Part, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
@@ -29,6 +29,7 @@ from lightning_hooks.hooks import (
     TensorAction,
     for_each,
     may_have_gradient,
+    traces,
     unfrozen,
 )
 from lightning_hooks.hooks.handles import Removable
@@ -96,6 +97,7 @@ class InstalledHooks:
         self._compiled = CompiledHooks(model, gate, self._step_handles)
         self._parameters = _ParameterHooks(model, gate, self._hook_handles, self._step_handles)
         self._made: list[_Made] = []  # the last one used comes first
+        self._traces = 0  # how many hooks had been traced when these were installed
         self._said: set[str] = set()
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
         finalizer = finalize(self, _remove_all, gate, [self._hook_handles, self._step_handles, self.run_handles])
@@ -115,6 +117,7 @@ class InstalledHooks:
         if self.active is not None and self._made and self._made[0].is_for(active, called):
             return
         self.remove()
+        self._traces = traces.count()
         self.active = active  # first: an interrupted installation is undone
         if self.compiled_unchecked or not self._made:
             self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
@@ -158,6 +161,14 @@ class InstalledHooks:
         at_parameters = _grad_hooks((part for part in parts if part.at == "grad"), self._gate)
         return _Made(active, called, hooks, inside, at_parameters)
 
+    def refuse_traced(self) -> None:
+        """Refuse rules whose hooks were traced since they were installed, as part of code that nothing says is compiled."""
+        if self._traces == traces.count() or not self._made:
+            return
+        self._traces = traces.count()
+        made = self._made[0]
+        refuse_traced((rule for participant, key in made.active for rule in participant.module_rules(key)), made.called)
+
     def open_gate(self) -> None:
         """Hook parameters that can only now be hooked, and open the gate."""
         self._parameters.register()
@@ -182,6 +193,9 @@ class InstalledHooks:
         """Install hooks inside compiled code for everything that a participant may do there; before the first trace."""
         self._made = []
         self._compiled.install(participants)
+        for participant in participants:  # a rule that is refused here was not inside compiled code when the run began
+            for rule in participant.module_rules() if self._compiled.inside else ():
+                refuse_compiled(self._compiled.inside, rule)
 
     def check_compiled(self, participants: Sequence[Participant]) -> None:
         """Install them again if a module was compiled, or no longer is, since the last time."""

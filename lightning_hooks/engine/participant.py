@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,6 +43,22 @@ class Part(NamedTuple):
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
     passes: Passes = Passes.LOSS
+
+
+class ModuleRule(NamedTuple):
+    """A rule of a participant at modules.
+
+    Args:
+        where: how a message names the rule: `apply[0].modules`.
+        targets: the modules.
+        does: what the rule does to the training, in words: `a changed activation`; empty if the rule only reads.
+        is_traceable: whether the rule can be part of a compiled graph.
+    """
+
+    where: str
+    targets: Sequence[Target[nn.Module]]
+    does: str = ""
+    is_traceable: bool = True
 
 
 class Participant:
@@ -88,6 +104,13 @@ class Participant:
 
     def parts(self, key: Any) -> Iterable[Part]:
         """What it does at modules and with the gradients of parameters."""
+        return ()
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        """Its rules at modules: those of the steps with a key, or without one those of all steps.
+
+        Rules whose hooks do not note that their module was called are not among those of a key.
+        """
         return ()
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:

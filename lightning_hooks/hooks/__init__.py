@@ -1,5 +1,6 @@
 """Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
+from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.eager import is_recomputation
 from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, Visitor, may_have_gradient, unfrozen
@@ -23,5 +24,6 @@ __all__ = [
     "for_each",
     "is_recomputation",
     "may_have_gradient",
+    "traces",
     "unfrozen",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import (
@@ -57,8 +58,11 @@ class EagerHooks:
         self.begun.clear()
 
     def is_off(self) -> bool:
-        # Compiling here means: with a function that the compiled modules do not include.
-        return not self.gate.open or torch.compiler.is_compiling()
+        if not self.gate.open:
+            return True
+        if torch.compiler.is_dynamo_compiling():  # with a function that the compiled modules do not include
+            traces.note()
+        return torch.compiler.is_compiling()
 
 
 class PreHook(OurHook):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import backends
+from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
 from lightning_hooks.hooks.gate import Gate, Passes
@@ -68,7 +69,10 @@ class PythonPlainHook(OurHook):
         self.otherwise = otherwise
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if not self.gate.open or is_traced():
+        if not self.gate.open:
+            return None
+        if is_traced():
+            traces.note()
             return None
         if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:  # a leaf of the graph
             return self.otherwise(self, module, args, output)
@@ -123,6 +127,7 @@ else:
 
         def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if is_traced():  # in Python, so that a compiler sees it
+                traces.note()
                 return None
             return self.run(module, args, output)
 

@@ -393,6 +393,139 @@ def test_a_hook_of_ours_in_code_that_somebody_else_compiles_does_not_break_the_g
     assert not counters["graph_break"]
 
 
+def activations() -> Any:
+    return ActivationTransforms([Apply(Scale(2.0), modules="net.head")])
+
+
+def own_hooks() -> Any:
+    return CustomHooks([Hook(print_shapes, kind="forward", modules="net.head")])
+
+
+def gradients(modules: str = "net.head") -> Any:
+    return GradientTransforms([Apply(Scale(2.0), modules=modules)])
+
+
+def by_decorator(model: Model, backend: str) -> Any:
+    """As `@torch.compile` on `forward` and on `training_step`, in the class."""
+
+    class Decorated(Net):
+        forward = torch.compile(Net.forward, backend=backend, fullgraph=True)
+
+    model.net.__class__ = Decorated
+    return model
+
+
+def forward_in_instance(model: Model, backend: str) -> Any:
+    model.net.forward = torch.compile(model.net.forward, backend=backend, fullgraph=True)  # type: ignore[method-assign]
+    return model
+
+
+def step_by_decorator(model: Model, backend: str) -> Any:
+    class Decorated(type(model)):  # type: ignore[misc]
+        training_step = torch.compile(type(model).training_step, backend=backend)
+
+    model.__class__ = Decorated
+    return model
+
+
+def step_in_instance(model: Model, backend: str) -> Any:
+    model.training_step = torch.compile(model.training_step, backend=backend)  # type: ignore[method-assign]
+    return model
+
+
+FUNCTIONS = [by_decorator, forward_in_instance, step_by_decorator, step_in_instance]
+
+
+@pytest.mark.parametrize("callback", [activations, own_hooks])
+@pytest.mark.parametrize("way", FUNCTIONS)
+def test_what_cannot_be_part_of_a_compiled_function_is_refused(
+    tmp_path: Path, way: Callable[..., Any], callback: Callable[[], Any]
+) -> None:
+    compiled = "training_step" if "step" in way.__name__ else "net.forward"
+    rule = "apply" if callback is activations else "hooks"
+    with pytest.raises(UnsupportedError, match=rf"^{rule}\[0\].modules: 'net.head' is compiled \({compiled}\), and "):
+        fit(tmp_path, way, "aot_eager", callback())
+
+
+@pytest.mark.parametrize("way", FUNCTIONS)
+def test_gradients_and_statistics_in_a_compiled_function_are_those_of_eager_mode(
+    tmp_path: Path, way: Callable[..., Any]
+) -> None:
+    plain, compiled = Note(RULES), Note(RULES)
+    reference = fit(tmp_path, eager, "aot_eager", gradients("net.blocks.0.up"), plain)
+    model = fit(tmp_path, way, "aot_eager", gradients("net.blocks.0.up"), compiled)
+    assert len(compiled.records) == len(plain.records) == 6
+    for got, expected in zip(compiled.records, plain.records, strict=True):
+        assert_close(got, expected, 1e-6)
+    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_disabled_forward_is_not_compiled(tmp_path: Path) -> None:
+    model = Model()
+    model.net.forward = torch.compiler.disable(model.net.forward)  # type: ignore[method-assign]
+    fit(tmp_path, eager, "", activations(), model=model)
+
+
+MOMENTS = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start"]
+
+
+@pytest.mark.parametrize("callback", [activations, own_hooks])
+@pytest.mark.parametrize("way", [attribute, in_place, forward_in_instance])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_compiled_within_the_fit_is_refused_in_the_first_batch(
+    tmp_path: Path, moment: str, way: Callable[..., Any], callback: Callable[[], Any]
+) -> None:
+    model, done = Model(), []
+
+    def compile_it(*_: Any) -> None:
+        if not done:
+            done.append(way(model, "aot_eager"))
+
+    setattr(model, moment, compile_it)
+    with pytest.raises(UnsupportedError, match=r"\[0\].modules: .*net.head.*torch.compiler.disable"):
+        fit(tmp_path, eager, "", callback(), model=model)
+    assert done and model.trainer.global_step <= 1
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_changed_gradient_of_what_is_compiled_within_the_fit_is_as_in_eager_mode_or_refused(
+    tmp_path: Path, moment: str
+) -> None:
+    reference = fit(tmp_path, eager, "", gradients())
+    torch.manual_seed(0)
+    model, done = Model(), []
+
+    def compile_it(*_: Any) -> None:
+        if not done:
+            done.append(in_place(model, "aot_eager"))
+
+    setattr(model, moment, compile_it)
+    if moment == "on_train_batch_start":
+        expected = r"^apply\[0\].modules: net.head had no effect in this batch: .*before the batch"
+        with pytest.raises(UnsupportedError, match=expected):
+            fit(tmp_path, eager, "", gradients(), model=model)
+        return
+    fit(tmp_path, eager, "", gradients(), model=model)
+    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("callback", [activations, own_hooks, gradients])
+def test_rules_in_a_compiled_function_that_nothing_tells_of_are_refused(tmp_path: Path, callback: Callable[[], Any]) -> None:
+    class Function(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = torch.compile(lambda x: self.net(x).square().mean(), backend="aot_eager")
+
+        def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+            loss: Tensor = self.loss(batch)
+            return loss
+
+    with pytest.raises(UnsupportedError, match=r"\[0\].modules: net.head had no effect in this batch: .*a compiled function"):
+        fit(tmp_path, eager, "", callback(), model=Function())
+
+
 class Late(Model):
     """Compiled by itself at the start of an epoch, or in the middle of one."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.engine.change.report import Report, keeps_direction
+from lightning_hooks.engine.participant import ModuleRule
 from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
 from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
@@ -76,6 +77,14 @@ class BoundTransform:
         if of == "modules":
             return f"{self.tensor} of modules {shown}"
         return f"params {shown} in backward" if self.when == "backward" else f"params {shown}"
+
+    @property
+    def module_rule(self) -> ModuleRule:
+        """What a rule on modules does there."""
+        where = f"{self.where.removesuffix('transform')}modules"
+        if self.when == "forward":
+            return ModuleRule(where, self.targets, "a changed activation", is_traceable=False)
+        return ModuleRule(where, self.targets, "a changed gradient")
 
     @property
     def shown(self) -> str:

@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.change.activations import ForwardChange
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved
-from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import params_for, put_back, refuse_sharded, shards_of, share_of, takes_shards
 from lightning_hooks.engine.sites import AbsentParts
@@ -106,6 +106,11 @@ class Changer(Participant):
                     yield Part(target.value, at, visit, path, changes=True, absent=absent)
                 else:
                     yield Part(target.value, at, partial(self._change_gradient, bound, target), path, changes=True)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        for bound in self.transforms if key is None else (self.transforms[i] for i in key):
+            if bound.rule.modules is not None:
+                yield bound.module_rule
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if not self._at_step or memo.scale is not None:  # gradients that are still scaled are of a step that does not happen

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from torch import nn
 
 from lightning_hooks.engine.change.bound import BoundTransform
-from lightning_hooks.engine.compiled import refuse_compiled
+from lightning_hooks.engine.compiled import compiled_modules, refuse_compiled
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import matched_by
@@ -40,14 +40,14 @@ def resolve_applies(
     transforms: list[BoundTransform] = []
     for here, rule, targets in matched_by(model, rules, f"{where}apply"):
         tensor, when = rule.acts_on(default), rule.acts_at(default)
-        if when == "forward":
-            refuse_compiled(model, targets, f"{here}.modules", "a changed activation")
         for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
             _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)
             transforms.append(
                 BoundTransform(index, rule, transform, targets, seed + _SEED_STRIDE * index, f"{here}.transform", tensor, when)
             )
+        if rule.modules is not None:
+            refuse_compiled(compiled_modules(model), transforms[-1].module_rule)
     return transforms
 
 

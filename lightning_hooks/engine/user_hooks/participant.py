@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.compiled import refuse_compiled
-from lightning_hooks.engine.participant import Part, Participant
+from lightning_hooks.engine.compiled import compiled_modules, refuse_compiled
+from lightning_hooks.engine.participant import ModuleRule, Part, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
@@ -58,7 +58,7 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> l
     bound = []
     for here, rule, targets in matched_by(model, rules, f"{where}hooks"):
         if rule.modules is not None:
-            refuse_compiled(model, targets, f"{here}.modules", "a hook of your own")
+            refuse_compiled(compiled_modules(model), _module_rule(here, targets))
         elif rule.kind == "param_grad":
             instead = "Use kind='post_accumulate_grad', which sees the gradient averaged over ranks, or GradientTransforms"
             refuse_sharded(targets, f"{here}.params", f"the hook would never run. {instead}")
@@ -66,6 +66,10 @@ def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> l
         runners = [HookRunner(rule, here, target) for target in (targets if rule.kind not in OPTIMIZER_KINDS else [None])]
         bound.append(BoundHook(rule, here, schedule, runners))
     return bound
+
+
+def _module_rule(where: str, targets: Sequence[Target[Any]]) -> ModuleRule:
+    return ModuleRule(f"{where}.modules", targets, "a hook of your own", is_traceable=False)
 
 
 class UserHooksParticipant(Participant):
@@ -121,6 +125,12 @@ class UserHooksParticipant(Participant):
                     visit = _PARTS[kind](runner, self._gate)
                     at, first = _AT.get(kind, kind), hook.rule.prepend
                     yield Part(runner.value, at, visit, changes=changes, first=first, passes=Passes.ALL)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        for hook in self.hooks if key is None else (self.hooks[i] for i in key):
+            notes_calls = hook.rule.kind in _PARTS and not _before_others(hook.rule)
+            if hook.rule.modules is not None and (key is None or notes_calls):
+                yield _module_rule(hook.where, hook.targets)
 
     def register(self, key: Any, gate: Gate, handles: Handles) -> None:
         """The hooks with a separate registration."""
