@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import Indices, RowIndex, as_indices
 from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.read_only import ReadOnlyDict
 from lightning_hooks.rules.statistics import quantile_of
 from lightning_hooks.stats.histogram import BUCKETS, quantile
 from lightning_hooks.stats.moments import MOMENTS
@@ -60,8 +61,8 @@ def _none(*shape: int) -> Array:
 class StepView:
     """A step of training, or a whole run of another stage, as it ended.
 
-    Its arrays are its own and read-only: nothing in it changes when the next step is measured, so it may be kept. It is the
-    same on every rank, except for reports of transforms that each rank makes of its own gradients.
+    Its arrays and mappings are its own and read-only: nothing in it changes when the next step is measured, so it may be kept.
+    It is the same on every rank, except for reports of transforms that each rank makes of its own gradients.
 
     Args:
         step: the x-axis of `self.log`.
@@ -95,6 +96,11 @@ class StepView:
     noise: Array = field(default_factory=lambda: _none(0, 2), repr=False)
     users: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
     ranks: int = 1
+
+    def __post_init__(self) -> None:
+        # Consumers share the view: none may change what the next one sees, and what the producer keeps may change.
+        for name in ("summaries", "users"):
+            object.__setattr__(self, name, ReadOnlyDict(getattr(self, name)))
 
     def stat(self, tensor: str, stat: str) -> Series:
         """Any statistic of all rows of a tensor, whether a rule asked for it or not.

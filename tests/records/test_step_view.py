@@ -1,6 +1,8 @@
 """A view holds what a step measured, says any statistic of it, and does not change."""
 
 import copy
+import dataclasses
+import json
 import pickle
 
 import numpy as np
@@ -255,3 +257,40 @@ def test_a_ratio_was_measured_where_the_parameter_was():
 def test_a_view_without_rows():
     view = StepView(3, summaries={"a": 1.0})
     assert len(view.rows) == 0 and view.moments.shape == (0, 9) and view.stage == "train"
+
+
+@pytest.mark.parametrize("name", ["summaries", "users"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda mapping, key: mapping.__setitem__(key, 5.0),
+        lambda mapping, key: mapping.__delitem__(key),
+        lambda mapping, key: mapping.__ior__({key: 5.0}),
+        lambda mapping, key: mapping.update({key: 5.0}),
+        lambda mapping, key: mapping.setdefault("new", 5.0),
+        lambda mapping, key: mapping.pop(key),
+        lambda mapping, key: mapping.popitem(),
+        lambda mapping, key: mapping.clear(),
+    ],
+    ids=["set", "delete", "or", "update", "setdefault", "pop", "popitem", "clear"],
+)
+def test_a_consumer_cannot_write_into_a_view(name, write):
+    given = {(0, "mine"): 1.0}
+    view = StepView(1, **{name: given})
+    with pytest.raises(TypeError, match="a step view is read-only; change a copy"):
+        write(getattr(view, name), (0, "mine"))
+    given[0, "mine"] = 2.0
+    assert getattr(view, name) == {(0, "mine"): 1.0}
+
+
+def test_the_mappings_of_a_view_can_be_copied_pickled_printed_and_written():
+    view = StepView(1, summaries={"a": 1.0}, users={(0, "mine"): 2.0})
+    for new in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view)), dataclasses.replace(view, step=2)):
+        assert (new.summaries, new.users) == ({"a": 1.0}, {(0, "mine"): 2.0})
+        with pytest.raises(TypeError):
+            new.summaries["a"] = 3.0
+    assert "summaries={'a': 1.0}" in repr(view)
+    assert json.loads(json.dumps(view.summaries)) == dataclasses.asdict(view)["summaries"] == {"a": 1.0}
+    plain = dict(view.summaries) | view.summaries
+    plain["a"] = 3.0
+    assert view.summaries["a"] == 1.0
