@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import is_
 from time import time
 from types import TracebackType
 from typing import Any, Final, cast
+from weakref import ref
 
 import torch
 from torch import nn
@@ -19,16 +19,23 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.phases import PARAM_TENSORS
+from lightning_hooks.engine.session_checks import (
+    AllParameters,
+    as_optimizers,
+    parameters_of,
+    refuse_foreign,
+    refuse_other_stages,
+    register,
+    without_optimizer,
+)
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.hooks import Handles
-from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
+from lightning_hooks.hooks.user_kinds import closure_of
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
+from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.ranks import of_first_rank, rank
@@ -57,13 +64,16 @@ class Instrument:
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             step when the step ends. Default: none.
 
+    After the block `compute()` and `record` still give the last step; the object no longer keeps model and optimizers alive.
+
     Attributes:
         model: the root module.
-        optimizers: the optimizers whose steps end a step; empty if `step()` ends it.
+        optimizers: the optimizers whose steps end a step; empty if `step()` ends it, and after the block.
         record: the last ended step, with histograms.
 
     Raises:
-        RuleError: an invalid rule or argument, before any hook is registered; it is entered a second time.
+        RuleError: an invalid rule or argument, such as an optimizer that holds no parameter of the model, before any hook is
+            registered; it is entered a second time.
         UnsupportedError: the optimizer has no hooks around its step.
 
     Example:
@@ -97,14 +107,15 @@ class Instrument:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
-        self.model = model
-        self.optimizers = _as_optimizers(optimizer)
+        self._model: Callable[[], nn.Module | None] = lambda: model
+        self.optimizers = as_optimizers(optimizer)
+        refuse_foreign(model, self.optimizers)
         rules = as_rules(Watch, watch, "watch")
         applies = as_rules(Apply, apply, "apply")
         hook_rules = as_rules(Hook, hooks, "hooks")
-        _refuse_other_stages(applies, hook_rules)
+        refuse_other_stages(applies, hook_rules)
         if not self.optimizers:
-            rules = _without_optimizer(rules, applies, hook_rules)
+            rules = without_optimizer(rules, applies, hook_rules)
         self._hook_manager = HookManager(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
@@ -134,6 +145,7 @@ class Instrument:
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters when they were looked at last
         self._was_entered = False
+        self._is_over = False
 
     def __enter__(self) -> Instrument:
         """Register the hooks, all or none."""
@@ -144,12 +156,12 @@ class Instrument:
         try:
             self._publisher.start(self._plan)
             for optimizer in self.optimizers:
-                _register(optimizer, self._before, run_handles, before=True)
+                register(optimizer, self._before, run_handles, before=True)
             for participant in self._participants:
                 self._hook_manager.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
-                _register(optimizer, self._after, run_handles, before=False)
-                self._held[id(optimizer)] = _parameters_of(optimizer)
+                register(optimizer, self._after, run_handles, before=False)
+                self._held[id(optimizer)] = parameters_of(optimizer)
             self._begin()
         except BaseException as error:
             self._hook_manager.close()
@@ -158,24 +170,49 @@ class Instrument:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Remove all hooks."""
+        """Remove all hooks, and let go of the model."""
+        if self._is_over:
+            return
         self._hook_manager.close()
         try:
             if kind is None:
                 self._publish_pending()
         finally:
             self._publisher.close(error)
+            self._release()
+
+    def _release(self) -> None:
+        """Drop what holds the model: the object may be kept for its last step."""
+        self._is_over = True
+        self._model = ref(self.model)
+        del self._hook_manager, self._plan
+        self._producer, self._participants, self.optimizers = None, [], []
+        self._held.clear()
+
+    @property
+    def model(self) -> nn.Module:
+        """The root module.
+
+        Raises:
+            RuleError: the block is over, and nothing else holds the model.
+        """
+        model = self._model()
+        if model is None:
+            raise RuleError("instrument: the model is gone; after the with block the object does not keep it alive")
+        return model
 
     def step(self) -> None:
         """End the step, in a loop without an optimizer.
 
         Raises:
-            RuleError: an optimizer was given; its step ends the step.
+            RuleError: an optimizer was given; its step ends the step. Or the block is over.
         """
+        if self._is_over:
+            raise RuleError("instrument: step() was called after the with block, in which nothing is watched any more")
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
-            every: Any = _AllParameters(self.model)
+            every: Any = AllParameters(self.model)
             self._hook_manager.before_step(self._producer.observer, every)
         self._end()
 
@@ -239,7 +276,7 @@ class Instrument:
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
         """Look targets up where the optimizer has other parameters than at its step before, since a loop has no epochs."""
-        before, held = self._held[id(optimizer)], _parameters_of(optimizer)
+        before, held = self._held[id(optimizer)], parameters_of(optimizer)
         self._held[id(optimizer)] = held
         if len(before) != len(held) or not all(map(is_, before, held)):
             self._hook_manager.refresh_in_batch()
@@ -252,59 +289,3 @@ class Instrument:
 
 
 instrument = Instrument
-
-
-def _as_optimizers(given: Any) -> list[Any]:
-    """The optimizers; one of any class that steps may stand alone."""
-    if given is None:
-        return []
-    alone = hasattr(given, "step") or not isinstance(given, Iterable)
-    several = [given] if alone else list(given)
-    for each in several:
-        if not hasattr(each, "step"):
-            raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
-    return several
-
-
-def _register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *, before: bool) -> None:
-    try:
-        register_optimizer(optimizer, run, None, handles, before=before)
-    except UnsupportedError as error:
-        raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
-
-
-def _parameters_of(optimizer: Optimizer) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
-    # A plain loop does not say when it validates.
-    named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
-    named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
-    for where, stages in named:
-        if stages is not None and tuple(stages) != ("train",):
-            raise RuleError(f"{where}.stages: instrument knows one stage, 'train'; got {list(stages)}")
-
-
-def _without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
-    """Refuse what needs an optimizer, and return the watch rules with the tensors that exist without one."""
-    for i, rule in enumerate(watch):
-        for tensor in rule.tensors or ():
-            row = PARAM_TENSORS.get(parse_tensor(tensor)[0])
-            if row is not None and row.phase != "before_step":
-                raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
-    for i, apply_rule in enumerate(apply):
-        if apply_rule.acts_at() == "step":
-            raise RuleError(f"apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'")
-    for i, hook in enumerate(hooks):
-        if hook.kind in OPTIMIZER_KINDS:
-            raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
-    seen = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
-    return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
-
-
-class _AllParameters:
-    """The substitute for an optimizer in a loop without one: the phase `before_step` needs no more of it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.param_groups = [{"params": list(model.parameters())}]

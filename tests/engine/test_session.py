@@ -895,3 +895,50 @@ def test_a_mapping_that_computes_its_items_gives_the_weights_of_an_unwatched_run
     ):
         named = trained([Watch(modules="0", tensors=["output.x"])])
     assert torch.equal(named, trained([]))
+
+
+def test_the_optimizer_of_another_model_is_refused():
+    model, other = nn.Sequential(nn.Linear(2, 1)), nn.Linear(2, 1)
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    foreign = torch.optim.AdamW(other.parameters(), lr=0.1)
+    message = "AdamW holds none of the 2 parameters of Sequential; give the optimizer of this model"
+    with pytest.raises(RuleError, match=f"^optimizer: {message}"):
+        instrument(model, watch=[Watch(params="*")], optimizer=foreign)
+    with pytest.raises(RuleError, match=rf"^optimizer\[1\]: {message}"):
+        instrument(model, watch=[Watch(params="*")], optimizer=[own, foreign])
+    assert_no_hooks(model)
+
+
+def test_an_optimizer_may_hold_more_than_the_model_and_be_of_a_wrapper():
+    model, loss = nn.Sequential(nn.Linear(2, 1)), nn.Linear(1, 1)
+    shared = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    for watched in (model, nn.ModuleList([model, loss]), nn.DataParallel(model), torch.compile(model)):
+        instrument(watched, watch=[Watch(params="*")], optimizer=shared)
+    instrument(nn.ReLU(), optimizer=shared)  # without parameters, as the module of a functional call may be
+    late = torch.optim.SGD([{"params": []}], lr=0.1)
+    instrument(model, watch=[Watch(params="*")], optimizer=late)
+
+
+@pytest.mark.parametrize("with_optimizer", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_after_the_block_the_object_has_the_last_step_and_holds_neither_model_nor_optimizer(with_optimizer, fails):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if with_optimizer else None
+    rules = [Watch(modules="*", tensors=["output", "output_grad"]), Watch(params="*", tensors=["param", "grad"])]
+    transforms = [Apply(Scale(0.5), params="*", when="backward")]
+    hooks = [Hook(lambda module, args, output: None, "forward", modules="0")]
+    with contextlib.suppress(ZeroDivisionError):
+        with instrument(model, watch=rules, apply=transforms, hooks=hooks, optimizer=optimizer) as watched:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step() if optimizer is not None else watched.step()
+            _ = 1 / (not fails)
+    assert watched.model is model and watched.optimizers == []
+    known = [weakref.ref(each) for each in (model, model[0].weight, *([optimizer] if optimizer is not None else []))]
+    del model, optimizer
+    gc.collect()
+    assert [each() for each in known] == [None] * len(known)
+    assert watched.record.step == 0 and "grad_norm/0.weight" in watched.compute()
+    with pytest.raises(RuleError, match="the model is gone; after the with block the object does not keep it alive"):
+        _ = watched.model
+    with pytest.raises(RuleError, match="step.. was called after the with block"):
+        watched.step()
