@@ -11,9 +11,10 @@ from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.reading import as_object
 
-_METHODS = ("start", "consume", "close")
+_METHODS = {"start": "plan", "consume": "view", "close": "error"}
 
 
 @runtime_checkable
@@ -68,6 +69,8 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
         missing = [name for name in _METHODS if not callable(getattr(consumer, name, None))]
         if missing:
             raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
+        for name, argument in _METHODS.items():
+            check_takes(getattr(consumer, name), f"consumers[{i}].{name}", argument)
     return made
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.fields import (
     CallSpec,
     ScheduleSpec,
@@ -22,6 +23,24 @@ from lightning_hooks.rules.tensors import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_K
 
 _IN_ORDER: Final = ("saved_tensors", "post_accumulate_grad", *OPTIMIZER_KINDS)
 """Kinds that torch cannot put before others."""
+
+
+_ARGUMENTS: Final = {
+    "forward_pre": ("module", "args"),
+    "forward": ("module", "args", "output"),
+    "full_backward_pre": ("module", "grad_output"),
+    "full_backward": ("module", "grad_input", "grad_output"),
+    "input_grad": ("grad",),
+    "output_grad": ("grad",),
+    "node_pre": ("grad_outputs",),
+    "node": ("grad_inputs", "grad_outputs"),
+    "saved_tensors": ("tensor",),
+    "param_grad": ("grad",),
+    "post_accumulate_grad": ("param",),
+    "optimizer_step_pre": ("optimizer", "args", "kwargs"),
+    "optimizer_step_post": ("optimizer", "args", "kwargs"),
+}
+"""What a hook of each kind is called with; with `with_kwargs`, `kwargs` follow `args`."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +125,23 @@ class Hook:
 
     def _resolved(self) -> tuple[Any, ...]:
         if self.kind != "saved_tensors":
-            return (as_callable(self.call, "call"),)
+            return (self._callable(self.call, "call"),)
         pair = self.call
         if isinstance(pair, (str, Mapping)) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise RuleError(f"call: a hook of kind 'saved_tensors' needs a pair (pack, unpack), got {shown(pair)}")
         object.__setattr__(self, "call", tuple(pair))
-        return tuple(as_callable(item, f"call[{i}]") for i, item in enumerate(pair))
+        return tuple(self._callable(item, f"call[{i}]") for i, item in enumerate(pair))
+
+    def _callable(self, item: Any, where: str) -> Any:
+        call = as_callable(item, where)
+        if not hasattr(call, "for_kind"):  # which serves every kind
+            names = [*_ARGUMENTS[self.kind]]
+            if self.with_kwargs:
+                names.insert(2, "kwargs")
+            if self.named or getattr(call, "named", False):
+                names.insert(0, "name")
+            check_takes(call, where, *names)
+        return call
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.calling import check_takes, check_takes_tensor
 from lightning_hooks.rules.importing import import_object
 
 R = TypeVar("R")
@@ -100,14 +101,27 @@ def _makes_callables(kind: type) -> bool:
     return any("__call__" in vars(base) for base in kind.__mro__)
 
 
-def as_callable(item: Any, where: str) -> Any:
-    """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`."""
+def as_callable(item: Any, where: str, *arguments: str) -> Any:
+    """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`.
+
+    Args:
+        item: what the rule holds.
+        where: the option that holds it, for messages.
+        arguments: the names of the positional arguments with which it is called; not checked if there are none.
+
+    Raises:
+        RuleError: it cannot be imported or made, or cannot be called with these arguments.
+    """
     wanted = "a class whose objects can be called"
     found = import_object(item, where) if isinstance(item, str) else as_object(item, where, _makes_callables, wanted)
     if isinstance(found, type) or not callable(found):
         raise RuleError(
             f"{where} must be a function, an object that can be called, or the import path of one, got {shown(item)}"
         )
+    if arguments == ("tensor",):
+        check_takes_tensor(found, where)
+    elif arguments:
+        check_takes(found, where, *arguments)
     return found
 
 

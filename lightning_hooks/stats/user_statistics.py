@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.rules.calling import check_takes, check_takes_tensor
 from lightning_hooks.rules.importing import import_object
 from lightning_hooks.tensor_kinds import whole
 
@@ -82,6 +83,10 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
     if not callable(call) or isinstance(call, Metric):
         hint = "the class itself, since every row gets a metric of its own" if isinstance(call, Metric) else "a callable"
         raise RuleError(f"{where}: {stat!r} is not a statistic; give {hint}")
+    if inspect.isclass(call):
+        _check_metric(call, where)
+    else:
+        check_takes_tensor(call, where)
     name = getattr(call, "__name__", type(call).__name__).strip("<>")
     if "/" in name:
         raise RuleError(
@@ -89,6 +94,18 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
             f"__name__ to another, such as {name.replace('/', '_')!r}"
         )
     return UserStatistic(name=name, call=call, where=where)
+
+
+def _check_metric(kind: Any, where: str) -> None:
+    """Refuse a class of metrics that cannot be made without further arguments, or be updated with one tensor."""
+    try:
+        inspect.signature(kind).bind(sync_on_compute=True)
+    except TypeError as error:
+        raise RuleError(
+            f"{where}: {kind.__name__} cannot be made with (sync_on_compute=…): {error}; its __init__ must need no other "
+            "argument, and pass **kwargs on"
+        ) from error
+    check_takes(kind.update, f"{where}: {kind.__name__}.update", "self", "tensor")
 
 
 class UserRows:

@@ -121,4 +121,4 @@ def as_condition(item: Any, where: str) -> Any:
         if isinstance(path, str) and ("." not in path or path.startswith("lightning_hooks.")):
             fields[key] = f"{__name__}.{path.rpartition('.')[2]}"
         item = fields
-    return as_callable(item, where)
+    return as_callable(item, where, "tensors", "context")

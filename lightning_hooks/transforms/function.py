@@ -41,7 +41,7 @@ class Function(Transform):
 
     def __post_init__(self) -> None:
         # A frozen dataclass sets a derived field this way.
-        object.__setattr__(self, "_resolved", as_callable(self.call, "Function.call"))
+        object.__setattr__(self, "_resolved", as_callable(self.call, "Function.call", "tensor"))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """What the function returns for each tensor."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError, did_you_mean, shown
+from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.fields import check_path
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, over_each
@@ -72,6 +73,8 @@ class Mask(Transform):
                 "Mask.mask must be a tensor, a mapping from names to tensors, the path of a file, or a function, "
                 f"got {shown(resolved)}"
             )
+        else:
+            check_takes(resolved, "Mask.mask", "name", "tensor")
         # A frozen dataclass sets a derived field this way.
         object.__setattr__(self, "_resolved", resolved)
 
@@ -113,7 +116,7 @@ def _loaded(given: str | Path) -> Any:
     check_path("Mask.mask", given)
     if isinstance(given, Path) or Path(given).suffix in _SUFFIXES or Path(given).exists():
         return _read(Path(given))
-    return as_callable(given, "Mask.mask")
+    return as_callable(given, "Mask.mask", "name", "tensor")
 
 
 def _read(path: Path) -> Any:

@@ -88,7 +88,7 @@ class ScaleBySchedule(Transform):
             object.__setattr__(self, "points", points)
             object.__setattr__(self, "_schedule", Curve(points))
         else:
-            object.__setattr__(self, "_schedule", as_callable(self.call, "ScaleBySchedule.call"))
+            object.__setattr__(self, "_schedule", as_callable(self.call, "ScaleBySchedule.call", "step"))
 
     def factor_at(self, step: int) -> float:
         """The factor at a step.

@@ -81,7 +81,7 @@ class ReverseGradient(Transform):
             object.__setattr__(self, "weight", points)
             schedule = Curve(points)
         elif isinstance(given, str) or callable(given):
-            schedule = as_callable(given, "ReverseGradient.weight")
+            schedule = as_callable(given, "ReverseGradient.weight", "step")
         else:
             raise RuleError(
                 "ReverseGradient.weight must be a finite number, a list of pairs (step, weight), a callable or an import "
