@@ -48,7 +48,7 @@ def check_finite(owner: object, field: str, *, above: float | None = None, at_le
 
 
 def check_factor(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
-    """Refuse a field by which tensors are multiplied, if it is not as for `check_finite` or is infinite in float32.
+    """Refuse a field that tensors are multiplied by or compared with, if it is not as for `check_finite` or overflows float32.
 
     Raises:
         RuleError: with the class, the field, what is allowed and the value.
@@ -58,7 +58,7 @@ def check_factor(owner: object, field: str, *, above: float | None = None, at_le
     if abs(value) > GREATEST:
         raise RuleError(
             f"{type(owner).__name__}.{field} must be finite in float32, whose greatest number is {GREATEST:g}, "
-            f"got {shown(value)}; every element would become infinite"
+            f"got {shown(value)}"
         )
 
 

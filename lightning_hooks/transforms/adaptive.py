@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, multiplied, over_values
 from lightning_hooks.transforms._behind import params_behind, refuse_sparse
-from lightning_hooks.transforms._check import check_count, check_finite, check_norm_type
+from lightning_hooks.transforms._check import check_count, check_factor, check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -53,7 +53,7 @@ class AdaptiveClip(Transform):
 
     def __post_init__(self) -> None:
         check_finite(self, "clipping", above=0)
-        check_finite(self, "eps", above=0)
+        check_factor(self, "eps", above=0)
         check_count(self, "unit_dim")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:

@@ -47,7 +47,7 @@ class TrustRatio(Transform):
     eps: float = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self, "min_norm", at_least=0)
+        check_factor(self, "min_norm", at_least=0)
         check_factor(self, "trust_coefficient", above=0)
         check_finite(self, "eps", at_least=0)
 
@@ -84,7 +84,7 @@ class ScaleByParamNorm(Transform):
     min_norm: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_finite(self, "min_norm", at_least=0)
+        check_factor(self, "min_norm", at_least=0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient times the norm of its parameter."""
@@ -115,7 +115,7 @@ class ScaleByParamRMS(Transform):
     min_scale: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_finite(self, "min_scale", at_least=0)
+        check_factor(self, "min_scale", at_least=0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient times the root mean square of its parameter."""

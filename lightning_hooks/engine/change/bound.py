@@ -20,7 +20,7 @@ from lightning_hooks.hooks.tree import tree_map
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
-from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, shown_value
+from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, read_text, shown_value
 from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._behind import wrong_results
@@ -223,6 +223,14 @@ class BoundTransform:
         """
         alike = [target.value.device for target in self.targets if target.value.device.type == saved.type]
         return saved if saved in alike else next(iter(alike), None)
+
+
+def read_link(link: Any, key: str) -> dict[str, Any]:
+    """The state of one transform, of which at least is known whose it is."""
+    saved = read_mapping(link, key, ("transform", "place"))
+    for name in ("transform", "place"):
+        read_text(saved[name], f"{key}[{name!r}]")
+    return saved
 
 
 def match_saved(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from lightning_hooks.engine.change.activations import ForwardChange
-from lightning_hooks.engine.change.bound import BoundTransform, match_saved
+from lightning_hooks.engine.change.bound import BoundTransform, match_saved, read_link
 from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
 from lightning_hooks.engine.scaling import unscales_itself
 from lightning_hooks.engine.shards import params_for, put_back, refuse_sharded, shards_of, share_of, takes_shards
@@ -21,7 +21,7 @@ from lightning_hooks.engine.sites import AbsentParts
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.saved_state import read_count, read_list, read_mapping, read_text, starting_again
+from lightning_hooks.saved_state import read_count, read_list, starting_again
 from lightning_hooks.stats.ranks import world_size
 from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._behind import readable
@@ -189,7 +189,7 @@ class Changer(Participant):
             lost = set(range(len(every)))
             for i, link in enumerate(every):
                 with starting_again(damaged):
-                    links[i] = _read_link(link, f"links[{i}]")
+                    links[i] = read_link(link, f"links[{i}]")
                     lost.remove(i)
         pairs, changed = match_saved(links, self.transforms, lost)
         if changed:
@@ -274,14 +274,6 @@ class Changer(Participant):
                 yield
             except Exception as error:
                 bound.cannot_report(tensors, names, error)
-
-
-def _read_link(link: Any, key: str) -> dict[str, Any]:
-    """The state of one transform, of which at least is known whose it is."""
-    saved = read_mapping(link, key, ("transform", "place"))
-    for name in ("transform", "place"):
-        read_text(saved[name], f"{key}[{name!r}]")
-    return saved
 
 
 def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
