@@ -31,6 +31,7 @@ from lightning_hooks.callbacks._trainer import (
     in_fit,
     is_log_step,
     loss_scale,
+    uncalled_of,
     warn_if_replaced,
 )
 from lightning_hooks.engine.hook_manager import HookManager
@@ -126,10 +127,12 @@ class HooksCallback(OurCallback):
             return
         if not hook_manager.participants:
             begin_run(hook_manager, trainer)
+            hook_manager.uncalled.said = uncalled_of(trainer)
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, hook_manager), *participants]
         self._hook_manager, self._fits = hook_manager, in_fit(trainer)
         for participant in participants:  # Lightning starts its callbacks in their order
+            participant.owner = type(self).__name__
             hook_manager.join(participant)
             self._participants.append(participant)
         if any(each.reads_final for each in participants):

@@ -24,7 +24,7 @@ from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import our_callbacks
-from lightning_hooks.callbacks._trainer import current_step, is_alone, uncalled_of
+from lightning_hooks.callbacks._trainer import current_step, is_alone
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, plan_report
 from lightning_hooks.engine.monitor.producer import Producer
@@ -242,7 +242,7 @@ class StatsMonitor(HooksCallback):
                 producer.agree()
             else:
                 producer.end(step, hook_manager.take_reports())
-                observer.warn_uncalled(hook_manager.called, uncalled_of(trainer))
+                observer.note_uncalled(hook_manager.called)
             self._overhead_limit.warn(observer)
         self._write_page(trainer, producer)
 

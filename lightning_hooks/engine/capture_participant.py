@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.participant import Part, Participant
+from lightning_hooks.engine.participant import ModuleRule, Part, Participant
 from lightning_hooks.engine.sites import AbsentParts, gradient_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
@@ -68,6 +68,9 @@ class CaptureParticipant(Participant):
         for target in self.targets:
             absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
             yield Part(target.value, at, partial(self._copy, target.name), path, absent=absent, passes=passes)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        yield ModuleRule("modules", self.targets)
 
     def _copy(self, name: str, tensor: Tensor) -> None:
         """Pass on the tensor of a module; warn once of a module whose tensors are of a type that cannot be read."""

@@ -16,9 +16,10 @@ from weakref import WeakSet
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.installed_hooks import Active, InstalledHooks, InstallFinal
+from lightning_hooks.engine.installed_hooks import InstalledHooks, InstallFinal
 from lightning_hooks.engine.overhead import Account, Meter
-from lightning_hooks.engine.participant import Participant, PhaseMemo, warn_unseen
+from lightning_hooks.engine.participant import Active, Participant, PhaseMemo, warn_unseen
+from lightning_hooks.engine.uncalled import Uncalled
 from lightning_hooks.hooks import Gate
 from lightning_hooks.plan.refresh import Refresh
 
@@ -49,6 +50,7 @@ class HookManager:
         stage: of the batch that began last.
         scale: the loss scale of the last backward; None where none was noted.
         refresh: looks up targets again that were replaced in the model.
+        uncalled: warns of modules that were not called.
         run_handles: of what stays until this is closed.
         install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
         announced: whether `backward_begins` is called before each backward of the loss in the batches to come.
@@ -60,6 +62,7 @@ class HookManager:
         self.meter = Meter()
         self.scale: Tensor | None = None
         self.refresh = Refresh(model)
+        self.uncalled = Uncalled()
         self.participants: list[Participant] = []
         self.absent: Sequence[Participant] = ()
         self.seen_callbacks: Sequence[object] = ()
@@ -177,6 +180,8 @@ class HookManager:
             for participant, _ in active:
                 participant.end_step()
         self._installed.refuse_traced()
+        if self.uncalled.warn(active, step.called):
+            self.refresh.requested = True  # they may have been replaced or compiled within the batch
 
     def refresh_in_batch(self) -> None:
         """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
@@ -222,6 +227,7 @@ class HookManager:
             participant.left()
         self._memos.clear()
         self.refresh.forget()
+        self.uncalled.forget()
         self._steps.clear()
         _LIVE.discard(self)
 

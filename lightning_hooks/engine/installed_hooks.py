@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import call
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import CompiledHooks, refuse_compiled, refuse_traced
-from lightning_hooks.engine.participant import Part, Participant
+from lightning_hooks.engine.participant import Active, Part, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
 from lightning_hooks.engine.sites import build_sites, visitor_of
 from lightning_hooks.errors import UnsupportedError
@@ -34,8 +34,6 @@ from lightning_hooks.hooks import (
 )
 from lightning_hooks.hooks.handles import Removable
 
-Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
-"""Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
 InstallFinal: TypeAlias = Callable[[], Removable]
 """Installs what runs the phase `final`; returns its handle."""
 GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -71,6 +71,7 @@ class Participant:
         reads_updates: whether it acts in `before_update` and `after_update`.
         serves_all: whether the others need what it notes in `before_step`: it goes before them.
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
+        owner: the class of its callback, for messages; empty in a plain loop.
         account: takes the time of its work; opened by the hook manager when it joins.
     """
 
@@ -80,6 +81,7 @@ class Participant:
     reads_updates: bool = False
     serves_all: bool = False
     ever: Hashable | None = None
+    owner: str = ""
     account: Account
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -156,6 +158,10 @@ class Participant:
     def take_reports(self) -> dict[str, float]:
         """What it did in the step that ends, tag to value; asked for once."""
         return {}
+
+
+Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
+"""Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
 
 
 @dataclass

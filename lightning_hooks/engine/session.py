@@ -244,7 +244,7 @@ class Instrument:
         reports = self._hook_manager.take_reports()
         if self._producer is not None and self._hook_manager.acts(self._producer.observer):
             self._producer.end(self._step, reports)
-            self._producer.observer.warn_uncalled(self._hook_manager.called, set())
+            self._producer.observer.note_uncalled(self._hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.agree()

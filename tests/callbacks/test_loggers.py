@@ -404,7 +404,7 @@ def test_each_histogram_has_the_interval_by_itself(tmp_path: Path) -> None:
         Watch(modules="body.0", tensors="output", stats="histogram"),
         Watch(params="*", tensors="update", stats="norm", every_n_steps=3),
     ]
-    with pytest.warns(UserWarning, match="not called in the first watched step"):
+    with pytest.warns(UserWarning, match="not called in the first step"):
         trainer_of(tmp_path, StatsMonitor(watch, histogram_every_n_steps=5), logger=logger).fit(Turns(), data(13))
     drawn = {tag: [step for step, _, _ in points] for tag, points in read_run(logger.log_dir).histograms.items()}
     assert drawn == {

@@ -189,7 +189,7 @@ def test_a_module_that_is_never_called_is_named_once(tmp_path: Path) -> None:
 
     model = Idle()
     with pytest.warns(
-        UserWarning, match=r"matched modules were not called in the first watched step: spare \(Linear\). Usual"
+        UserWarning, match=r"matched modules were not called in the first step: spare \(Linear; StatsMonitor: watch\). Usual"
     ) as caught:
         memory, _ = watch_fit(tmp_path, model, StatsMonitor([Watch(modules=["spare", "body.0"])]), max_epochs=2)
     assert sum("not called" in str(w.message) for w in caught) == 1
@@ -210,7 +210,9 @@ def test_modules_that_are_never_called_are_named_once_per_trainer_by_class(tmp_p
             trainer.fit(Idle(), data())
     (said,) = [str(w.message) for w in caught if "not called" in str(w.message)]
     names = ", ".join(f"spare.{i}" for i in range(10))
-    assert f"step: {names} and 2 more (Linear); spare.12 (Tanh). Usual reasons" in said
+    assert (
+        f"step: {names} and 2 more (Linear; StatsMonitor: watch); spare.12 (Tanh; StatsMonitor: watch). Usual reasons" in said
+    )
 
 
 # -- when ------------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Blocks(Net):
 
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body."),
+    pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body."),
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True"),  # inside a reentrant checkpoint
 ]
 

@@ -388,7 +388,7 @@ def test_a_hook_of_ours_in_code_that_somebody_else_compiles_does_not_break_the_g
             return self.net(x).square().mean()
 
     monitor = Note(RULES)
-    with pytest.warns(UserWarning, match=r"were not called in the first watched step: .*compiled"):
+    with pytest.warns(UserWarning, match=r"were not called in the first step: .*compiled"):
         fit(tmp_path, eager, "", monitor, model=Function())
     assert not counters["graph_break"]
 

@@ -166,7 +166,7 @@ def test_work_in_place(tmp_path: Path) -> None:
                 assert book.rows[step][tag] == pytest.approx(value, rel=1e-5), tag
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+@pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body.")
 @pytest.mark.parametrize("make", [Views, Chunks])
 def test_views(tmp_path: Path, make: Any) -> None:
     """Several modules read one tensor, so the gradient of an input is no total; the engine's tests have it."""
@@ -177,7 +177,7 @@ def test_expanded_gradients(tmp_path: Path) -> None:
     three_runs(tmp_path, Summed, lambda: data(4))
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+@pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body.")
 def test_nested_outputs(tmp_path: Path) -> None:
     class Bare(Nested):
         pass
@@ -250,7 +250,7 @@ class CountOnTensors(Callback):
         self.counts.append(sum(isinstance(hook, OurHook) for hook in hooks))
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+@pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body.")
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_outputs_that_are_inputs_or_parameters(tmp_path: Path, accumulate: int) -> None:
     """One batch, used again and again: its tensor lives as long as the parameters, and no hook piles up on either."""
@@ -303,7 +303,7 @@ class Detached(Base):
         return self.head(self.cut(x).detach() + quiet)
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+@pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body.")
 def test_outputs_without_a_gradient_have_no_row_of_one(tmp_path: Path) -> None:
     runs = three_runs(tmp_path, Detached, lambda: data(3))
     assert runs.book.steps_of("output_norm/unused") == [0, 1, 2]
@@ -331,7 +331,7 @@ class HalfNone(Base):
         return self.head(NoGradient.apply(self.a(x), self.b(x)))
 
 
-@pytest.mark.filterwarnings("ignore:matched modules were not called in the first watched step. body.")
+@pytest.mark.filterwarnings("ignore:matched modules were not called in the first step. body.")
 def test_gradients_of_none_are_passed_over(tmp_path: Path) -> None:
     def run(*callbacks: Any) -> Any:
         torch.manual_seed(0)

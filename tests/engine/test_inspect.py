@@ -26,6 +26,7 @@ class Answers(nn.Module):
 def test_a_module_that_has_every_attribute_has_no_hook():
     assert_no_hooks(nn.Sequential(Answers()))
     with instrument(model := nn.Sequential(Answers()), hooks=[Hook(print, kind="forward", modules="0")]) as watched:
+        model(torch.ones(1))
         watched.step()
         with pytest.raises(HooksLeftError, match="module 0"):
             assert_no_hooks(model)

@@ -16,10 +16,10 @@ from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
-from lightning_hooks.engine.participant import Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
 from lightning_hooks.engine.shards import tensor_parallel_place
 from lightning_hooks.engine.sites import AbsentParts, gradient_of
-from lightning_hooks.errors import RuleError, StoppedError, listed
+from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import MODULE_TENSORS
@@ -170,6 +170,11 @@ class Observer(Participant):
             if row.due(key):
                 yield Part(row.target.value, "grad", None, read=partial(self._add_micro_batch, row))
 
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        if self.stage == "train" and not self.stopped:
+            watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and (key is None or row.due(key))]
+            yield ModuleRule(f"{self._label}watch", [row.target for row in watched])
+
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
         if not self.plan.index.pair_rows or not self._reads:
@@ -224,30 +229,16 @@ class Observer(Participant):
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 
-    def warn_uncalled(self, called: set[int], said: set[str]) -> None:
-        """Warn of watched modules that the first watched step did not call; later steps are not looked at.
+    def note_uncalled(self, called: set[int]) -> None:
+        """Note the watched modules that the first watched step did not call; later steps are not looked at.
 
         Args:
             called: the ids of the modules that were called in the step that ends.
-            said: names of which there was a warning; these are added.
         """
-        if self.uncalled is not None:
-            return
-        watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and row.due(self.schedules)]
-        self.uncalled = {row.name: type(row.target.value).__name__ for row in watched if id(row.target.value) not in called}
-        by_class: dict[str, list[str]] = {}
-        for name, kind in self.uncalled.items():
-            if name not in said:
-                by_class.setdefault(kind, []).append(name)
-        said.update(self.uncalled)
-        shown = [f"{listed(names)} ({kind})" for kind, names in by_class.items()]
-        if shown:
-            warnings.warn(
-                f"{self._label}matched modules were not called in the first watched step: {'; '.join(shown)}. Usual reasons: "
-                "the forward uses their weights directly, calls another method than forward, does not need them in this step, "
-                "or is compiled as a part of a function (compile the module instead)",
-                stacklevel=2,
-            )
+        if self.uncalled is None:
+            rules = self.module_rules(self.schedules)
+            targets = [target for rule in rules for target in rule.targets if id(target.value) not in called]
+            self.uncalled = {target.name: type(target.value).__name__ for target in targets}
 
     @contextmanager
     def guard(self) -> Iterator[None]:
