@@ -125,16 +125,17 @@ class HooksCallback(OurCallback):
         participants = self._built(trainer, pl_module, hook_manager)
         if not participants:
             return
+        # Note everything before it begins: if Ctrl-C arrives in between, `_detach` ends what has begun.
+        self._hook_manager, self._fits = hook_manager, in_fit(trainer)
         if not hook_manager.participants:
             begin_run(hook_manager, trainer)
             hook_manager.uncalled.said = uncalled_of(trainer)
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, hook_manager), *participants]
-        self._hook_manager, self._fits = hook_manager, in_fit(trainer)
         for participant in participants:  # Lightning starts its callbacks in their order
             participant.owner = type(self).__name__
-            hook_manager.join(participant)
             self._participants.append(participant)
+            hook_manager.join(participant)
         if any(each.reads_final for each in participants):
             wrap_final(pl_module, hook_manager)
 
@@ -328,6 +329,8 @@ class HooksCallback(OurCallback):
             for participant in participants:
                 assert hook_manager is not None
                 hook_manager.leave(participant)
+            if hook_manager is not None and not hook_manager.participants:  # interrupted before any of them joined
+                hook_manager.close()
             if publisher is not None:
                 publisher.close(error)
 

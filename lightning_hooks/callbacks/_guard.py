@@ -14,7 +14,7 @@ from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._run import end_removed, note_callbacks, our_callbacks, owner_of, removed_from
 from lightning_hooks.callbacks._trainer import all_callbacks, is_running
 from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
-from lightning_hooks.hooks import for_each
+from lightning_hooks.hooks import Handles, for_each
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -24,9 +24,10 @@ def begin_run(hook_manager: HookManager, trainer: Trainer) -> None:
     """Pause the hooks of outer runs on the same model, and install the guard; closing the hook manager undoes both."""
     for outer in live_hook_managers(hook_manager.model):
         if owner_of(outer) is not trainer and is_running(owner_of(outer)):
-            hook_manager.run_handles.keep(_Interruption(outer))
+            hook_manager.run_handles.keep(_Interruption(outer)).install()
     note_callbacks(trainer, hook_manager)
-    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager).install())
+    # Keep the guard before installing it: if Ctrl-C arrives in between, closing the hook manager still removes it.
+    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager)).install()
 
 
 def wrap_final(pl_module: LightningModule, hook_manager: HookManager) -> None:
@@ -64,12 +65,11 @@ class HooksGuard(Callback):
         """A copy or a pickle belongs to no run."""
         return {"_trainer": _none, "_hook_manager": _none, "_given": []}
 
-    def install(self) -> HooksGuard:
+    def install(self) -> None:
         """Replace the list of callbacks instead of changing it: Lightning may be iterating over it."""
         trainer: Any = self._trainer()
         self._given = trainer.callbacks
         trainer.callbacks = [self, *self._given]
-        return self
 
     def remove(self) -> None:
         """Restore the given list, unless it was changed since; a second call does nothing."""
@@ -122,14 +122,17 @@ class _Interruption:
 
     def __init__(self, outer: HookManager) -> None:
         self._outer: HookManager | None = outer
-        outer.pause()
+
+    def install(self) -> None:
+        if self._outer is not None:
+            self._outer.pause(self)
 
     def remove(self) -> None:
         """A second call does nothing, nor does one after the outer run has ended."""
         outer, self._outer = self._outer, None
         if outer is not None and outer in live_hook_managers(outer.model):
             outer.meter.interrupt()
-            outer.resume()
+            outer.resume(self)
 
 
 class WrappedHook:
@@ -155,13 +158,14 @@ class WrappedHook:
         """Lightning compares it to see whether a user overrode the method."""
         return (self._had or self._method).__code__
 
-    def install(self) -> WrappedHook:
+    def install(self, handles: Handles) -> None:
+        """Wrap the method until the handles are closed."""
         module = self._module()
         assert module is not None
+        handles.keep(self)
         self._had = module.__dict__.get(self._name)  # a user's
         self._method = getattr(type(module), self._name)
         module.__dict__[self._name] = self
-        return self
 
     def remove(self) -> None:
         """Restore the method; a second call does nothing."""

@@ -52,7 +52,7 @@ class HookManager:
         refresh: looks up targets again that were replaced in the model.
         uncalled: warns of modules that were not called.
         run_handles: of what stays until this is closed.
-        install_final: installs what runs the phase `final`, and returns its handle; set by the callback.
+        install_final: installs what runs the phase `final`, and gives away its handle; set by the callback.
         announced: whether `backward_begins` is called before each backward of the loss in the batches to come.
     """
 
@@ -73,7 +73,7 @@ class HookManager:
         self.install_final: InstallFinal | None = None
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
         self._memos: dict[Optimizer, PhaseMemo] = {}
-        self._pauses = 0
+        self._paused_by: list[object] = []
         self._resumes: Callable[[], None] | None = None  # what the end of a pause does for the batch under way
         self._said_unseen = False
 
@@ -135,7 +135,7 @@ class HookManager:
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
         """
-        if self._pauses:
+        if self._paused_by:
             self._resumes = partial(self.begin_batch, step, stage=stage, reporting=reporting)
             return
         self.stage = stage
@@ -195,19 +195,24 @@ class HookManager:
         self.end_batch()
         self.meter.interrupt()
 
-    def pause(self) -> None:
-        """Remove all hooks until `resume` was called as often as this."""
-        if not self._pauses:
+    def pause(self, by: object) -> None:
+        """Remove all hooks until everyone who has called this has called `resume`."""
+        if not self._paused_by:
             self._resumes = self._open if self.gate.open else None
-            self.gate.shut()
-            self._installed.remove()
-            self._installed.remove_compiled()
-        self._pauses += 1
+        self._paused_by.append(by)
+        self.gate.shut()
+        self._installed.remove()
+        self._installed.remove_compiled()
 
-    def resume(self) -> None:
-        """End a pause; when the outermost ends, install the hooks of a batch that is still under way."""
-        self._pauses -= 1
-        if self._pauses:
+    def resume(self, by: object) -> None:
+        """End a pause; when the outermost ends, install the hooks of a batch that is still under way.
+
+        Does nothing if an interruption kept the pause from beginning.
+        """
+        if not any(each is by for each in self._paused_by):
+            return
+        self._paused_by = [each for each in self._paused_by if each is not by]
+        if self._paused_by:
             return
         self._refresh_targets()  # a model is paused to be changed too, for example by quantization
         self._installed.install_compiled(self.participants)

@@ -15,6 +15,7 @@ from lightning_hooks.engine.hook_manager import live_hook_managers
 from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
+from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply, Hook, Watch
@@ -46,13 +47,13 @@ def paused(model: nn.Module) -> Iterator[None]:
         ...     pass
     """
     hook_managers = live_hook_managers(model)
-    for hook_manager in hook_managers:
-        hook_manager.pause()
+    pause = object()
     try:
+        for hook_manager in hook_managers:
+            hook_manager.pause(pause)
         yield
     finally:
-        for hook_manager in hook_managers:
-            hook_manager.resume()
+        for_each(lambda hook_manager: hook_manager.resume(pause), hook_managers)
 
 
 def assert_no_hooks(model: nn.Module) -> None:

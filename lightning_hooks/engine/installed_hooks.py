@@ -32,10 +32,10 @@ from lightning_hooks.hooks import (
     traces,
     unfrozen,
 )
-from lightning_hooks.hooks.handles import Removable
+from lightning_hooks.tensor_kinds import without_subclass
 
-InstallFinal: TypeAlias = Callable[[], Removable]
-"""Installs what runs the phase `final`; returns its handle."""
+InstallFinal: TypeAlias = Callable[[Handles], None]
+"""Installs what runs the phase `final`, after it gave its handle to the handles."""
 GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]
 """Parameters with the hooks on their gradients, by the id of the parameter."""
 
@@ -129,7 +129,7 @@ class InstalledHooks:
             for optimizer in self._optimizers():
                 self._hook_updates(optimizer, warns=reads)
         if install_final is not None:
-            self._hook_handles.keep(install_final())
+            install_final(self._hook_handles)
 
     def _hook_updates(self, optimizer: Optimizer, *, warns: bool) -> None:
         try:
@@ -225,12 +225,12 @@ class _ParameterHooks(OurHook):
             if isinstance(parameter, UninitializedParameter):
                 lazy = True
             elif ("param", key) not in self._handles and may_have_gradient(parameter):
-                with unfrozen(parameter):
-                    self._handles.keep(parameter.register_hook(hook), key=("param", key))
+                with without_subclass(), unfrozen(parameter, self._handles):
+                    self._handles.register(parameter.register_hook, hook, key=("param", key))
         if lazy:  # it gets its shape in the forward pass, when its module is called
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-                    self._step_handles.keep(module.register_forward_hook(self))
+                    self._step_handles.register(module.register_forward_hook, self)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.gate.open:

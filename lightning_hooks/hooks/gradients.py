@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -52,22 +52,37 @@ def may_have_gradient(parameter: Tensor) -> bool:
         return (parameter.is_floating_point() or parameter.is_complex()) and not parameter.is_inference()
 
 
-@contextmanager
-def unfrozen(parameter: Tensor) -> Iterator[None]:
+class unfrozen:  # noqa: N801
     """While its gradient is hooked: torch refuses that for a frozen parameter, and a training step may unfreeze it at any time.
 
     Args:
         parameter: for which `may_have_gradient` is True.
+        handles: freeze the parameter again when they are closed, if Ctrl-C kept this from doing so.
     """
-    frozen = not parameter.requires_grad
-    with without_subclass():
-        if frozen:
+
+    __slots__ = ("handles", "is_unfrozen", "parameter")
+
+    def __init__(self, parameter: Tensor, handles: Handles) -> None:
+        self.parameter = ref(parameter)
+        self.handles = handles
+        self.is_unfrozen = False
+
+    def __enter__(self) -> None:
+        parameter = self.parameter()
+        if parameter is not None and not parameter.requires_grad:
+            self.handles.keep(self)
+            self.is_unfrozen = True
             parameter.requires_grad_(True)
-        try:
-            yield
-        finally:
-            if frozen:
-                parameter.requires_grad_(False)
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Freeze the parameter again; a second call does nothing."""
+        parameter = self.parameter()
+        if self.is_unfrozen and parameter is not None:
+            parameter.requires_grad_(False)
+            self.is_unfrozen = False
 
 
 class Contribution:
@@ -238,7 +253,7 @@ class OutputGradients:
             owners.add(owner)
             if self not in self._step_handles:
                 self._step_handles.keep(self, key=self)
-            self._step_handles.keep(tensor.register_hook(hook))
+            self._step_handles.register(tensor.register_hook, hook)
 
     def remove(self) -> None:
         """Called when the step ends."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
+_OF_TENSORS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 _AT_FIRST_GATE: list[Callable[[], None]] = []
@@ -36,7 +37,7 @@ class Handles:
     Example:
         >>> from torch import nn
         >>> layer, handles = nn.Linear(1, 1), Handles()
-        >>> _ = handles.keep(layer.register_forward_hook(print))
+        >>> _ = handles.register(layer.register_forward_hook, print)
         >>> handles.close(); handles.close(); len(layer._forward_hooks)
         0
     """
@@ -50,6 +51,28 @@ class Handles:
         self._kept.append(handle)
         if key is not None:
             self._keys.add(key)
+        return handle
+
+    def register(self, register: Callable[..., Any], hook: Callable[..., Any], key: object = None, **options: Any) -> Any:
+        """Register a hook and take over its handle, so that an interruption at any moment leaves no hook after `close`.
+
+        Args:
+            register: a bound method of torch, for example `module.register_forward_hook`.
+            hook: what it registers.
+            key: as in `keep`.
+            options: passed on to `register`.
+        """
+        pending = _Pending(getattr(register, "__self__", None), hook)
+        self._kept.append(pending)
+        try:
+            handle = pending.handle = register(hook, **options)
+        except Exception:
+            self._kept.remove(pending)
+            raise
+        if key is not None:
+            self._keys.add(key)
+        if self._kept[-1] is pending:
+            self._kept[-1] = handle  # there may be thousands of hooks, and the handle alone takes less memory
         return handle
 
     def __contains__(self, key: object) -> bool:
@@ -74,6 +97,31 @@ class Handles:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+class _Pending:
+    """A hook that is being registered: the handle as soon as torch returned it, before that the object and the hook."""
+
+    __slots__ = ("handle", "hook", "owner")
+
+    def __init__(self, owner: Any, hook: Callable[..., Any]) -> None:
+        self.owner = owner
+        self.hook = hook
+        self.handle: Removable | None = None
+
+    def remove(self) -> None:
+        if self.handle is not None:
+            self.handle.remove()
+            return
+        # Ctrl-C arrived after torch had added the hook and before the handle was kept.
+        kept = [*vars(self.owner).items()] + [(name, getattr(self.owner, name, None)) for name in _OF_TENSORS]
+        dictionaries = {name: hooks for name, hooks in kept if isinstance(hooks, dict)}
+        for name, hooks in dictionaries.items():
+            for number in [number for number, hook in hooks.items() if hook is self.hook]:
+                del hooks[number]
+                for other, options in dictionaries.items():  # `_forward_hooks_with_kwargs` beside `_forward_hooks`
+                    if other.startswith(f"{name}_"):
+                        options.pop(number, None)
 
 
 def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:

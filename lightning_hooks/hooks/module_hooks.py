@@ -62,7 +62,7 @@ class ModuleHooks:
             module = known()
             if module is not None:
                 register = module.register_forward_pre_hook if isinstance(hook, PreHook) else module.register_forward_hook
-                handles.keep(register(hook, with_kwargs=True))  # type: ignore[arg-type]
+                handles.register(register, hook, with_kwargs=True)
 
 
 class _Plain:
@@ -77,10 +77,11 @@ class _Plain:
 
     def put_on(self, handles: Handles) -> None:
         if type(self.handle) is RemovableHandle and (hooks := self.handle.hooks_dict_ref()) is not None:
-            handles.keep(self.handle)  # first: an interruption leaves no hook
+            # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
+            handles.keep(self.handle)
             hooks[self.handle.id] = self.hook
         elif (module := self.module()) is not None:  # the first time, or the module has another dictionary of hooks now
-            self.handle = handles.keep(module.register_forward_hook(self.hook))
+            self.handle = handles.register(module.register_forward_hook, self.hook)
 
 
 def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:

@@ -152,10 +152,10 @@ class TracedSite:
         marks, eager = self._marks, self._eager
         if marks["input"] or marks["input_grad"]:
             before = _TracedPreHook(self.gate, PreHook(eager), marks["input"], marks["input_grad"])
-            handles.keep(self.module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.register(self.module.register_forward_pre_hook, before, with_kwargs=True)
         if marks["output"] or marks["output_grad"] or marks["input_grad"]:
             after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["output"], marks["output_grad"])
-            handles.keep(self.module.register_forward_hook(after, with_kwargs=True))
+            handles.register(self.module.register_forward_hook, after, with_kwargs=True)
 
     def fill(self, site: HookSite | None) -> None:
         """Take the actions of the steps to come; None for no action."""

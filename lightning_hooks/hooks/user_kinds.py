@@ -17,6 +17,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.tensor_kinds import without_subclass
 
 
 class _Gated(OurHook):
@@ -43,7 +44,7 @@ def register_backward(
         return run(module, *grads, like=grads[0])
 
     register = module.register_full_backward_pre_hook if before else module.register_full_backward_hook
-    handles.keep(register(_Gated(hook, gate), prepend=prepend))
+    handles.register(register, _Gated(hook, gate), prepend=prepend)
 
 
 def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
@@ -53,13 +54,13 @@ def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handl
         run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
     """
     register = module.register_forward_pre_hook if before else module.register_forward_hook
-    handles.keep(register(_Gated(run, gate), prepend=True, with_kwargs=True))
+    handles.register(register, _Gated(run, gate), prepend=True, with_kwargs=True)
 
 
 def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
     """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
-    with unfrozen(parameter):
-        handles.keep(parameter.register_post_accumulate_grad_hook(_Gated(run, gate)))
+    with without_subclass(), unfrozen(parameter, handles):
+        handles.register(parameter.register_post_accumulate_grad_hook, _Gated(run, gate))
 
 
 def register_optimizer(
@@ -74,7 +75,7 @@ def register_optimizer(
     """
     hook = _Gated(torch.compiler.disable(run), gate)
     try:
-        handles.keep(optimizer.register_step_pre_hook(hook) if before else optimizer.register_step_post_hook(hook))
+        handles.register(optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook, hook)
     except AttributeError as error:
         raise UnsupportedError(
             f"{type(optimizer).__name__} has no hooks around its step: it does not inherit from torch.optim.Optimizer, or its "
@@ -102,8 +103,10 @@ def register_saved(
         wanted: asked at every call of the module.
     """
     entered: list[Any] = []
-    handles.keep(module.register_forward_pre_hook(_Enter(pair, gate, wanted, entered)))
-    handles.keep(module.register_forward_hook(_Exit(entered), always_call=True))  # also where the forward raises
+    exit_hook = _Exit(entered)
+    handles.keep(exit_hook)
+    handles.register(module.register_forward_pre_hook, _Enter(pair, gate, wanted, entered))
+    handles.register(module.register_forward_hook, exit_hook, always_call=True)  # also where the forward raises
 
 
 class _Enter(OurHook):
@@ -120,7 +123,8 @@ class _Enter(OurHook):
         self.entered = entered
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        context = None  # noted too: a module may call itself
+        # Also push a placeholder when the hook is inactive: with a recursive module the exits must pair with the entries.
+        context = None
         if self.gate.open and self.wanted():
             context = torch.autograd.graph.saved_tensors_hooks(*self.pair)
             context.__enter__()
@@ -135,3 +139,8 @@ class _Exit(OurHook):
         context = self.entered.pop() if self.entered else None
         if context is not None:
             context.__exit__(None, None, None)
+
+    def remove(self) -> None:
+        """Leave the forward passes that Ctrl-C ended: torch calls no hook then."""
+        while self.entered:
+            self(None, None, None)  # type: ignore[arg-type]

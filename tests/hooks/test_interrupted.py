@@ -1,0 +1,150 @@
+"""Ctrl-C between any two instructions of registering hooks: closing the handles removes every hook that torch has added."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import assert_no_hooks
+from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+from lightning_hooks.hooks.user_kinds import (
+    register_backward,
+    register_first,
+    register_optimizer,
+    register_post_accumulate,
+    register_saved,
+)
+
+
+@contextlib.contextmanager
+def interrupted_at(number: int) -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt at an instruction that follows, counted over all functions; the list has the count so far."""
+    count = [0]
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count[0] += 1
+            if count[0] == number:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(None)
+
+
+def ignore(*args: Any, **kwargs: Any) -> None: ...
+
+
+def put_on(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    action = TensorAction("", ignore)
+    sites = [
+        HookSite(model[0], output=(action,), output_grad=(action,)),  # type: ignore[index]
+        HookSite(model[1], input=(action,), output=(action,)),  # type: ignore[index]
+    ]
+    hooks = ModuleHooks(sites, Gate(), Handles())
+    return lambda: hooks.put_on(handles)
+
+
+def parameter_hook(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: handles.register(model[0].weight.register_hook, Gated(), key="key")  # type: ignore[index, union-attr]
+
+
+class Gated(torch.nn.Identity):
+    """A hook whose module is one of this package, as `assert_no_hooks` looks for."""
+
+    __module__ = "lightning_hooks.tests"
+
+
+def full_backward(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: (
+        [
+            register_backward(model, ignore, Gate(), handles, before=before, prepend=prepend)
+            for before in (True, False)
+            for prepend in (True, False)
+        ]
+        and None
+    )
+
+
+def first(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: [register_first(model, ignore, Gate(), handles, before=before) for before in (True, False)] and None
+
+
+def post_accumulate(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: register_post_accumulate(model[0].weight, ignore, Gate(), handles)  # type: ignore[index, arg-type, union-attr]
+
+
+def of_optimizer(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: [register_optimizer(optimizer, ignore, None, handles, before=before) for before in (True, False)] and None
+
+
+def saved(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+    return lambda: register_saved(model, (ignore, ignore), Gate(), handles, wanted=lambda: True)
+
+
+CASES = [put_on, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
+
+
+def hooks_of(owner: Any) -> list[Any]:
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    kept = [*vars(owner).values(), *(getattr(owner, name, None) for name in names)]
+    names_of = [name for name in dir(owner) if "hook" in name]
+    kept += [getattr(owner, name) for name in names_of]
+    return [entry for each in kept if isinstance(each, dict) for entry in each if isinstance(entry, int)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.__name__ for case in CASES])
+def test_an_interruption_at_any_instruction_leaves_no_hook(case: Callable[..., Callable[[], None]]) -> None:
+    number, done = 0, False
+    while not done:
+        number += 1
+        model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).requires_grad_(case is not post_accumulate)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        handles = Handles()
+        register = case(model, optimizer, handles)
+        try:
+            with interrupted_at(number):
+                register()
+            done = True
+        except KeyboardInterrupt:
+            pass
+        assert not done or hooks_of(model) or hooks_of(model[0]) or hooks_of(model[0].weight) or hooks_of(optimizer)
+        handles.close()
+        assert_no_hooks(model)
+        owners = [model, *model, *model.parameters(), optimizer]
+        assert not any(hooks_of(owner) for owner in owners), f"instruction {number}"
+        assert all(parameter.requires_grad == (case is not post_accumulate) for parameter in model.parameters())
+    assert number > 20
+
+
+def test_a_forward_that_ctrl_c_ends_leaves_no_hooks_for_saved_tensors() -> None:
+    class Interrupted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    module, gate, handles, packed = Interrupted(), Gate(), Handles(), []
+    gate.open = True
+    pair = (lambda tensor: packed.append(tensor) or tensor, lambda tensor: tensor)
+    register_saved(module, pair, gate, handles, wanted=lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        module(torch.ones(1))
+    handles.close()
+    torch.ones(1, requires_grad=True).square()
+    assert packed == []
+
+
+def test_a_registration_that_torch_refuses_keeps_nothing() -> None:
+    handles = Handles()
+    with pytest.raises(RuntimeError, match="cannot register a hook on a tensor that doesn't require gradient"):
+        handles.register(torch.ones(1).register_hook, ignore)
+    assert len(handles) == 0
