@@ -35,6 +35,7 @@ class Variant:
         idle_hooks: hooks that do nothing in place of a monitor.
         compiled: whether the net goes through `torch.compile` first.
         single: only one step of each block is watched, to know what one step in a hundred costs.
+        all_scalars: whether every statistic of every row is also written as a scalar, which is more than `max_scalars` allows.
         always: makes callbacks that are there in all steps, those without a monitor too.
         options: of the trainer, in all steps.
         validated: whether each step is followed by a validation run of one batch.
@@ -45,6 +46,7 @@ class Variant:
     idle_hooks: bool = False
     compiled: bool = False
     single: bool = False
+    all_scalars: bool = False
     always: Callable[[], list[Callback]] = list
     options: Mapping[str, Any] = field(default_factory=dict)
     validated: bool = False
@@ -62,6 +64,7 @@ VARIANTS = {
     "control": Variant(control=True),
     "idle_hooks": Variant(idle_hooks=True),
     "everything": Variant(),
+    "scalars": Variant(all_scalars=True),
     "final": Variant(lambda: everything(extra_params=("update", "final_grad"))),
     "histograms": Variant(lambda: everything(extra_stats=("histogram",))),
     "every100": Variant(single=True),
@@ -118,7 +121,8 @@ def measure(workload: Workload, name: str, layout: Layout, device: str = "cpu") 
     elif variant.control:
         mode = CallbackMode(name, Callback())
     else:
-        mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None)
+        limits = {"max_scalars": 10**6} if variant.all_scalars else {}
+        mode = monitor_mode(name, variant.rules(), layout, single_at if variant.single else None, **limits)
     row: dict[str, Any] = {
         "workload": workload.name,
         "title": workload.title,

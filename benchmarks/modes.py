@@ -123,7 +123,9 @@ def _ignore(grad: Tensor) -> None:
     """Called with a gradient."""
 
 
-def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, index: int | None = None) -> CallbackMode:
+def monitor_mode(
+    name: str, rules: list[Watch] | None, layout: Layout, index: int | None = None, **options: Any
+) -> CallbackMode:
     """A `StatsMonitor` that watches the steps of its own blocks.
 
     Args:
@@ -131,13 +133,15 @@ def monitor_mode(name: str, rules: list[Watch] | None, layout: Layout, index: in
         rules: what it watches; None for its default rules.
         layout: of the run.
         index: watch only this step of each block; default all.
+        options: further ones of the monitor.
     """
     steps = [
         step
         for step in range(layout.steps)
         if layout.mode_at(step) == name and layout.index_in_block(step) >= 0 and index in (None, layout.index_in_block(step))
     ]
-    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, max_histograms=10**6, histogram_every_n_steps=1))
+    limits: dict[str, Any] = {"max_histograms": 10**6, "histogram_every_n_steps": 1, **options}
+    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:

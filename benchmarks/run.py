@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 # Each in a process of its own, so that no one's memory, threads or compiled code is another's.
 RUNS: dict[str, tuple[str, ...]] = {
     "control": ("alternating", "--name", "control", "--variants", "control,idle_hooks"),
-    "alternating": ("alternating", "--variants", "everything,final,histograms,every100"),
+    "alternating": ("alternating", "--variants", "everything,scalars,final,histograms,every100"),
     "common": ("alternating", "--name", "common", "--variants", "default,transforms,bf16,accumulation,validation"),
     "compiled": ("alternating", "--name", "compiled", "--workloads", "C", "--variants", "compiled"),
     "reference": ("alternating", "--name", "reference"),
