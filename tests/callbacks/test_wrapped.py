@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
 from lightning_hooks.callbacks._guard import WrappedHook
 from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.hooks import Handles
 from tests.callbacks.models import Gan, Net, assert_clean, data, norm, trainer_of, watch_fit
 
 NAME = "configure_gradient_clipping"
@@ -22,7 +23,9 @@ NAME = "configure_gradient_clipping"
 def wrapped(model: Net) -> tuple[WrappedHook, HookManager, list[Any]]:
     hook_manager, seen = HookManager(model), []
     hook_manager.phase = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
-    return WrappedHook(model, NAME, hook_manager).install(), hook_manager, seen
+    hook = WrappedHook(model, NAME, hook_manager)
+    hook.install(Handles())
+    return hook, hook_manager, seen
 
 
 def test_it_calls_the_method_then_tells_the_moment_and_goes_away() -> None:
