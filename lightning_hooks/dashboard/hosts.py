@@ -1,7 +1,8 @@
 """Under which names a server answers.
 
-A page elsewhere may give its own name the address of this machine (DNS rebinding). To the browser it is then of the same origin
-as the server here, and only the `Host` of its requests tells the two apart. An address as `Host` cannot be given away like a name.
+A page elsewhere may give its own name the address of this machine (DNS rebinding). To the browser it is then of the same
+origin as the server here, and only the `Host` of its requests tells the two apart. An address as `Host` cannot be given away
+like a name.
 """
 
 from __future__ import annotations
