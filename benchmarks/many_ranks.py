@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks import output
 from lightning_hooks.stats import ranks
+from lightning_hooks.stats.replicas import Replicas, replicas
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
@@ -55,9 +56,9 @@ def state_of(rank: int, rows: int) -> Tensor:
     return state
 
 
-def owned_by(rank: int, rows: int) -> ranks.Copies:
+def owned_by(rank: int, rows: int) -> Replicas:
     """The first half of the rows are copies."""
-    return ranks.copies(dict.fromkeys(range(rows // 2), rank), (), (), ())
+    return replicas(dict.fromkeys(range(rows // 2), rank), Sections(rows))
 
 
 # -- simulated -------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.rules import Apply as Apply
     from lightning_hooks.rules import Hook as Hook
     from lightning_hooks.rules import Watch as Watch
+    from lightning_hooks.stats.accumulators import Accumulator as Accumulator
+    from lightning_hooks.stats.columns import Column as Column
     from lightning_hooks.tensorboard import Run as Run
     from lightning_hooks.tensorboard import read_run as read_run
     from lightning_hooks.transforms import EMA as EMA
@@ -102,6 +104,8 @@ _PUBLIC = {
     "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "records": ("StepConsumer", "StepView"),
     "rules": ("Apply", "Hook", "Watch"),
+    "stats.accumulators": ("Accumulator",),
+    "stats.columns": ("Column",),
     "tensorboard": ("Run", "read_run"),
     "transforms.conflicts": ("aggregate_losses",),  # no transform, and its extra may be missing
     "transforms": (

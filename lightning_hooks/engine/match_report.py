@@ -19,6 +19,8 @@ from lightning_hooks.plan.rows import Row
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.rules import OPTIMIZER_KINDS
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.stats.accumulators import MOMENTS
+from lightning_hooks.stats.stored import stored_moments
 
 # Measured on event files of this package: a scalar's tag and value, and its part of the table.
 _BYTES_PER_TABLE_VALUE = 4
@@ -109,7 +111,7 @@ def plan_report(
         """The fields of a line that tell what is written of rows; `target` is None for a group."""
         asked = [(row, stat) for row in rows for stat in row.stats]
         found = [pair for pair in asked if limits is None or limits.has_tag(stage, pair[0].tensor, pair[1], pair[0].name)]
-        size = 0
+        size = sum(1000 * _BYTES_PER_TABLE_VALUE * _stored(row, magnitudes=plan.index.magnitudes) for row in rows)
         for row, stat in found:
             each = 1000 * (len(f"{row.tensor}_{stat}/{row.name}") + _bytes_beside_tag(stat, target))
             size += each // histogram_every_n_steps if stat == "histogram" else each
@@ -178,9 +180,15 @@ def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) 
     return MatchLine(rule, target.name, type(value).__name__, shape, tensors, statistics, 0, 0, _note(target, ()))
 
 
+def _stored(row: Row, *, magnitudes: bool) -> int:
+    """How many numbers of a row go into the table: its moments, and statistics that do not follow from them."""
+    others = [stat for stat in row.stats if stat not in ("ratio", "histogram") and not MOMENTS.serves(stat)]
+    return len(stored_moments(magnitudes=magnitudes)) + len(others) if row.stats else 0
+
+
 def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     if stat != "histogram":
-        return _BYTES_PER_TABLE_VALUE + _BYTES_PER_SCALAR
+        return _BYTES_PER_SCALAR
     value = None if target is None else target.value
     elements = _USUAL_ELEMENTS
     if isinstance(value, Tensor) and not isinstance(value, UninitializedParameter):

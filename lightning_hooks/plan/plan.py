@@ -10,6 +10,8 @@ from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, Kept
+from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import first_holder
 
@@ -37,6 +39,7 @@ class Plan:
         schedules: of all rules.
         groups: of rows, with the indices that follow theirs.
         param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
+        accumulators: the user's own, which rules name.
     """
 
     rows: list[Row]
@@ -44,11 +47,12 @@ class Plan:
     schedules: tuple[EveryN, ...]
     groups: list[Row] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
+    accumulators: tuple[Accumulator, ...] = ()
 
     @cached_property
     def index(self) -> RowIndex:
         """What step views say of its rows; one object for as long as the plan is."""
-        return RowIndex(self.rows, self.groups, self.param_row_of)
+        return RowIndex.of_rows(self.rows, self.groups, self.param_row_of, self.kept)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
@@ -94,7 +98,7 @@ class Plan:
             )
             for found in self.rules
         ]
-        return Plan(rows, rules, (EveryN(),), [*groups.values()])
+        return Plan(rows, rules, (EveryN(),), [*groups.values()], accumulators=self.accumulators)
 
     @property
     def copied_rows(self) -> dict[int, int | None]:
@@ -102,10 +106,20 @@ class Plan:
         return {r.index: first_holder(r.target.value) for r in self.rows if r.kind in PARAM_TENSORS}
 
     @property
-    def users(self) -> list[tuple[int, UserStatistic]]:
-        """The user's own statistics with their rows, which they name."""
-        own = {(row.index, name): user for row in self.rows for name, user in row.users.items()}
-        of_groups = {(i, name): user for group in self.groups for name, user in group.users.items() for i in group.members}
-        rows = {index: self.rows[index] for index, _ in (*own, *of_groups)}
-        named = {index: f"{row.tensor} of {row.name}" for index, row in rows.items()}
-        return [(index, replace(user, row=named[index])) for (index, _), user in {**own, **of_groups}.items()]
+    def metrics(self) -> list[tuple[int, UserStatistic]]:
+        """The rows that keep a metric of a user's, which names the row."""
+        metrics = [(row, user) for row in self.rows for user in row.users.values() if user.is_metric]
+        return [(row.index, replace(user, row=self.label(row.index))) for row, user in metrics]
+
+    @cached_property
+    def kept(self) -> tuple[Kept, ...]:
+        """What rows keep besides moments: the accumulators behind the statistics that rules ask for."""
+        asked = RowIndex.of_rows(self.rows, self.groups)
+        served = [Kept(each, tuple(asked.rows_with(each.serves).tolist())) for each in (*BUILT_IN[1:], *self.accumulators)]
+        functions = {name: user for row in self.rows_and_groups for name, user in row.users.items() if not user.is_metric}
+        own = [Kept(FunctionMean(name, user), tuple(asked.rows_with(name.__eq__).tolist())) for name, user in functions.items()]
+        return tuple(each for each in (*served, *own) if each.rows)
+
+    def label(self, row: int) -> str:
+        """A row in messages: its tensor and its module or parameter."""
+        return f"{self.rows[row].tensor} of {self.rows[row].name}"

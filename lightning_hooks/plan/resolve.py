@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import replace
-from types import MethodType
 from typing import Any, cast
 
 from torch import nn
@@ -13,6 +10,7 @@ from torch import nn
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.plan.groups import add_groups, index_groups
+from lightning_hooks.plan.own import Own, accumulator_of
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.rows import Requests, Row
 from lightning_hooks.rules import Watch
@@ -49,7 +47,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     known: dict[Requests, Requests] = {}  # one object for equal requests
     matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
-    own: dict[str, UserStatistic] = {}
+    own = Own()
     for here, rule, targets in matched_by(model, rules, called, modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
@@ -71,7 +69,8 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
     # Parameters that ratios need are measured, but written only where a rule asks for them.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
-    plan = Plan([*rows.values()], matched, tuple(schedules), param_row_of=param_row_of)
+    accumulators = tuple(own.accumulators.values())
+    plan = Plan([*rows.values()], matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)
     index_groups(plan)
     _refuse_common_tags(plan, f"{where}watch")
     return plan
@@ -94,8 +93,14 @@ def _refuse_common_tags(plan: Plan, where: str) -> None:
             )
 
 
-def _statistics(rule: Watch, where: str, own: dict[str, UserStatistic]) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
-    """The names of a rule's statistics, and the user's own among them; `own` holds those of all rules so far."""
+def _statistics(rule: Watch, where: str, own: Own) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+    """The names of a rule's statistics, and the user's own functions and metrics among them.
+
+    Args:
+        rule: whose statistics.
+        where: the rule in messages.
+        own: what users wrote, of all rules so far.
+    """
     if rule.stats is None:
         return DEFAULT_STATS, {}
     names: list[str] = []
@@ -105,31 +110,19 @@ def _statistics(rule: Watch, where: str, own: dict[str, UserStatistic]) -> tuple
         if is_known(stat):
             names.append(cast(str, stat))
             continue
+        accumulator = accumulator_of(stat, here)
+        if accumulator is not None:
+            names.extend(own.add_accumulator(accumulator, here))
+            continue
         user = user_statistic(stat, here)
         if is_known(user.name) or user.name == "count":
             raise RuleError(
                 f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
             )
-        user = _named_apart(user, own)
+        user = own.add_statistic(user)
         users[user.name] = user
         names.append(user.name)
     return tuple(dict.fromkeys(names)), users
-
-
-def _named_apart(user: UserStatistic, own: dict[str, UserStatistic]) -> UserStatistic:
-    """A user's statistic under a name of its own: `name`, `name_2`, … in the order of the rules."""
-    for number in itertools.count(1):
-        name = user.name if number == 1 else f"{user.name}_{number}"
-        if name not in own:
-            own[name] = replace(user, name=name)
-        if _is_same(own[name].call, user.call):
-            return replace(user, name=name)
-    raise AssertionError  # never reached
-
-
-def _is_same(call: Any, other: Any) -> bool:
-    """Whether two callables are one; each access of a method makes another object."""
-    return call is other or (isinstance(call, MethodType) and isinstance(other, MethodType) and call == other)
 
 
 def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:

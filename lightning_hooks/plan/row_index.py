@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.rows import Due, Requests, Row, requested
-from lightning_hooks.stats.pairs import PAIR_STATS
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, needs_histogram
+from lightning_hooks.stats.accumulators import Accumulator, Kept
+from lightning_hooks.stats.columns import by_starts
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS
 
 Indices = NDArray[np.intp]
 
@@ -24,17 +25,63 @@ class Alike(NamedTuple):
     rows: Indices
 
 
+class KeptRows(NamedTuple):
+    """Which rows and groups of a step view keep what an accumulator keeps.
+
+    Args:
+        accumulator: as step views need it.
+        rows: the rows, in the order of their numbers in a view.
+        slots: for each row its place among these numbers, -1 where it keeps none and for groups, int [rows and groups].
+        members: for each group whose members keep it, their places.
+    """
+
+    accumulator: Accumulator
+    rows: tuple[int, ...]
+    slots: Indices
+    members: Mapping[int, Indices]
+
+    @classmethod
+    def of(cls, kept: Kept, count: int, groups: Mapping[int, tuple[int, ...]]) -> KeptRows:
+        """From the rows of a table.
+
+        Args:
+            kept: the accumulator with its rows.
+            count: how many rows and groups there are.
+            groups: the members of each group.
+        """
+        slots = np.full(count, -1, dtype=np.intp)
+        slots[list(kept.rows)] = np.arange(len(kept.rows))
+        members = {group: slots[list(each)] for group, each in groups.items() if len(each) and (slots[list(each)] >= 0).all()}
+        return cls(kept.accumulator.for_views(), kept.rows, slots, members)
+
+    def has(self, row: int) -> bool:
+        """Whether a row or group keeps it."""
+        return bool(self.slots[row] >= 0) or row in self.members
+
+    def take(self, numbers: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
+        """The numbers of rows and groups, float64 [len(rows), columns]; all of them must keep it.
+
+        Args:
+            numbers: of all rows that keep it, float64 [rows, columns].
+            rows: indices of rows and groups.
+        """
+        slots = self.slots[rows]
+        if (slots >= 0).all():
+            return numbers[slots]
+        parts = [self.members[row] if row in self.members else self.slots[[row]] for row in rows.tolist()]
+        starts = np.cumsum([0, *map(len, parts)], dtype=np.intp)[: len(parts)]
+        every = np.concatenate(parts)
+        with np.errstate(invalid="ignore", over="ignore"):
+            united: NDArray[np.float64] = self.accumulator.merge(numbers[every], by_starts(starts, len(every)), over_rows=True)
+        return united
+
+
 class RowIndex:
     """What the rows of a step view are: those of the table first, then one for each group.
 
     It holds names and numbers only, no module and no parameter, so a view may be kept after the fit.
 
     Args:
-        rows: of a plan.
-        groups: of these rows.
-        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
-
-    Attributes:
         names: dotted name of each row.
         tensors: tensor of each row: `grad`, `output[0]` …
         module_types: class name of the module of each row, or of the one that holds the parameter; empty for a group.
@@ -42,33 +89,68 @@ class RowIndex:
         order: the indices of the rows of modules in the order in which they were first measured in the first watched step:
             `input` and `output` as modules ran, gradients as they came back. Rows that were not measured in it follow in the
             order of their definition.
+        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
+        alike: the rows with the same requests.
+        groups: the groups, each by itself.
+        kept: what rows keep besides moments.
+        magnitudes: whether sums of magnitudes and underflows are measured.
     """
 
-    names: tuple[str, ...]
-    tensors: tuple[str, ...]
-    module_types: tuple[str, ...]
-    members: Mapping[int, tuple[int, ...]]
-    order: tuple[int, ...]
-
     def __init__(
-        self, rows: Sequence[Row] = (), groups: Sequence[Row] = (), param_row_of: Mapping[int, int] | None = None
+        self,
+        names: Sequence[str] = (),
+        tensors: Sequence[str] = (),
+        module_types: Sequence[str] = (),
+        members: Mapping[int, tuple[int, ...]] | None = None,
+        order: Sequence[int] = (),
+        param_row_of: Mapping[int, int] | None = None,
+        alike: Sequence[Alike] = (),
+        groups: Sequence[Alike] = (),
+        kept: Sequence[Kept] = (),
+        *,
+        magnitudes: bool = False,
     ) -> None:
-        self.names = (*(row.name for row in rows), *(group.name for group in groups))
-        self.tensors = (*(row.tensor for row in rows), *(group.tensor for group in groups))
-        self.module_types = (*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups))
-        self.members = {group.index: group.members for group in groups}
-        self.order = tuple(row.index for row in rows if row.target.owner is row.target.value)
+        self.names, self.tensors, self.module_types = tuple(names), tuple(tensors), tuple(module_types)
+        self.members: Mapping[int, tuple[int, ...]] = dict(members or {})
+        self.order = tuple(order)
         self.param_row_of: Mapping[int, int] = dict(param_row_of or {})
+        self.alike, self.groups = tuple(alike), tuple(groups)
+        self.kept = {each.accumulator.name: KeptRows.of(each, len(self.names), self.members) for each in kept}
+        self.magnitudes = magnitudes
+        self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Sequence[Row],
+        groups: Sequence[Row] = (),
+        param_row_of: Mapping[int, int] | None = None,
+        kept: Sequence[Kept] = (),
+    ) -> RowIndex:
+        """From the rows and the groups of a plan.
+
+        Args:
+            rows: of the plan.
+            groups: of these rows.
+            param_row_of: as of this class.
+            kept: as of this class.
+        """
         found: dict[tuple[str, Requests], list[int]] = {}
         for row in rows:
             found.setdefault((row.tensor, row.requests), []).append(row.index)
-        self.alike = tuple(Alike(*key, np.array(indices)) for key, indices in found.items())
-        self.groups = tuple(Alike(group.tensor, group.requests, np.array([group.index])) for group in groups)
-        # Where the histogram of a row is among those of a view.
-        self.histogram_index = {row: i for i, row in enumerate(self.rows_with(needs_histogram).tolist())}
-        self.pair_rows = tuple(self.rows_with(PAIR_STATS.__contains__).tolist())
-        self.magnitudes = len(self.rows_with(MAGNITUDE_STATS.__contains__)) > 0
-        self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
+        every = (*rows, *groups)
+        return cls(
+            [row.name for row in every],
+            [row.tensor for row in every],
+            [*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
+            {group.index: group.members for group in groups},
+            [row.index for row in rows if row.target.owner is row.target.value],
+            param_row_of,
+            [Alike(*key, np.array(indices)) for key, indices in found.items()],
+            [Alike(group.tensor, group.requests, np.array([group.index])) for group in groups],
+            kept,
+            magnitudes=any(stat in MAGNITUDE_STATS for row in every for stat in row.stats),
+        )
 
     def __len__(self) -> int:
         return len(self.names)

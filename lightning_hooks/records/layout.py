@@ -15,27 +15,11 @@ from lightning_hooks.plan.row_index import Column, Indices, RowIndex, columns_of
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.histograms import BUCKET_LIMITS, NOTHING_DRAWN, Histograms
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
+from lightning_hooks.records.table_layout import Head, TableLayout
 from lightning_hooks.stats.moments import RowUnions
-from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
 Array = NDArray[np.float64]
-
-
-class Head(NamedTuple):
-    """What a series is of, and where its values lie among those of all.
-
-    Args:
-        tensor: `grad`, `output[0]` …
-        stat: `norm`, `p99`, or `count`.
-        names: dotted names of the rows; the same object at every step with the same rows.
-        span: of the values.
-    """
-
-    tensor: str
-    stat: str
-    names: tuple[str, ...]
-    span: slice
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,7 @@ class LogEntry:
     Args:
         step: the x-axis.
         prefix: put before every tag.
-        heads: one for each series; the same object at every step with the same series.
+        heads: one for each series of a statistic; the same object at every step with the same series.
         values: of all series one after the other.
         measured: which of these there are.
         summaries: the global numbers and the reports of transforms, by tag without prefix.
@@ -54,6 +38,8 @@ class LogEntry:
         drawn_tags: whole tags of the histograms.
         drawn: their counts [tags, buckets].
         wall_time: when the step ended, in seconds since 1970; 0 for now.
+        table: one for each series that goes into the table of an event file; None for the statistics.
+        numbers: of these series one after the other.
     """
 
     step: int
@@ -66,12 +52,19 @@ class LogEntry:
     drawn_tags: Sequence[str] = ()
     drawn: Array = field(default_factory=lambda: NOTHING_DRAWN)
     wall_time: float = 0.0
+    table: tuple[Head, ...] | None = None
+    numbers: Array = field(default_factory=lambda: np.empty(0))
     bucket_limits: ClassVar[Array] = BUCKET_LIMITS
 
     @property
     def series(self) -> list[Series]:
-        """The table form."""
+        """The statistics."""
         return [Series(*head[:3], self.values[head.span], self.measured[head.span]) for head in self.heads]
+
+    @property
+    def stored(self) -> tuple[tuple[Head, ...], Array]:
+        """The series of the table in an event file, and the numbers of all of them."""
+        return (self.heads, self.values) if self.table is None else (self.table, self.numbers)
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -165,6 +158,7 @@ class Layout:
         self._statistics = RowStatistics(stats, merges, wanted)
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
+        self._table = TableLayout(rows, counts, columns)
 
     def fill(self, view: StepView, *, draw: Sequence[str] | None = None) -> LogEntry:
         """What a step writes, at which these schedules were due; of the histograms those with these tags, or all."""
@@ -178,8 +172,7 @@ class Layout:
             measured = measured.copy()
         for column, head in self._others:
             found = values[head.span] = view.values(column.stat, column.rows)
-            if not derived.complete or column.stat in PAIR_STATS:
-                measured[head.span] = view._are_measured(column.stat, column.rows, found)
+            measured[head.span] = view._are_measured(column.stat, column.rows, found)
         merged = None
         if self._merges:
             numbers = taken[self._end :]
@@ -202,6 +195,8 @@ class Layout:
             drawn_tags=drawn_tags,
             drawn=drawn,
             wall_time=view.wall_time,
+            table=self._table.heads,
+            numbers=self._table.fill(view),
         )
 
     def _with_full(

@@ -13,12 +13,9 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import Indices, RowIndex, as_indices
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.read_only import ReadOnlyDict
-from lightning_hooks.rules.statistics import quantile_of
-from lightning_hooks.stats.histogram import BUCKETS, quantile
-from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.pairs import PAIR_STATS, NoiseAverage, cosine, micro_cosine
-from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, ratio
+from lightning_hooks.stats.accumulators import BUILT_IN, MOMENTS, Accumulator
+from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, compute, ratio
 
 Array = NDArray[np.float64]
 STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}
@@ -44,13 +41,6 @@ class Series(NamedTuple):
     measured: NDArray[np.bool_]
 
 
-def squares(moments: Array) -> Array:
-    """The sum of squares of every row, float64 [rows], from moments [rows, 9]."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square: Array = moments[:, M2] + moments[:, COUNT] * np.square(moments[:, MEAN])
-        return square
-
-
 def _none(*shape: int) -> Array:
     array = np.empty(shape)
     array.flags.writeable = False
@@ -73,10 +63,9 @@ class StepView:
             nothing was measured. The columns are those of `lightning_hooks.stats.moments`.
         summaries: the global numbers and the reports of transforms, tag to value.
         due: the schedules that were due.
-        histograms: counts of the log2 buckets, float64 [rows that keep them, buckets]; see `histogram`.
-        pairs: sums over pairs of gradients, float64 [rows, 5]; empty where no rule asks for a statistic of pairs.
-        noise: averages behind the noise scale, float64 [rows, 2]; empty as `pairs`.
-        users: values of your own statistics by (row, name).
+        kept: what rows keep besides moments, by the name of the accumulator: float64 [rows that keep it, columns]; see `state`.
+        metrics: values of your own metrics by (row, name); of a view that was read from a file also those of other statistics
+            that do not follow from what is kept.
         ranks: how many were merged.
 
     Example:
@@ -88,18 +77,16 @@ class StepView:
     stage: str = "train"
     wall_time: float = 0.0
     rows: RowIndex = NOTHING
-    moments: Array = field(default_factory=lambda: _none(0, MOMENTS), repr=False)
+    moments: Array = field(default_factory=lambda: _none(0, MOMENTS.width), repr=False)
     summaries: Mapping[str, float] = field(default_factory=dict)
     due: Due = frozenset()
-    histograms: Array = field(default_factory=lambda: _none(0, BUCKETS), repr=False)
-    pairs: Array = field(default_factory=lambda: _none(0, 0), repr=False)
-    noise: Array = field(default_factory=lambda: _none(0, 2), repr=False)
-    users: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
+    kept: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    metrics: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
     ranks: int = 1
 
     def __post_init__(self) -> None:
         # Consumers share the view: none may change what the next one sees, and what the producer keeps may change.
-        for name in ("summaries", "users"):
+        for name in ("summaries", "kept", "metrics"):
             object.__setattr__(self, name, ReadOnlyDict(getattr(self, name)))
 
     def stat(self, tensor: str, stat: str) -> Series:
@@ -136,24 +123,60 @@ class StepView:
             RuleError: what the statistic is made of was not measured, or these are no indices.
         """
         rows = as_indices(rows)
-        if stat == "count":
-            counts: Array = self.moments[rows, COUNT]
-            return counts
-        if stat in STATISTICS:
-            if stat in MAGNITUDE_STATS and not self.rows.magnitudes:
-                raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
-            return compute(stat, self.moments[rows])
         if stat == "ratio":
             params = self.moments[self._param_rows(rows)]
             return ratio(compute("norm", self.moments[rows]), compute("norm", params))
-        if stat in PAIR_STATS:
-            return self._of_pairs(stat, rows)
-        q = quantile_of(stat)
-        if q is not None:
-            return quantile(self.histogram(rows), q, self.moments[rows, MIN], self.moments[rows, MAX])
-        if not any(name == stat for _, name in self.users) and not self._is_asked(stat):
+        accumulator = self._accumulator(stat)
+        if accumulator is None:
+            return np.array([self.metrics.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
+        has = self._keeping(accumulator, stat, rows)
+        values = np.full(len(rows), np.nan)
+        values[has] = accumulator.compute(stat, _States(self, rows[has], stat))
+        return values
+
+    def state(self, accumulator: str, rows: Indices | Sequence[int]) -> Array:
+        """What an accumulator keeps of some rows.
+
+        Args:
+            accumulator: its name: `moments`, `histogram`, `pairs`.
+            rows: their indices: an array int [n], or any sequence of integers.
+
+        Returns:
+            float64 [n, columns]; of a group that of all its members.
+
+        Raises:
+            RuleError: one of them does not keep it, or these are no indices.
+        """
+        return self._state(accumulator, as_indices(rows), accumulator)
+
+    def _state(self, name: str, rows: Indices, stat: str) -> Array:
+        if name == MOMENTS.name:
+            moments: Array = self.moments[rows]
+            return moments
+        kept = self.rows.kept.get(name)
+        missing = [row for row in rows.tolist() if kept is None or not kept.has(row)]
+        if kept is None or missing:
+            accumulator = next((each for each in BUILT_IN if each.name == name), None)
+            said = (accumulator.missing(stat) if accumulator else None) or f"keeps no {name}"
+            where = f"{self.rows.tensors[missing[0]]} of {self.rows.names[missing[0]]}" if missing else "no row"
+            raise RuleError(f"stat: {where} {said}")
+        return kept.take(self.kept[name], rows)
+
+    def _accumulator(self, stat: str) -> Accumulator | None:
+        """The accumulator from which a statistic follows; None for one whose values are in `metrics`.
+
+        Raises:
+            RuleError: no accumulator serves the statistic, or what the statistic is made of was not measured.
+        """
+        if stat in MAGNITUDE_STATS and not self.rows.magnitudes:
+            raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
+        every = (*BUILT_IN, *(kept.accumulator for kept in self.rows.kept.values()))
+        found = next((each for each in every if each.serves(stat)), None)
+        if found is not None and found.name not in ("moments", *self.kept) and self._has_value(stat):
+            return None  # a view that was read from a file may have the value only
+        if found is None and not self._has_value(stat) and not self._is_asked(stat):
             raise RuleError(f"stat: {stat!r} is not a statistic of the moments, and no rule asks for it")
-        return np.array([self.users.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
+        return found
 
     def histogram(self, rows: Indices | Sequence[int]) -> Array:
         """The counts of log2 buckets of some rows; their edges are `lightning_hooks.stats.histogram.bucket_edges()`.
@@ -167,31 +190,26 @@ class StepView:
         Raises:
             RuleError: one of them keeps none, or these are no indices.
         """
-        rows = as_indices(rows)
-        index, members = self.rows.histogram_index, self.rows.members
-        try:
-            if not members:
-                kept: Array = self.histograms[[index[row] for row in rows.tolist()]]
-                return kept
-            parts = [[index[each] for each in members.get(row, (row,))] for row in rows.tolist()]
-        except KeyError as error:
-            row = int(error.args[0])
-            raise RuleError(
-                f"stat: {self.rows.tensors[row]} of {self.rows.names[row]} keeps no histogram; ask for 'histogram' or a "
-                "quantile of it in a rule"
-            ) from None
-        return np.stack([self.histograms[each].sum(0) for each in parts])
+        return self.state("histogram", rows)
 
     def _are_measured(self, stat: str, rows: Indices, values: Array) -> NDArray[np.bool_]:
         """Of which rows the step has a statistic, given its values: a NaN of the others is none that was measured."""
         measured: NDArray[np.bool_] = self.moments[rows, COUNT] > 0
-        if stat in PAIR_STATS:  # needs a second gradient
-            measured &= ~np.isnan(values)
-        elif stat == "ratio":
-            measured &= self.moments[self._param_rows(rows), COUNT] > 0
-        elif stat != "count" and stat not in STATISTICS and quantile_of(stat) is None:
-            measured &= np.array([(row, stat) in self.users for row in rows.tolist()], dtype=np.bool_)
-        return measured
+        if stat == "ratio":
+            return measured & (self.moments[self._param_rows(rows), COUNT] > 0)
+        accumulator = self._accumulator(stat)
+        if accumulator is None:
+            return measured & np.array([(row, stat) in self.metrics for row in rows.tolist()], dtype=np.bool_)
+        has = self._keeping(accumulator, stat, rows)
+        measured[has] = accumulator.is_measured(stat, _States(self, rows[has], stat), values[has])
+        return measured & has
+
+    def _keeping(self, accumulator: Accumulator, stat: str, rows: Indices) -> NDArray[np.bool_]:
+        """Which of the rows have numbers for a statistic; all, if it is an error that one has none."""
+        kept = self.rows.kept.get(accumulator.name)
+        if kept is None or accumulator.missing(stat) is not None:
+            return np.ones(len(rows), dtype=np.bool_)
+        return np.array([kept.has(row) for row in rows.tolist()], dtype=np.bool_)
 
     def _param_rows(self, rows: Indices) -> list[int]:
         return [self._param_row(row) for row in rows.tolist()]
@@ -208,23 +226,19 @@ class StepView:
             )
         return found
 
-    def _of_pairs(self, stat: str, rows: Indices) -> Array:
-        pair_rows, members = {*self.rows.pair_rows}, self.rows.members
-        kept = pair_rows | {group for group, each in members.items() if not pair_rows.isdisjoint(each)}
-        missing = next((row for row in rows.tolist() if row not in kept), None)
-        if missing is not None:
-            raise RuleError(
-                f"stat: {self.rows.tensors[missing]} of {self.rows.names[missing]} keeps no pairs of gradients; ask for "
-                f"{stat!r} of it in a rule"
-            )
-        if stat == "cosine":
-            return cosine(self.pairs[rows])
-        if stat == "micro_cosine":
-            # The squared norm of the sum over all micro-batches; what the step has is averaged over ranks.
-            return micro_cosine(self.pairs[rows], squares(self.moments[rows]) * float(self.ranks) ** 2)
-        average = NoiseAverage(0)
-        average.values = self.noise
-        return np.array([average.scale(np.array(members.get(row, (row,)))) for row in rows.tolist()])
+    def _has_value(self, stat: str) -> bool:
+        return any(name == stat for _, name in self.metrics)
 
     def _is_asked(self, stat: str) -> bool:
         return any(stat in stats for each in (*self.rows.alike, *self.rows.groups) for _, stats in each.requests)
+
+
+class _States:
+    """What a step keeps of some rows, as accumulators read it; an error names the statistic for which it was read."""
+
+    def __init__(self, view: StepView, rows: Indices, stat: str) -> None:
+        self._view, self._rows, self._stat = view, rows, stat
+        self.ranks = view.ranks
+
+    def __getitem__(self, name: str) -> Array:
+        return self._view._state(name, self._rows, self._stat)

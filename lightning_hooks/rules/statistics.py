@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
@@ -63,5 +63,5 @@ def check_statistic(stat: Any, tensors: Sequence[str], where: str) -> None:
     elif isinstance(stat, str) and "." not in stat:
         known = ", ".join(NAMES)
         raise RuleError(f"{where}: unknown statistic {shown(stat)}{did_you_mean(stat[:100], NAMES)}; known are {known}")
-    elif not isinstance(stat, str) and not callable(stat):
-        raise RuleError(f"{where}: {shown(stat)} is not a statistic; give a name, an import path or a callable")
+    elif not isinstance(stat, (str, Mapping)) and not callable(stat) and not hasattr(stat, "columns"):  # an accumulator has
+        raise RuleError(f"{where}: {shown(stat)} is not a statistic; give a name, an import path, a callable or an accumulator")

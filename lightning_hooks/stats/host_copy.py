@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.stats.sections import FACTOR, STOP
+from lightning_hooks.stats.requests import FACTOR, STOP
 
 Array = NDArray[Any]
 

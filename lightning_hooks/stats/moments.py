@@ -7,7 +7,7 @@ over calls, micro-batches, ranks and epochs is one associative operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, ZEROS
+from lightning_hooks.stats.columns import STACKED, by_index, by_starts
+from lightning_hooks.stats.schema import COUNT, ZEROS, merge_moments
 
 MOMENTS: Final = len(schema.MOMENTS)
 _POWERS: Final = tuple((column, moment.power) for column, moment in enumerate(schema.MOMENTS) if moment.power)
@@ -35,31 +36,6 @@ def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
     return out
 
 
-Reduce = Callable[[Any], Any]
-
-
-def by_chan(rows: Any, total: Reduce, lowest: Reduce, highest: Reduce, spread: Reduce) -> Any:
-    """The moments of groups of rows, of torch or of NumPy: every merge in Python but that by reductions over ranks.
-
-    Args:
-        rows: moments [..., 9], float64.
-        total: the sums over each group.
-        lowest: the least number of each group.
-        highest: the greatest number of each group.
-        spread: for every row the value of its group; the inverse of the shape that `total` gives.
-    """
-    count, mean = rows[..., COUNT], rows[..., MEAN]
-    out = total(rows)
-    sizes = out[..., COUNT]
-    out[..., MEAN] = total(count / spread(sizes + (sizes == 0)) * mean)
-    between = count * (mean - spread(out[..., MEAN])) ** 2
-    between[count == 0] = 0.0  # not inf or NaN, whatever the mean is
-    out[..., M2] += total(between)
-    out[..., MIN] = lowest(rows[..., MIN])
-    out[..., MAX] = highest(rows[..., MAX])
-    return out
-
-
 def merge(a: Tensor, b: Tensor) -> Tensor:
     """The moments of the union of two disjoint sets of elements, row by row: all three [..., 9], float64."""
     return merge_groups(torch.stack([a, b]))
@@ -67,7 +43,7 @@ def merge(a: Tensor, b: Tensor) -> Tensor:
 
 def merge_groups(rows: Tensor) -> Tensor:
     """The moments of the union of k disjoint sets, float64 [..., 9], from those of each [k, ..., 9]."""
-    merged: Tensor = by_chan(rows, lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
+    merged: Tensor = merge_moments(rows, STACKED)
     return merged
 
 
@@ -78,14 +54,7 @@ def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
         rows: moments [rows, 9], float64.
         group: the group of each row, int64 [rows].
     """
-    blank = neutral(groups, rows.device)
-    merged: Tensor = by_chan(
-        rows,
-        lambda x: x.new_zeros(groups, *x.shape[1:]).index_add_(0, group, x),
-        lambda x: blank[:, MIN].scatter_reduce(0, group, x, "amin"),
-        lambda x: blank[:, MAX].scatter_reduce(0, group, x, "amax"),
-        lambda x: x[group],
-    )
+    merged: Tensor = merge_moments(rows, by_index(group, groups))
     return merged
 
 
@@ -123,7 +92,7 @@ class RowUnions:
         sizes = np.array([len(rows) for rows in members], dtype=np.intp)
         self.rows = np.concatenate([np.asarray(rows, dtype=np.intp) for rows in members] or [np.zeros(0, dtype=np.intp)])
         self.starts = np.concatenate([[0], np.cumsum(sizes)])[: len(members)].astype(np.intp)
-        self._union_of_row = np.repeat(np.arange(len(members)), sizes)
+        self._how = by_starts(self.starts, len(self.rows))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -133,11 +102,5 @@ class RowUnions:
         if len(self) == 0:
             return np.empty((0, MOMENTS))
         with np.errstate(invalid="ignore", over="ignore"):
-            merged: NDArray[np.float64] = by_chan(
-                moments.take(self.rows, axis=0),
-                lambda x: np.add.reduceat(x, self.starts, axis=0),
-                lambda x: np.minimum.reduceat(x, self.starts),
-                lambda x: np.maximum.reduceat(x, self.starts),
-                lambda x: x[self._union_of_row],
-            )
+            merged: NDArray[np.float64] = merge_moments(moments.take(self.rows, axis=0), self._how)
         return merged

@@ -20,13 +20,26 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.stats.columns import Column
+
 Array = NDArray[np.float64]
 
 PAIR_STATS: Final = ("cosine", "micro_cosine", "noise_scale")
-DOT, BEFORE, NOW, SMALL, PARTS = range(5)
+DOT, BEFORE, NOW, SMALL, PARTS, SIGNAL, NOISE = range(7)
 """Columns of the sums of a row: product with the gradient before, squared norms of that and of this one; squared norms and
-number of the parts."""
-SUMS: Final = 5
+number of the parts; averages over steps of the estimates of |G|² and S, 0 before the first."""
+COLUMNS: Final = (
+    Column("dot", "sum"),
+    Column("before", "sum"),
+    Column("now", "sum"),
+    # The micro-batches of each rank are separate parts, also where the gradient that follows from them is a copy.
+    Column("small", "sum", power=2, every_rank=True),
+    Column("parts", "sum", every_rank=True, over_rows="max"),
+    # The averages over steps are filled in when ranks were merged.
+    Column("signal", "sum", every_rank=True),
+    Column("noise", "sum", every_rank=True),
+)
+AVERAGES: Final = 2
 DECAY: Final = 0.95
 """The weight on the past in the averages behind the noise scale, which span about twenty watched steps."""
 
@@ -35,14 +48,14 @@ def cosine(sums: Array) -> Array:
     """The cosine between the gradient of this step and that of the watched step before.
 
     Args:
-        sums: [rows, 5]; of a group of rows those of the members that were compared.
+        sums: [rows, 7]; of a group of rows those of the members that were compared.
 
     Returns:
         [rows]; NaN where there was no previous gradient (checkpoints contain none, so also at the first watched step of a
         resumed run), or where one of the two is zero.
 
     Example:
-        >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0]])).tolist()
+        >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0, 0.0, 0.0]])).tolist()
         [1.0]
     """
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -56,14 +69,14 @@ def micro_cosine(sums: Array, square: Array) -> Array:
     two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
 
     Args:
-        sums: [rows, 5].
+        sums: [rows, 7].
         square: squared norm of the sum of the micro-batches' gradients [rows].
 
     Returns:
         [rows]; NaN where there are fewer than two micro-batches.
 
     Example:
-        >>> micro_cosine(np.array([[0.0, 0.0, 0.0, 2.0, 2.0]]), np.array([4.0])).tolist()
+        >>> micro_cosine(np.array([[0.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]), np.array([4.0])).tolist()
         [1.0]
     """
     parts, small = sums[:, PARTS], sums[:, SMALL]
@@ -75,14 +88,14 @@ def noise_estimates(sums: Array, square: Array) -> Array:
     """The unbiased estimates of |G|² and S of one step, in units of micro-batches.
 
     Args:
-        sums: [rows, 5].
+        sums: [rows, 7].
         square: squared norm of the sum of the micro-batches' gradients [rows].
 
     Returns:
         [rows, 2]; NaN where there are fewer than two micro-batches.
 
     Example:
-        >>> noise_estimates(np.array([[0.0, 0.0, 0.0, 10.0, 2.0]]), np.array([16.0])).tolist()
+        >>> noise_estimates(np.array([[0.0, 0.0, 0.0, 10.0, 2.0, 0.0, 0.0]]), np.array([16.0])).tolist()
         [[3.0, 2.0]]
     """
     n = sums[:, PARTS]
@@ -90,6 +103,26 @@ def noise_estimates(sums: Array, square: Array) -> Array:
         big, small = square / n**2, sums[:, SMALL] / n
         estimates = np.stack([(n * big - small) / (n - 1), (small - big) * n / (n - 1)], axis=1)
     return np.where(n[:, None] > 1, estimates, np.nan)
+
+
+def noise_scale(sums: Array) -> Array:
+    """The noise scale in micro-batches, from the averages of both estimates.
+
+    Squared norms of the parts of a vector add, so the averages of a group of rows are the sums of those of its rows.
+
+    Args:
+        sums: [rows, 7].
+
+    Returns:
+        [rows]; NaN where nothing was measured, or the average of |G|² is not above 0: the noise hides the gradient.
+
+    Example:
+        >>> noise_scale(np.array([[0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 6.0]])).tolist()
+        [3.0]
+    """
+    signal, noise = sums[:, SIGNAL], sums[:, NOISE]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(signal > 0, noise / signal, np.nan)
 
 
 class NoiseAverage:
@@ -108,18 +141,3 @@ class NoiseAverage:
         self.values[first] = estimates[first]
         later = new & ~first
         self.values[later] = DECAY * self.values[later] + (1 - DECAY) * estimates[later]
-
-    def scale(self, members: NDArray[np.int64] | None = None) -> float:
-        """The noise scale of some rows together, in micro-batches.
-
-        Squared norms of the parts of a vector add, so those of a group are sums.
-
-        Args:
-            members: their indices; all by default.
-
-        Returns:
-            NaN where nothing was measured, or the average of |G|² is not above 0: the noise hides the gradient.
-        """
-        values = self.values if members is None else self.values[members]
-        gradient, noise = np.nansum(values, axis=0) if len(values) and np.isfinite(values).any() else (np.nan, np.nan)
-        return float(noise / gradient) if gradient > 0 else float("nan")

@@ -7,24 +7,25 @@ ranks. Both ways merge exactly, and every rank gets the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.moments import merge_groups, neutral
-from lightning_hooks.stats.pairs import SMALL, SUMS
+from lightning_hooks.stats.accumulators import MOMENTS, Accumulator
+from lightning_hooks.stats.columns import STACKED
+from lightning_hooks.stats.replicas import Replicas, keys_of, numbers_of
+from lightning_hooks.stats.requests import REQUESTS
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
-from lightning_hooks.stats.sections import REQUESTS, Sections
+from lightning_hooks.stats.sections import Sections
 
 GATHERED: Final = 4_000_000
 """The bytes of all ranks' tables up to which they are gathered: below, one collective is faster than three; about there a rank
 computes as long either way (with gloo, `benchmarks/many_ranks.py`)."""
 
-Parts = tuple[Tensor, Tensor, Tensor, Tensor]
 Collective = tuple[Literal["max", "sum"], Tensor]
 """A tensor that all ranks reduce, with the operation."""
 
@@ -63,115 +64,7 @@ def have_the_same(what: str, device: torch.device | str) -> bool:
     return bool(greatest == -negated_least)
 
 
-class Copies(NamedTuple):
-    """The rows of which several ranks, or groups of ranks, hold copies; the first copy that was measured counts.
-
-    Args:
-        rows: their indices, int64 [copied rows].
-        first: the first of the ranks that together hold the copy of which this rank holds a share, float64 [copied rows]; -1
-            where this rank holds a copy alone.
-        histogram_rows: the row of each histogram, int64.
-        function_rows: the row of each weighted sum.
-        pair_rows: the row of each sum over pairs.
-        other_rows: the rows of which tensor-parallel ranks hold either shares or copies, int64; which of the two, their numbers
-            tell. Empty without tensor parallelism.
-        weight: by which the digests of these are multiplied: they add up to 0 over a tensor-parallel group, float64 [1].
-        parallel: the size of a tensor-parallel group.
-    """
-
-    rows: Tensor
-    first: Tensor
-    histogram_rows: Tensor
-    function_rows: Tensor
-    pair_rows: Tensor
-    other_rows: Tensor
-    weight: Tensor
-    parallel: int
-
-    def bids(self, counts: Tensor, first: Tensor, ranks: int) -> Tensor:
-        """How early the copy of a rank comes: the greatest bid for a row is that of the copy that counts.
-
-        Args:
-            counts: elements of all rows, [..., rows].
-            first: as of this object, [..., copied rows].
-
-        Returns:
-            [..., copied rows]; 0 where nothing was measured.
-        """
-        return torch.where(counts[..., self.rows] > 0, ranks - first, 0.0)
-
-    def counting(self, parts: Parts, wins: Tensor) -> Parts:
-        """The parts of tables without what does not count.
-
-        Args:
-            parts: moments [..., rows, 9], histograms, weighted sums and sums over pairs.
-            wins: whether the copy of the rank counts, bool [..., copied rows].
-        """
-        moments, histograms, sums, pairs = parts
-        counts = torch.ones(moments.shape[:-1], dtype=torch.bool, device=moments.device)
-        counts[..., self.rows] = wins
-        # Not products: a NaN of a rank that does not count would remain.
-        moments = torch.where(counts[..., None], moments, neutral(moments.shape[-2], moments.device))
-        histograms = torch.where(counts[..., self.histogram_rows, None], histograms, 0.0)
-        sums = torch.where(counts[..., self.function_rows, None], sums, 0.0)
-        # Products with the previous gradient are the same on all ranks; the micro-batches of each rank are separate parts.
-        of_parts = torch.arange(SUMS, device=counts.device) >= SMALL
-        pairs = torch.where(counts[..., self.pair_rows, None] | of_parts, pairs, 0.0)
-        return moments, histograms, sums, pairs
-
-    def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
-        """What adds up to 0 over all ranks where those of each tensor-parallel group hold the same moments, [..., other rows].
-
-        Args:
-            moments: of all rows, [..., rows, 9].
-            weight: as of this object, [..., 1].
-        """
-        factors = torch.arange(1, 2 * moments.shape[-1], 2, device=moments.device) * 0x9E3779B97F4A7C15 % 2**63
-        # 31 bits as float64 numbers, whose sums are exact in any order.
-        return ((_keys(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
-
-    def once(self, moments: Tensor, histograms: Tensor, digests: Tensor) -> None:
-        """Divide what a tensor-parallel group has counted several times, in place.
-
-        Args:
-            digests: added up over all ranks, [other rows].
-        """
-        if self.parallel == 1:
-            return
-        times = torch.ones(len(moments), dtype=torch.float64, device=moments.device)
-        times[self.other_rows] += (digests == 0.0) * (self.parallel - 1.0)
-        for column, moment in enumerate(schema.MOMENTS):
-            if moment.merge in ("sum", "m2"):
-                moments[:, column] /= times
-        histograms /= times[self.histogram_rows, None]
-
-
-def copies(
-    held: Mapping[int, int | None],
-    histogram_rows: Sequence[int],
-    function_rows: Sequence[int],
-    pair_rows: Sequence[int],
-    device: torch.device | str = "cpu",
-    other_rows: Sequence[int] = (),
-    place: tuple[int, int] = (0, 1),
-) -> Copies:
-    """The copies that this rank holds.
-
-    Args:
-        held: row to the first of the ranks that together hold its copy; None where this rank holds the copy alone.
-        place: of this rank in its tensor-parallel group, and the size of the group.
-    """
-    first = torch.tensor([-1 if rank is None else rank for rank in held.values()], dtype=torch.float64, device=device)
-    indices = (
-        torch.tensor(list(rows), dtype=torch.int64, device=device)
-        for rows in (held, histogram_rows, function_rows, pair_rows, other_rows if place[1] > 1 else ())
-    )
-    rows, histograms, functions, pairs, others = indices
-    weight = torch.tensor([1.0 if place[0] < place[1] - 1 else 1.0 - place[1]], dtype=torch.float64, device=device)
-    return Copies(rows, first, histograms, functions, pairs, others, weight, place[1])
-
-
-def merge_ranks(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
+def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
     """The state of a table merged over all ranks, all of which must call this with the same sections.
 
     On CUDA the host does not wait.
@@ -195,7 +88,7 @@ def merge_ranks(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
             return merged
 
 
-def merge_gathered(tables: Tensor, sections: Sections, owned: Copies) -> Tensor:
+def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tensor:
     """The merged state from the states of all ranks.
 
     Args:
@@ -204,54 +97,101 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Copies) -> Tensor:
         owned: the copies of any rank.
     """
     states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
-    moments, histograms, sums, pairs = (
-        torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)
-    )
-    bids = owned.bids(moments[..., COUNT], first, len(tables))
-    parts = owned.counting((moments, histograms, sums, pairs), bids == bids.amax(0))
-    merged = (merge_groups(parts[0]), *(part.sum(0) for part in parts[1:]))
-    owned.once(merged[0], merged[1], owned.digests(moments, weights).sum(0))
+    parts = [torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)]
+    bids = owned.bids(parts[0][..., COUNT], first, len(tables))
+    counting = owned.counting(sections, parts, bids == bids.amax(0))
+    merged = [each.accumulator.merge(part, STACKED) for each, part in zip(sections.kept, counting, strict=True)]
+    owned.once(sections, merged, owned.digests(parts[0], weights).sum(0))
     return torch.cat([*(part.flatten() for part in merged), states[:, -REQUESTS:].amax(0)])
 
 
-def merge_reduced(state: Tensor, sections: Sections, owned: Copies, ranks: int) -> Generator[Collective, Tensor, Tensor]:
+def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int) -> Generator[Collective, Tensor, Tensor]:
     """The merged state by reductions, from that of this rank: yields what ranks are to reduce, and is sent the result."""
-    moments, histograms, sums, pairs = sections.split(state)
-    rows = len(moments)
-    bids = owned.bids(moments[:, COUNT], owned.first, ranks)
-    greatest = _numbers((yield "max", _keys(torch.cat([-moments[:, MIN], moments[:, MAX], bids, state[-REQUESTS:]]))))
-    lowest, highest, best, requests = greatest.split([rows, rows, len(bids), REQUESTS])
-    moments, *others = owned.counting((moments, histograms, sums, pairs), bids == best)
+    parts = sections.split(state)
+    bids = owned.bids(parts[0][:, COUNT], owned.first, ranks)
+    # A copy that does not count has the extremes of one that does, so extremes need not wait for the bids.
+    extremes = [_Extremes(each.accumulator, part) for each, part in zip(sections.kept, parts, strict=True)]
+    asked = [*(each.asked for each in extremes), bids, state[-REQUESTS:]]
+    greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
+    merged = [each.merged(found) for each, found in zip(extremes, greatest, strict=False)]
+    best, requests = greatest[-2:]
+    counting = owned.counting(sections, parts, bids == best)
 
-    count, mean = moments[:, COUNT], moments[:, MEAN]
-    # The greatest magnitude of all elements as the unit of means: their weighted sums do not overflow.
-    unit = torch.maximum(lowest.abs(), highest.abs())
-    unit = torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
-    columns = [count * (mean / unit) if column == MEAN else moments[:, column] for column in _SUMMED]
-    summed = [*columns, *(part.flatten() for part in others), owned.digests(moments, owned.weight)]
+    means = _Means(counting[0], merged[0])
+    columns = [
+        means.summed if each.accumulator is MOMENTS else part[:, _of(each.accumulator, "sum")].flatten()
+        for each, part in zip(sections.kept, counting, strict=True)
+    ]
+    summed = [*columns, owned.digests(parts[0], owned.weight)]
     total = (yield "sum", torch.cat(summed)).split([len(part) for part in summed])
-
-    merged = neutral(rows, state.device)
-    for column, added in zip(_SUMMED, total, strict=False):
-        merged[:, column] = added
-    merged[:, MEAN] *= unit / merged[:, COUNT].clip(1)
-    between = torch.where(count == 0, 0.0, count * (mean - merged[:, MEAN]) ** 2)  # not inf or NaN, whatever the mean is
-    merged[:, M2] = yield "sum", moments[:, M2] + between
-    merged[:, MIN], merged[:, MAX] = -lowest, highest
-    *_, histograms, sums, pairs, digests = total
-    owned.once(merged, histograms.view(others[0].shape), digests)
-    return torch.cat([merged.flatten(), histograms, sums, pairs, requests])
+    for each, part, added in zip(sections.kept[1:], merged[1:], total[1:], strict=False):
+        chosen = _of(each.accumulator, "sum")
+        part[:, chosen] = added.view(len(part), len(chosen))
+    means.write_means(total[0])
+    means.write_deviations((yield "sum", means.deviations()))
+    owned.once(sections, merged, total[-1])
+    return torch.cat([*(part.flatten() for part in merged), requests])
 
 
-def _keys(numbers: Tensor) -> Tensor:
-    """Integers in the order of float64 numbers, with NaN as the greatest: a reduction of numbers may ignore a NaN."""
-    bits = torch.where(numbers.isnan(), torch.nan, numbers).view(torch.int64)  # a NaN without a sign
-    return bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+def _of(accumulator: Accumulator, *rules: str) -> list[int]:
+    """The columns of an accumulator that are merged by one of these rules."""
+    return [position for position, column in enumerate(accumulator.columns) if column.merge in rules]
 
 
-def _numbers(keys: Tensor) -> Tensor:
-    """The numbers of `_keys`."""
-    return (keys ^ ((keys >> 63) & torch.iinfo(torch.int64).max)).view(torch.float64)
+class _Extremes:
+    """The least and greatest numbers of a section as one reduction of maxima."""
+
+    def __init__(self, accumulator: Accumulator, part: Tensor) -> None:
+        self._accumulator, self._rows = accumulator, len(part)
+        self._least, self._greatest = _of(accumulator, "min"), _of(accumulator, "max")
+        self.asked = torch.cat([-part[:, self._least].flatten(), part[:, self._greatest].flatten()])
+
+    def merged(self, found: Tensor) -> Tensor:
+        """The section with the extremes of all ranks, and neutral sums."""
+        merged = self._accumulator.neutral(found.device).repeat(self._rows, 1)
+        least, greatest = found.split([self._rows * len(self._least), self._rows * len(self._greatest)])
+        merged[:, self._least] = -least.view(self._rows, len(self._least))
+        merged[:, self._greatest] = greatest.view(self._rows, len(self._greatest))
+        return merged
+
+
+class _Means:
+    """The sums, means and squared deviations of the moments as two reductions of sums.
+
+    Args:
+        moments: of this rank, without what does not count [rows, 9].
+        merged: has the extremes of all ranks; the rest is written into it.
+    """
+
+    def __init__(self, moments: Tensor, merged: Tensor) -> None:
+        self._moments, self._merged = moments, merged
+        lowest, highest = merged[:, MIN], merged[:, MAX]
+        # The greatest magnitude of all elements as the unit of means: their weighted sums do not overflow.
+        unit = torch.maximum(lowest.abs(), highest.abs())
+        self._unit = torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
+
+    @property
+    def summed(self) -> Tensor:
+        """What is added up first."""
+        moments, weighted = self._moments, self._moments[:, COUNT] * (self._moments[:, MEAN] / self._unit)
+        return torch.cat([weighted if column == MEAN else moments[:, column] for column in _SUMMED])
+
+    def write_means(self, total: Tensor) -> None:
+        """Write the sums and means of all ranks."""
+        for column, added in zip(_SUMMED, total.view(len(_SUMMED), -1), strict=True):
+            self._merged[:, column] = added
+        self._merged[:, MEAN] *= self._unit / self._merged[:, COUNT].clip(1)
+
+    def deviations(self) -> Tensor:
+        """What is added up then: squared deviations from the common mean."""
+        count, mean = self._moments[:, COUNT], self._moments[:, MEAN]
+        # Without elements the mean may be anything, and the product an infinity or NaN.
+        between = torch.where(count == 0, 0.0, count * (mean - self._merged[:, MEAN]) ** 2)
+        return self._moments[:, M2] + between
+
+    def write_deviations(self, total: Tensor) -> None:
+        """Write the squared deviations of all ranks."""
+        self._merged[:, M2] = total
 
 
 def _gather(state: Tensor) -> Tensor:

@@ -8,31 +8,14 @@ NumPy and torch read the moments from here too; the compiled kernel is not used 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.stats.columns import Column, Reduction, merge_columns
+
 Array = NDArray[np.float64]
-
-
-class Moment(NamedTuple):
-    """One number of a row of moments.
-
-    Args:
-        name: of the field in the kernels.
-        merge: the rule for the union of disjoint sets of elements; `mean` and `m2` follow Chan's rule.
-        power: multiplying all elements by a factor multiplies the moment by this power of the factor.
-    """
-
-    name: str
-    merge: Literal["sum", "mean", "m2", "min", "max"]
-    power: int = 0
-
-    @property
-    def neutral(self) -> float:
-        """The value for no elements: merging with it changes nothing."""
-        return {"min": np.inf, "max": -np.inf}.get(self.merge, 0.0)
 
 
 class Statistic(NamedTuple):
@@ -41,28 +24,45 @@ class Statistic(NamedTuple):
     Args:
         name: in rules and tags.
         formula: from rows that have elements, float64 [rows, moments], to values [rows].
-        magnitudes: whether it reads `abs_sum` or `underflow`, which cost extra to measure.
+        reads: the moments that the formula reads.
     """
 
     name: str
-    formula: Callable[[Array], Array]
-    magnitudes: bool = False
+    formula: Callable[[Any], Array]
+    reads: tuple[int, ...]
+
+    @property
+    def magnitudes(self) -> bool:
+        """Whether it reads `abs_sum` or `underflow`, which cost extra to measure."""
+        return not {ABS_SUM, UNDERFLOW}.isdisjoint(self.reads)
 
 
 MOMENTS: Final = (
-    Moment("count", "sum"),
-    Moment("mean", "mean", power=1),
-    Moment("m2", "m2", power=2),  # the sum of squared deviations from the mean
-    Moment("abs_sum", "sum", power=1),
-    Moment("min", "min", power=1),
-    Moment("max", "max", power=1),
-    Moment("zeros", "sum"),
-    Moment("nonfinite", "sum"),
-    Moment("underflow", "sum"),  # magnitudes above zero and below the smallest normal number of the dtype
+    Column("count", "sum"),
+    Column("mean", "mean", power=1),
+    Column("m2", "m2", power=2),  # the sum of squared deviations from the mean
+    Column("abs_sum", "sum", power=1),
+    Column("min", "min", power=1),
+    Column("max", "max", power=1),
+    Column("zeros", "sum"),
+    Column("nonfinite", "sum"),
+    Column("underflow", "sum"),  # magnitudes above zero and below the smallest normal number of the dtype
 )
 NOT_ZERO: Final = tuple((column, moment.neutral) for column, moment in enumerate(MOMENTS) if moment.neutral)
 """The columns of a row without elements that are not 0, with their values."""
 COUNT, MEAN, M2, ABS_SUM, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW = range(len(MOMENTS))
+
+
+def merge_moments(rows: Any, how: Reduction) -> Any:
+    """The moments of unions of rows [..., 9], of torch or of NumPy: every merge but that by reductions over ranks."""
+    return merge_columns(MOMENTS, rows, how)
+
+
+def squares(m: Any) -> Array:
+    """The sum of squares of every row, from moments [rows, 9]."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square: Array = m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN])
+        return square
 
 
 def _abs_max(m: Array) -> Array:
@@ -71,23 +71,23 @@ def _abs_max(m: Array) -> Array:
 
 
 def _norm(m: Array) -> Array:
-    value = np.sqrt(m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN]))
-    if np.isfinite(np.add.reduce(value)):
+    value = np.sqrt(squares(m))
+    if np.isfinite(np.add.reduce(value, axis=None)):
         return value
     # With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
     return np.where(np.isinf(_abs_max(m)), np.inf, value)
 
 
 STATISTICS: Final = (
-    Statistic("mean", lambda m: m[:, MEAN]),
-    Statistic("std", lambda m: np.sqrt(m[:, M2] / m[:, COUNT])),
-    Statistic("rms", lambda m: _norm(m) / np.sqrt(m[:, COUNT])),
-    Statistic("norm", _norm),
-    Statistic("abs_mean", lambda m: m[:, ABS_SUM] / m[:, COUNT], magnitudes=True),
-    Statistic("min", lambda m: m[:, MIN]),
-    Statistic("max", lambda m: m[:, MAX]),
-    Statistic("abs_max", _abs_max),
-    Statistic("zero_fraction", lambda m: m[:, ZEROS] / m[:, COUNT]),
-    Statistic("underflow_fraction", lambda m: m[:, UNDERFLOW] / m[:, COUNT], magnitudes=True),
-    Statistic("nonfinite", lambda m: m[:, NONFINITE]),
+    Statistic("mean", lambda m: m[:, MEAN], (MEAN,)),
+    Statistic("std", lambda m: np.sqrt(m[:, M2] / m[:, COUNT]), (COUNT, M2)),
+    Statistic("rms", lambda m: _norm(m) / np.sqrt(m[:, COUNT]), (COUNT, MEAN, M2, MIN, MAX)),
+    Statistic("norm", _norm, (COUNT, MEAN, M2, MIN, MAX)),
+    Statistic("abs_mean", lambda m: m[:, ABS_SUM] / m[:, COUNT], (COUNT, ABS_SUM)),
+    Statistic("min", lambda m: m[:, MIN], (MIN,)),
+    Statistic("max", lambda m: m[:, MAX], (MAX,)),
+    Statistic("abs_max", _abs_max, (MIN, MAX)),
+    Statistic("zero_fraction", lambda m: m[:, ZEROS] / m[:, COUNT], (COUNT, ZEROS)),
+    Statistic("underflow_fraction", lambda m: m[:, UNDERFLOW] / m[:, COUNT], (COUNT, UNDERFLOW)),
+    Statistic("nonfinite", lambda m: m[:, NONFINITE], (NONFINITE,)),
 )

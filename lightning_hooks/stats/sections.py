@@ -1,9 +1,10 @@
-"""The layout of the flat state of a table: moments, histograms, weighted sums, sums over pairs, requests."""
+"""The layout of the flat state of a table: a section for each accumulator, and the requests of the rank."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,16 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.stats import schema
-from lightning_hooks.stats.histogram import BUCKETS
-from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.pairs import SUMS
+from lightning_hooks.stats.accumulators import MOMENTS, Kept
+from lightning_hooks.stats.requests import REQUESTS
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
-FACTOR: Final = -2
-STOP: Final = -1
-REQUESTS: Final = 2
-"""The last elements of a state are the requests of a rank; `FACTOR` and `STOP` are their indices."""
 
 
 def refuse_narrow(device: torch.device) -> None:
@@ -33,21 +28,34 @@ def refuse_narrow(device: torch.device) -> None:
 
 
 class Sections:
-    """The sections of a flat state.
+    """The sections of a flat state: the moments of every row first, then what some rows keep besides.
 
     Args:
-        functions: the number of weighted sums, one for each function of a user.
-        pairs: the number of rows with sums over pairs of gradients.
+        rows: how many rows the table has.
+        kept: the other accumulators, each with its rows.
+
+    Attributes:
+        kept: all accumulators, each with its rows; the moments first.
 
     Example:
-        >>> sections = Sections(rows=2, histograms=1)
+        >>> from lightning_hooks.stats.accumulators import BUILT_IN
+        >>> sections = Sections(2, [Kept(BUILT_IN[1], (1,))])
         >>> [tuple(part.shape) for part in sections.split(sections.blank())]
-        [(2, 9), (1, 509), (0, 2), (0, 5)]
+        [(2, 9), (1, 509)]
     """
 
-    def __init__(self, rows: int, histograms: int = 0, functions: int = 0, pairs: int = 0) -> None:
-        self._rows = rows
-        self._ends = tuple(itertools.accumulate((rows * MOMENTS, histograms * BUCKETS, 2 * functions, SUMS * pairs)))
+    def __init__(self, rows: int, kept: Sequence[Kept] = ()) -> None:
+        self.kept: tuple[Kept, ...] = (Kept(MOMENTS, tuple(range(rows))), *kept)
+        self._slots = [{row: slot for slot, row in enumerate(each.rows)} for each in self.kept]
+        sizes = [len(each.rows) * each.accumulator.width for each in self.kept]
+        self._ends = tuple(itertools.accumulate(sizes))
+        self._starts = tuple(end - size for end, size in zip(self._ends, sizes, strict=True))
+        self._not_zero = [
+            (start + position, end, each.accumulator.width, column.neutral)
+            for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)
+            for position, column in enumerate(each.accumulator.columns)
+            if column.neutral
+        ]
 
     @property
     def size(self) -> int:
@@ -61,30 +69,39 @@ class Sections:
         return state
 
     def clear(self, state: Tensor | NDArray[np.float64]) -> None:
-        """Reset a state: neutral moments, and zeros elsewhere."""
+        """Reset a state: every number is neutral, and nothing is requested."""
         state[:] = 0.0
-        for column, value in schema.NOT_ZERO:
-            state[column : self._ends[0] : MOMENTS] = value
+        for first, end, width, neutral in self._not_zero:
+            state[first:end:width] = neutral
 
-    def histogram(self, index: int) -> int:
-        """The first element of a histogram."""
-        return self._ends[0] + index * BUCKETS
+    def slot(self, section: int, row: int) -> int | None:
+        """Where a row lies in a section; None if it does not keep the accumulator."""
+        return self._slots[section].get(row)
+
+    def slots(self, section: int, rows: Sequence[int]) -> list[int]:
+        """Where those of the rows lie that keep the accumulator of a section."""
+        known = self._slots[section]
+        return [known[row] for row in rows if row in known]
+
+    def of_row(self, row: int) -> list[tuple[int, int]]:
+        """The sections in which a row keeps something, and where it lies in each."""
+        return [(section, known[row]) for section, known in enumerate(self._slots) if row in known]
+
+    def index(self, name: str) -> int | None:
+        """The section of an accumulator; None where no row keeps it."""
+        return next((i for i, each in enumerate(self.kept) if each.accumulator.name == name), None)
+
+    def offset(self, section: int, slot: int) -> int:
+        """The first element of a row in the state."""
+        return self._starts[section] + slot * self.kept[section].accumulator.width
 
     def moments_of(self, state: Flat) -> Flat:
         """The first part of `split`: raw moments [rows, 9]."""
-        return state[: self._ends[0]].reshape(self._rows, MOMENTS)
+        return state[: self._ends[0]].reshape(-1, MOMENTS.width)
 
-    def split(self, state: Flat) -> tuple[Flat, Flat, Flat, Flat]:
-        """The four parts, as views.
-
-        Returns:
-            Moments [rows, 9], histograms [histograms, BUCKETS], weighted sums with their weights [functions, 2], and sums over
-            pairs [pairs, 5].
-        """
-        first, second, third, fourth = self._ends
-        return (
-            self.moments_of(state),
-            state[first:second].reshape(-1, BUCKETS),
-            state[second:third].reshape(-1, 2),
-            state[third:fourth].reshape(-1, SUMS),
-        )
+    def split(self, state: Flat) -> list[Flat]:
+        """The sections, as views [rows that keep the accumulator, columns]."""
+        return [
+            state[start:end].reshape(-1, each.accumulator.width)
+            for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)
+        ]

@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
+from examples.singular_value import LargestSingularValue
 from lightning_hooks import (
     ActivationCapture,
     ActivationTransforms,
@@ -269,7 +270,8 @@ class Keeps(StepConsumer):
         self.seen: list[list[Any]] = []
 
     def consume(self, view: StepView) -> None:
-        digest = hashlib.sha256(view.moments.tobytes() + view.histograms.tobytes()).hexdigest()
+        kept = [view.moments, *(view.kept[name] for name in sorted(view.kept))]
+        digest = hashlib.sha256(b"".join(each.tobytes() for each in kept)).hexdigest()
         summaries = {tag: value for tag, value in view.summaries.items() if tag != "hooks/overhead"}
         self.seen.append([view.step, digest, summaries, view.ranks])
 
@@ -278,6 +280,34 @@ def consumers(root: Path) -> dict[str, Any]:
     keeps = Keeps()
     fit(root, net(), mine(3), StatsMonitor(everything(), consumers=[keeps]))
     return {"seen": keeps.seen}
+
+
+def own_accumulator(root: Path) -> dict[str, Any]:
+    """The largest singular value of the outputs of both ranks together, over two micro-batches, and those outputs."""
+    outputs: list[Any] = []
+    model = net()
+    model.body[0].register_forward_hook(lambda module, args, output: outputs.append(output.detach().double().tolist()))
+    rule = Watch(modules="body.0", tensors="output", stats=[LargestSingularValue(features=model.body[0].out_features)])
+    keeps = KeepsValues()
+    fit(
+        root,
+        model,
+        mine(2, torch.float64),
+        StatsMonitor([rule], consumers=[keeps]),
+        precision="64-true",
+        accumulate_grad_batches=2,
+    )
+    return {"values": keeps.values, "outputs": outputs}
+
+
+class KeepsValues(StepConsumer):
+    """Keeps one statistic of every step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def consume(self, view: StepView) -> None:
+        self.values.append(view.stat("output", "largest_singular_value").values.item())
 
 
 def own_hooks(root: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
     *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
-    "no_batches_on_one_rank",
+    *("no_batches_on_one_rank", "own_accumulator"),
 ]
 
 
@@ -204,3 +204,10 @@ def test_spawned_processes(tmp_path: Path) -> None:
     for rank in range(2):
         written = json.loads((tmp_path / "spawned" / f"spawned{rank}.json").read_text())
         compare(book_of(written), expected)
+
+
+def test_an_accumulator_of_a_users_is_merged_exactly_over_ranks_and_micro_batches(ranks: dict[str, list[Any]]) -> None:
+    results = ranks["own_accumulator"]
+    assert results[0]["values"] == results[1]["values"] and len(results[0]["values"]) == 1
+    together = np.concatenate([np.array(output) for result in results for output in result["outputs"]])
+    assert results[0]["values"][0] == pytest.approx(np.linalg.norm(together, 2), rel=1e-9)

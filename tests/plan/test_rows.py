@@ -109,7 +109,7 @@ def test_ratios_and_histograms_of_blocks():
     counts = np.arange(8.0)[:, None] * np.ones((1, LogEntry(0).drawn.shape[1]))
     due = frozenset([EveryN()])
     step = Layout(plan.index, due, levels=levels).fill(
-        StepView(0, rows=plan.index, moments=moments, due=due, histograms=counts)
+        StepView(0, rows=plan.index, moments=moments, due=due, kept={"histogram": counts})
     )
     for block in range(4):
         members = [row.index for row in plan.rows if row.tensor == "update" and row.name.startswith(f"{block}.")]

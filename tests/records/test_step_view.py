@@ -173,7 +173,7 @@ def test_the_row_index_knows_the_order_of_execution_from_the_first_step_on():
 
 
 def arrays_of(view):
-    return [view.moments, view.histograms, view.pairs, view.noise, view.rows.of("grad")[0]]
+    return [view.moments, *view.kept.values(), view.rows.of("grad")[0]]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
@@ -259,7 +259,7 @@ def test_a_view_without_rows():
     assert len(view.rows) == 0 and view.moments.shape == (0, 9) and view.stage == "train"
 
 
-@pytest.mark.parametrize("name", ["summaries", "users"])
+@pytest.mark.parametrize("name", ["summaries", "kept", "metrics"])
 @pytest.mark.parametrize(
     "write",
     [
@@ -284,9 +284,9 @@ def test_a_consumer_cannot_write_into_a_view(name, write):
 
 
 def test_the_mappings_of_a_view_can_be_copied_pickled_printed_and_written():
-    view = StepView(1, summaries={"a": 1.0}, users={(0, "mine"): 2.0})
+    view = StepView(1, summaries={"a": 1.0}, metrics={(0, "mine"): 2.0})
     for new in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view)), dataclasses.replace(view, step=2)):
-        assert (new.summaries, new.users) == ({"a": 1.0}, {(0, "mine"): 2.0})
+        assert (new.summaries, new.metrics) == ({"a": 1.0}, {(0, "mine"): 2.0})
         with pytest.raises(TypeError):
             new.summaries["a"] = 3.0
     assert "summaries={'a': 1.0}" in repr(view)

@@ -415,7 +415,10 @@ def own_statistic(tensor):
             "cosine, micro_cosine, noise_scale",
         ),
         ({"modules": "*", "stats": ["norm", "p101"]}, "stats[1]: unknown statistic 'p101' (did you mean "),
-        ({"params": "*", "stats": ["norm", 5]}, "stats[1]: 5 is not a statistic; give a name, an import path or a callable"),
+        (
+            {"params": "*", "stats": ["norm", 5]},
+            "stats[1]: 5 is not a statistic; give a name, an import path, a callable or an accumulator",
+        ),
         (
             {"params": "*", "tensors": ["param", "grad"], "stats": "ratio"},
             "stats[0]: 'ratio' is a statistic of 'update'; the rule watches param, grad",

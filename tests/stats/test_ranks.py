@@ -13,14 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators.function import FunctionMean
+from lightning_hooks.stats.accumulators.histogram import Histogram
+from lightning_hooks.stats.accumulators.pairs import Pairs
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.ranks import Copies, copies, merge_gathered, merge_reduced
+from lightning_hooks.stats.ranks import merge_gathered, merge_reduced
+from lightning_hooks.stats.replicas import Replicas, replicas
+from lightning_hooks.stats.requests import FACTOR, STOP
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
-from lightning_hooks.stats.sections import FACTOR, STOP, Sections
+from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
 
 EXACT = 1e-12
+HISTOGRAM, FUNCTION, PAIRS = Histogram(), FunctionMean("largest"), Pairs()
 
 
 class FakeGroup:
@@ -39,7 +46,7 @@ class FakeGroup:
         return stacked.amax(0) if operation == "max" else stacked.sum(0)
 
 
-def reduced(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies], group: FakeGroup | None = None) -> Tensor:
+def reduced(states: Sequence[Tensor], sections: Sections, owned: Sequence[Replicas], group: FakeGroup | None = None) -> Tensor:
     """The merged state, from the reductions of all ranks, which must agree to the last bit."""
     group = group or FakeGroup()
     steps = [merge_reduced(state, sections, own, len(states)) for state, own in zip(states, owned, strict=True)]
@@ -59,19 +66,18 @@ def reduced(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies
         answer = group.reduce(asked)
 
 
-def gathered(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies]) -> Tensor:
+def gathered(states: Sequence[Tensor], sections: Sections, owned: Sequence[Replicas]) -> Tensor:
     tables = torch.stack([torch.cat([state, own.first, own.weight]) for state, own in zip(states, owned, strict=True)])
     return merge_gathered(tables, sections, owned[0])
 
 
-def both(states: Sequence[Tensor], sections: Sections, owned: Sequence[Copies]) -> list[Tensor]:
+def both(states: Sequence[Tensor], sections: Sections, owned: Sequence[Replicas]) -> list[Tensor]:
     return [reduced(states, sections, owned), gathered(states, sections, owned)]
 
 
-def own(world: int, held: Sequence[dict[int, int]] | None = None, **more: Sequence[int]) -> list[Copies]:
+def own(world: int, sections: Sections, held: Sequence[dict[int, int]] | None = None) -> list[Replicas]:
     """The copies of each rank; none by default."""
-    indices = [more.get(name, ()) for name in ("histogram_rows", "function_rows", "pair_rows")]
-    return [copies(held[rank] if held else {}, *indices) for rank in range(world)]
+    return [replicas(held[rank] if held else {}, sections) for rank in range(world)]
 
 
 def state_of(tensors: Sequence[Tensor]) -> Tensor:
@@ -138,7 +144,7 @@ def test_both_ways_give_the_moments_of_all_elements(
                 values[generator.random(len(values)) < 0.1] = special
     states = [state_of([torch.from_numpy(values) for values in of_rank]) for of_rank in numbers]
     sections = Sections(2)
-    ways = [sections.moments_of(state).numpy() for state in both(states, sections, own(len(states)))]
+    ways = [sections.moments_of(state).numpy() for state in both(states, sections, own(len(states), sections))]
     for moments in ways:
         for row in range(2):
             assert_moments(moments[row], np.concatenate([of_rank[row] for of_rank in numbers]))
@@ -149,7 +155,7 @@ def test_both_ways_give_the_moments_of_all_elements(
 @pytest.mark.parametrize("value", [1.5e307, -1.5e307, 5e-324, 1.0 / 3.0])
 def test_equal_numbers_have_themselves_as_mean_whatever_their_size(value: float) -> None:
     states = [state_of([torch.full((n,), value, dtype=torch.float64)]) for n in (3, 9, 5)]
-    for state in both(states, Sections(1), own(3)):
+    for state in both(states, Sections(1), own(3, Sections(1))):
         moments = Sections(1).moments_of(state)[0]
         assert moments[MEAN].item() == pytest.approx(value, rel=1e-15) and moments[MIN] == moments[MAX] == value
         assert abs(value) > 1e300 or moments[M2].item() <= 17 * (1e-15 * value) ** 2
@@ -158,14 +164,14 @@ def test_equal_numbers_have_themselves_as_mean_whatever_their_size(value: float)
 def test_a_nan_of_one_rank_is_the_extreme_of_all_in_any_order() -> None:
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([float("nan"), 5.0]), torch.tensor([-float("inf"), float("inf")])]
     for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
-        for state in both([state_of([tensors[i]]) for i in order], Sections(1), own(3)):
+        for state in both([state_of([tensors[i]]) for i in order], Sections(1), own(3, Sections(1))):
             moments = Sections(1).moments_of(state)[0]
             assert moments[[MIN, MAX, MEAN]].isnan().all() and moments[[COUNT, NONFINITE]].tolist() == [6.0, 3.0]
 
 
 def test_infinities_are_extremes_and_zeros_of_either_sign_are_equal() -> None:
     tensors = [torch.tensor([-0.0]), torch.tensor([0.0]), torch.tensor([float("inf"), -3.0])]
-    for state in both([state_of([tensor, tensor.clamp(max=0.0)]) for tensor in tensors], Sections(2), own(3)):
+    for state in both([state_of([tensor, tensor.clamp(max=0.0)]) for tensor in tensors], Sections(2), own(3, Sections(2))):
         extremes = Sections(2).moments_of(state)[:, [MIN, MAX]]
         assert extremes.tolist() == [[-3.0, math.inf], [-3.0, 0.0]]
 
@@ -175,7 +181,7 @@ def test_requests_of_any_rank_are_those_of_all() -> None:
     for state, factor in zip(states, (1.0, 8.0, 2.0), strict=True):
         state[FACTOR] = factor
     states[2][STOP] = 1.0
-    for state in both(states, Sections(1), own(3)):
+    for state in both(states, Sections(1), own(3, Sections(1))):
         assert (state[FACTOR].item(), state[STOP].item()) == (8.0, 1.0)
         assert torch.equal(state[:-2], Sections(1).blank()[:-2])
 
@@ -193,15 +199,14 @@ def filled(seed: int, sections: Sections) -> Tensor:
 
 
 def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
-    sections = Sections(3, histograms=2, functions=2, pairs=2)
-    rows = {"histogram_rows": (0, 1), "function_rows": (0, 1), "pair_rows": (0, 1)}
+    sections = Sections(3, [Kept(each, (0, 1)) for each in (HISTOGRAM, FUNCTION, PAIRS)])
     states = [filled(seed, sections) for seed in range(4)]
     for state in states:  # row 1 is a copy on every rank
         for part, first in zip(sections.split(state), sections.split(states[0]), strict=True):
             part[1] = first[1]
     sections.split(states[2])[3][1, 3:] += 1.0  # but the micro-batches of each rank are parts of their own
     states[0].copy_(sections.blank())  # and the first has nothing, as after a failure
-    owned = own(4, [{1: rank} for rank in range(4)], **rows)
+    owned = own(4, sections, [{1: rank} for rank in range(4)])
     for state in both(states, sections, owned):
         merged = sections.split(state)
         each = [sections.split(one) for one in states]
@@ -216,11 +221,11 @@ def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
 
 
 def test_a_nan_of_a_copy_that_does_not_count_stays_out() -> None:
-    sections = Sections(1, histograms=0, functions=1, pairs=1)
+    sections = Sections(1, [Kept(HISTOGRAM, ()), Kept(FUNCTION, (0,)), Kept(PAIRS, (0,))])
     states = [filled(seed, sections) for seed in range(2)]
     sections.split(states[1])[2][:] = math.nan
     sections.split(states[1])[3][0, :3] = math.nan
-    for state in both(states, sections, own(2, [{0: 0}, {0: 1}], function_rows=(0,), pair_rows=(0,))):
+    for state in both(states, sections, own(2, sections, [{0: 0}, {0: 1}])):
         assert not sections.split(state)[2].isnan().any() and not sections.split(state)[3].isnan().any()
 
 
@@ -228,7 +233,7 @@ def test_the_shares_of_one_copy_count_together_and_other_copies_do_not() -> None
     """Replicas of a tensor that two ranks each share, as under tensor parallelism: ranks 0 and 1, and 2 and 3."""
     shares = [torch.arange(6.0), torch.arange(6.0, 9.0)]
     states = [state_of([shares[rank % 2]]) for rank in range(4)]
-    owned = own(4, [{0: 2 * (rank // 2)} for rank in range(4)])
+    owned = own(4, Sections(1), [{0: 2 * (rank // 2)} for rank in range(4)])
     whole = torch.arange(9.0).numpy()
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), whole)
@@ -242,30 +247,30 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
     generator = torch.Generator().manual_seed(0)
     copied, shares = torch.randn(2, 5, generator=generator), torch.randn(2 * parallel, 4, generator=generator)
     copied[1, 0] = float("nan")
-    sections, states, owned = Sections(3, histograms=2), [], []
+    sections, states, owned = Sections(3, [Kept(HISTOGRAM, (0, 1))]), [], []
     for rank in range(2 * parallel):
-        table = Table(3, histogram_rows=(0, 1))
+        table = Table(3, [Kept(HISTOGRAM, (0, 1))])
         table.put(0, Measurement(copied[rank // parallel]))
         table.put(1, Measurement(shares[rank]))
         states.append(table.state)  # nobody measured the last row
-        owned.append(copies({}, (0, 1), (), (), other_rows=(0, 1, 2), place=(rank % parallel, parallel)))
+        owned.append(replicas({}, sections, other_rows=(0, 1, 2), place=(rank % parallel, parallel)))
     for state in both(states, sections, owned):
         moments, histograms, *_ = sections.split(state)
         assert moments[:, COUNT].tolist() == [10.0, 8.0 * parallel, 0.0] and moments[0, NONFINITE] == 1.0
         assert histograms.sum(1).tolist() == [9.0, 8.0 * parallel]
         assert_moments(moments[1].numpy(), shares.double().flatten().numpy())
     states = [state_of([copied[0]]) for _ in range(2 * parallel)]
-    owned = [copies({}, (), (), (), other_rows=(0,), place=(rank % parallel, parallel)) for rank in range(2 * parallel)]
+    owned = [replicas({}, Sections(1), other_rows=(0,), place=(rank % parallel, parallel)) for rank in range(2 * parallel)]
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), copied[0].double().repeat(2).numpy())
 
 
 def test_the_bytes_of_a_rank_and_its_collectives_do_not_depend_on_the_number_of_ranks() -> None:
-    sections = Sections(20, histograms=1)
+    sections = Sections(20, [Kept(HISTOGRAM, (3,))])
     found = []
     for world in (2, 16, 128):
         group = FakeGroup()
-        reduced([filled(rank, sections) for rank in range(world)], sections, own(world, histogram_rows=(3,)), group)
+        reduced([filled(rank, sections) for rank in range(world)], sections, own(world, sections), group)
         found.append((group.collectives, group.bytes))
     assert found[0] == found[1] == found[2] and found[0][0] == ["max", "sum", "sum"]
     assert found[0][1] < 1.2 * sections.blank().nbytes
@@ -273,9 +278,8 @@ def test_the_bytes_of_a_rank_and_its_collectives_do_not_depend_on_the_number_of_
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_the_host_does_not_wait_for_a_device() -> None:
-    sections = Sections(3, histograms=1)
-    rows = ((0,), (), ())
-    state, owned = filled(0, sections).cuda(), copies({1: 0}, *rows, device="cuda")
+    sections = Sections(3, [Kept(HISTOGRAM, (0,))])
+    state, owned = filled(0, sections).cuda(), replicas({1: 0}, sections, device="cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -284,11 +288,11 @@ def test_the_host_does_not_wait_for_a_device() -> None:
         also = merge_gathered(tables, sections, owned)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    expected = both([state.cpu()], sections, [copies({1: 0}, *rows)])
+    expected = both([state.cpu()], sections, [replicas({1: 0}, sections)])
     torch.testing.assert_close([got.cpu(), also.cpu()], expected, rtol=1e-14, atol=1e-14)
 
 
-def reduced_alone(state: Tensor, sections: Sections, owned: Copies) -> Tensor:
+def reduced_alone(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
     steps = merge_reduced(state, sections, owned, 1)
     _, tensor = next(steps)
     while True:

@@ -22,8 +22,12 @@ at = statistics.NAMES.index("ratio")
 statistics.NAMES = (*statistics.NAMES[:at], "range", "mean_to_max", *statistics.NAMES[at:])
 from lightning_hooks.stats import schema
 schema.STATISTICS += (
-    schema.Statistic("range", lambda m: m[:, schema.MAX] - m[:, schema.MIN]),
-    schema.Statistic("mean_to_max", lambda m: m[:, schema.ABS_SUM] / m[:, schema.COUNT] / m[:, schema.MAX], magnitudes=True),
+    schema.Statistic("range", lambda m: m[:, schema.MAX] - m[:, schema.MIN], (schema.MIN, schema.MAX)),
+    schema.Statistic(
+        "mean_to_max",
+        lambda m: m[:, schema.ABS_SUM] / m[:, schema.COUNT] / m[:, schema.MAX],
+        (schema.ABS_SUM, schema.COUNT, schema.MAX),
+    ),
 )
 import torch
 from lightning import Trainer
@@ -109,3 +113,12 @@ def test_each_moment_merges_and_scales_as_the_schema_says(moment):
         torch.testing.assert_close(rows[:, moment].sum(), whole)
     scaled = kernels.measure(torch.cat(parts) * 4)[moment]
     torch.testing.assert_close(moments.rescale(moments.merge_groups(rows), 4.0)[moment], scaled)
+
+
+@pytest.mark.parametrize("stat", schema.STATISTICS, ids=lambda stat: stat.name)
+def test_a_statistic_reads_only_the_moments_that_it_names(stat):
+    rows = kernels.measure_many([torch.tensor([1.0, -3.0, 0.0]), torch.tensor([2.0, 2.0, 5.0])]).numpy()
+    others = [column for column in range(len(schema.MOMENTS)) if column not in stat.reads]
+    spoilt = rows.copy()
+    spoilt[:, others] = np.nan
+    np.testing.assert_array_equal(stat.formula(spoilt), stat.formula(rows))

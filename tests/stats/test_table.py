@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
+from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators.function import FunctionMean
+from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.moments import MOMENTS, merge
 from lightning_hooks.stats.table import Table
@@ -17,12 +20,15 @@ TENSORS = [torch.tensor([1.0, 3.0]), torch.tensor([[2.0, -7.0], [0.0, float("inf
 needs_native = pytest.mark.skipif(kernels.host is kernels.numpy_kernel, reason="the reference kernel serves")
 
 
+HISTOGRAM = Histogram()
+
+
 def largest(tensor):
     return tensor.max()
 
 
 def table():
-    return Table(4, histogram_rows=(1,), users=[(2, user_statistic(largest, "stats"))])
+    return Table(4, [Kept(HISTOGRAM, (1,)), Kept(FunctionMean("largest", user_statistic(largest, "stats")), (2,))])
 
 
 def test_a_row_is_the_union_of_what_was_added():
@@ -45,7 +51,7 @@ def test_histograms_of_many_are_those_of_each(threads):
     try:
         rows = range(len(tensors))
         slots = tuple(row for row in rows if row != 1)
-        each, many, changes = (Table(len(tensors), histogram_rows=slots) for _ in range(3))
+        each, many, changes = (Table(len(tensors), [Kept(HISTOGRAM, slots)]) for _ in range(3))
         for row, tensor in enumerate(tensors):
             each.put(row, Measurement(tensor))
         many.state += 1.0  # what was there before does not count
@@ -153,7 +159,7 @@ def test_a_measurement_gives_the_same_numbers_however_it_is_asked():
 
 
 def test_a_cleared_table_is_a_blank_one():
-    table = Table(1000, histogram_rows=(3,))
+    table = Table(1000, [Kept(HISTOGRAM, (3,))])
     table.add(3, Measurement(torch.ones(5)))
     table.clear()
     assert torch.equal(table.state, table.sections.blank()) and table.state.is_contiguous()
@@ -162,7 +168,8 @@ def test_a_cleared_table_is_a_blank_one():
 
 
 def test_measurements_are_put_in_one_write_and_what_cannot_be_measured_is_named():
-    table = Table(5, histogram_rows=(1, 4), users=[(3, user_statistic(largest, "stats"))])
+    function = FunctionMean("largest", user_statistic(largest, "stats"))
+    table = Table(5, [Kept(HISTOGRAM, (1, 4)), Kept(function, (3,))])
     measurements = [Measurement(torch.full((n,), 2.0)) for n in (3, 4, 5, 9)] + [Measurement(torch.ones(2, device="meta"))]
     assert table.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
     assert table.moments[:, 0].tolist() == [4.0, 5.0, 0.0, 0.0, 3.0]
@@ -231,7 +238,7 @@ def kernel(monkeypatch):
 
 
 def test_rows_with_more_than_moments_are_skipped_and_the_others_go_in_one_call(kernel):
-    table = Table(4, histogram_rows=(1,))
+    table = Table(4, [Kept(HISTOGRAM, (1,))])
     tensors = [torch.ones(5), torch.ones(6), torch.arange(7), torch.ones(8)]
     assert table.measure_all([3, 1, 2, 0], tensors) == [1, 2]
     assert kernel.calls == [3] and table.moments[:, 0].tolist() == [8.0, 0.0, 0.0, 5.0]

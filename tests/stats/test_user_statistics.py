@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
 from lightning_hooks import Watch, instrument
-from lightning_hooks.stats.user_statistics import UserRows, user_statistic
+from lightning_hooks.stats.metrics import MetricRows
+from lightning_hooks.stats.user_statistics import user_statistic
 
 
 @pytest.mark.parametrize("stats", [["mean", "histogram"], ["mean", MeanMetric], [torch.sum]])
@@ -33,7 +34,7 @@ def test_a_warning_of_the_user_is_shown_once_in_many_watched_steps(stats: list[A
 
 
 def test_a_metric_that_only_another_rank_has_updated_warns_of_nothing() -> None:
-    rows = UserRows([(0, user_statistic(SumMetric, "watch[0]"))], [], "cpu")
-    assert rows.metric_values(np.array([3.0])) == {(0, "SumMetric"): 0.0}
-    rows.fill(0, torch.zeros(0, 2), torch.tensor([1.0, 2.0]), merging=False)
-    assert rows.metric_values(np.array([3.0])) == {(0, "SumMetric"): 3.0}
+    rows = MetricRows([(0, user_statistic(SumMetric, "watch[0]"))], [], "cpu")
+    assert rows.values(np.array([3.0])) == {(0, "SumMetric"): 0.0}
+    rows.update(0, torch.tensor([1.0, 2.0]))
+    assert rows.values(np.array([3.0])) == {(0, "SumMetric"): 3.0}

@@ -78,14 +78,14 @@ class Observer(Participant):
         index = plan.index
         self.table = Table(
             len(plan.rows),
-            tuple(index.histogram_index),
-            plan.users,
+            plan.kept,
+            plan.metrics,
             plan.copied_rows,
-            index.pair_rows,
             device,
             index.magnitudes,
             tensor_parallel_place(self.all_targets()) if world_size(alone) > 1 else (0, 1),
             alone,
+            plan.label,
         )
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
@@ -177,7 +177,7 @@ class Observer(Participant):
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("before_step", optimizer, memo.scale)
-        if not self.plan.index.pair_rows or not self._reads:
+        if "pairs" not in self.plan.index.kept or not self._reads:
             return
         for wanted in self._reader.due("before_step", optimizer, self.schedules):
             for parameter, row in zip(wanted.parameters, wanted.offsets.rows, strict=True) if wanted.tensor == "grad" else ():

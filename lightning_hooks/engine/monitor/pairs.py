@@ -36,7 +36,7 @@ class PairWatch:
 
     def add(self, row: Row, measurement: Measurement) -> None:
         """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet."""
-        sums = self.table.pair_sums(row.index)
+        sums = self.table.numbers("pairs", row.index)
         new = measurement.moments.to(sums.device, non_blocking=True)
         if row.target.value.grad is None or row.index in self._compared:
             self._compared.discard(row.index)
@@ -63,5 +63,5 @@ class PairWatch:
         before = self._before.get(row)
         if before is not None and before.shape == now.shape:  # otherwise the parameter was replaced
             new, old = now.flatten().double(), before.flatten().double()
-            sums = self.table.pair_sums(row)
+            sums = self.table.numbers("pairs", row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import time
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,20 +18,19 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.row_index import joined
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
-from lightning_hooks.records.step_view import StepView, squares
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
-from lightning_hooks.stats.histogram import shift
+from lightning_hooks.stats.accumulators import History
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
-from lightning_hooks.stats.moments import merge_by_index, rescale
-from lightning_hooks.stats.pairs import PARTS, SMALL, SUMS, NoiseAverage, noise_estimates
-from lightning_hooks.stats.schema import COUNT, NONFINITE
+from lightning_hooks.stats.moments import merge_by_index
+from lightning_hooks.stats.pairs import noise_scale
+from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
 from lightning_hooks.stats.statistics import STATISTICS
+from lightning_hooks.stats.table import rescale_sections
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
 """Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
-_NO_NOISE: Final[Array] = np.empty((0, 2))
-_NO_NOISE.flags.writeable = False
 
 
 class _Ended(NamedTuple):
@@ -65,8 +64,14 @@ class Producer:
         self._unpublished: list[_Ended] = []
         plan = observer.plan
         self._totals = _Totals(plan) if summaries else None
-        self._noisy = plan.index.rows_with("noise_scale".__eq__)
-        self._noise = NoiseAverage(len(plan.rows) if len(self._noisy) else 0)
+        # What accumulators follow from step to step, by their section of the state, and the rows for which a rule asks.
+        self._histories: dict[int, History] = {}
+        self._following: dict[int, NDArray[np.bool_]] = {}
+        for section, each in enumerate(observer.table.sections.kept):
+            asked = np.isin(each.rows, plan.index.rows_with(each.accumulator.followed.__contains__))
+            history = each.accumulator.history(asked)
+            if history is not None:
+                self._histories[section], self._following[section] = history, asked
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -133,7 +138,7 @@ class Producer:
 
     def state_dict(self) -> dict[str, Any]:
         """The averages behind the noise scale, by row."""
-        kept = {key: self._noise.values[index].tolist() for key, index in self._averaged.items()}
+        kept = {key: history.state(slot) for key, (history, slot) in self._followed.items()}
         return {"noise": kept} if kept else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
@@ -143,14 +148,14 @@ class Producer:
             What is damaged and starts again, in words.
         """
         damaged: list[str] = []
-        saved, rows = {}, self._averaged
+        saved, rows = {}, self._followed
         with starting_again(damaged):
             saved = read_mapping(state.get("noise", {}), "noise")
-        self._noise.values[:] = np.nan
-        for key, index in rows.items():
+        for key, (history, slot) in rows.items():
+            history.load(slot, None)
             if key in saved:
                 with starting_again(damaged):
-                    self._noise.values[index] = _read_averages(saved[key], f"noise[{key!r}]")
+                    history.load(slot, _read_averages(saved[key], f"noise[{key!r}]"))
         changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
         changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
@@ -158,31 +163,37 @@ class Producer:
         return damaged
 
     @property
-    def _averaged(self) -> dict[str, int]:
-        """The rows that are averaged, by what a checkpoint calls them."""
-        index = self.observer.plan.index
-        return {f"{index.tensors[row]}/{index.names[row]}": row for row in self._noisy.tolist()}
+    def _followed(self) -> dict[str, tuple[History, int]]:
+        """The rows that are followed from step to step, by what a checkpoint calls them: where each is followed."""
+        index, kept = self.observer.plan.index, self.observer.table.sections.kept
+        return {
+            f"{index.tensors[row]}/{index.names[row]}": (history, slot)
+            for section, history in self._histories.items()
+            for slot, row in enumerate(kept[section].rows)
+            if self._following[section][slot]
+        }
 
     def _view(self, ended: _Ended) -> StepView:
         """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
         # The one copy: of a single rank on the CPU the state is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
-        moments, histograms, sums, pairs = table.sections.split(state)
+        parts = table.sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
-        if scale != 1.0:
-            _unscale(plan, scale, moments, histograms, pairs)
-        users = {} if table.only_moments else self._users(table.users.metric_values(moments[:, COUNT]), sums)
-        if len(pairs):
-            every = np.zeros((len(plan.index), SUMS))
-            every[list(table.pair_rows)] = pairs
-            pairs = every
+        if scale != 1.0:  # what flowed under a loss scale is divided by it
+            rescale_sections(table.sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
+        moments = parts[0]
+        metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
+        kept = table.sections.kept
+        for section, history in self._histories.items():
+            own = list(kept[section].rows)
+            parts[section] = history.update(_OfStep(kept[section].accumulator.name, parts[section], moments[own], table.ranks))
         if plan.groups:
-            moments = _with_groups(plan, moments, pairs)
-        for array in (state, moments, histograms, pairs):
+            moments = _with_groups(plan, moments)
+        for array in (state, moments, *parts):
             array.flags.writeable = False
-        noise, noise_scale = self._averages(moments, pairs) if len(self._noisy) else (_NO_NOISE, math.nan)
-        summaries = {} if self._totals is None else self._totals(moments, noise_scale)
+        named = {each.accumulator.name: part for each, part in zip(kept[1:], parts[1:], strict=True)}
+        summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
             stage=self.observer.stage,
@@ -191,31 +202,28 @@ class Producer:
             moments=moments,
             summaries={**summaries, **ended.reports},
             due=ended.due,
-            histograms=histograms,
-            pairs=pairs,
-            noise=noise,
-            users=users,
+            kept=named,
+            metrics=metrics,
             ranks=table.ranks,
         )
 
-    def _averages(self, moments: Array, pairs: Array) -> tuple[Array, float]:
-        """Update the averages behind the noise scale with a step; returns a copy of them, and the scale over all rows."""
-        rows = self._noisy[moments[self._noisy, COUNT] > 0]
-        if len(rows):
-            new = np.full_like(self._noise.values, np.nan)
-            new[rows] = noise_estimates(pairs[rows], squares(moments[rows]) * float(self.observer.table.ranks) ** 2)
-            self._noise.take(new)
-        noise = self._noise.values.copy()
-        noise.flags.writeable = False
-        return noise, self._noise.scale()
 
-    def _users(self, users: dict[tuple[int, str], float], sums: Array) -> dict[tuple[int, str], float]:
-        """The values of the user's own statistics: metrics, and weighted means of functions."""
-        named = {(row, name): sums[i] for row, i, name in self.observer.table.users.functions}
-        for group in self.observer.plan.groups:
-            for name in group.users:
-                named[(group.index, name)] = np.sum([named[(i, name)] for i in group.members], axis=0)
-        return {**users, **{key: float(pair[0] / pair[1]) for key, pair in named.items() if pair[1] > 0}}
+class _OfStep(NamedTuple):
+    """What a history reads of a step: the numbers of one accumulator, and the moments of the same rows."""
+
+    name: str
+    numbers: Array
+    moments: Array
+    ranks: int
+
+    def __getitem__(self, name: Any) -> Any:
+        return {self.name: self.numbers, "moments": self.moments}[name]
+
+
+def _noise_scale(kept: Mapping[str, Array]) -> float:
+    """The noise scale over all rows that keep it; NaN where there are none."""
+    pairs = kept.get("pairs")
+    return math.nan if pairs is None else float(noise_scale(pairs.sum(0, keepdims=True))[0])
 
 
 class _Totals:
@@ -260,26 +268,11 @@ class _Totals:
         return sums
 
 
-def _unscale(plan: Plan, scale: float, moments: Array, histograms: Array, pairs: Array) -> None:
-    """Divide what flowed under a loss scale by it, in place."""
-    rows, histogram_of = plan.loss_scaled, plan.index.histogram_index
-    moments[rows] = rescale(torch.from_numpy(moments)[rows], 1.0 / scale).numpy()
-    pairs[:, SMALL] /= scale * scale
-    kept = [histogram_of[row] for row in rows if row in histogram_of]
-    if kept:
-        # A loss scale is a power of two unless the user chose another: whole buckets move.
-        histograms[kept] = shift(torch.from_numpy(histograms[kept]), -round(float(np.log2(scale)))).numpy()
-
-
-def _with_groups(plan: Plan, moments: Array, pairs: Array) -> Array:
-    """The moments of rows and of groups; sums over pairs of groups are put into their rows."""
+def _with_groups(plan: Plan, moments: Array) -> Array:
+    """The moments of rows and of groups."""
     members = [i for group in plan.groups for i in group.members]
     group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
     merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of, device="cpu"), len(plan.groups))
-    if len(pairs):
-        np.add.at(pairs, np.array(group_of) + len(plan.rows), pairs[members])
-        for group in plan.groups:  # the number of parts is that of each member, not their sum
-            pairs[group.index, PARTS] = pairs[list(group.members), PARTS].max(initial=0.0)
     return np.concatenate([moments, merged.numpy()])
 
 

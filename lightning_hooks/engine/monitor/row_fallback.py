@@ -91,12 +91,11 @@ class RowFallback(FallbackWriter):
 
     def _add(self, row: int, measurement: Measurement) -> None:
         observer = self._watching
-        table, scale = observer.table, observer.scale
-        if scale is not None and row in table.users and observer.plan.rows[row].kind in LOSS_SCALED:
-            # Moments are divided at the end of the step.
-            table.add(row, measurement, UnscaledMeasurement(measurement, scale).tensor)
+        scale = observer.scale
+        if scale is not None and observer.plan.rows[row].kind in LOSS_SCALED:
+            observer.table.add(row, measurement, UnscaledMeasurement(measurement, scale))
         else:
-            table.add(row, measurement)
+            observer.table.add(row, measurement)
 
     def _write(self, row: int, measurement: Measurement, write: Callable[[int, Measurement], None]) -> None:
         observer = self._watching

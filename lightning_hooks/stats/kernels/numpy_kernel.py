@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from lightning_hooks.stats import schema
+from lightning_hooks.stats.columns import Reduction
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.moments import MOMENTS, by_chan
-from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.schema import COUNT, merge_moments
 from lightning_hooks.tensor_kinds import has_memory
 
 Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
 _PIECE: Final = 1 << 15  # elements
+_STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.max(0), lambda x: x)
 
 
 class FallbackWriter:
@@ -210,5 +212,5 @@ def _moments_of(values: Array, tiny: float) -> Array:
 
 def _union(rows: Sequence[Array]) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
-        union: Array = by_chan(np.stack(rows), lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.max(0), lambda x: x)
+        union: Array = merge_moments(np.stack(rows), _STACKED)
     return union

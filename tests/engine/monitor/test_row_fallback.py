@@ -34,4 +34,4 @@ def test_calls_in_several_threads_are_all_measured(frequent_switches):
                 thread.join()
             watched.step()
             assert watched.compute()["output_norm/0"] == pytest.approx(10.0)
-            assert watched.record.histograms.sum() == 100
+            assert watched.record.kept["histogram"].sum() == 100

@@ -1,0 +1,16 @@
+"""Accumulators: the kinds of numbers that a table keeps of its rows. A new kind is a file here and a line in `BUILT_IN`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lightning_hooks.stats.accumulators.base import Accumulator, History, Kept, RowStates
+from lightning_hooks.stats.accumulators.histogram import Histogram
+from lightning_hooks.stats.accumulators.moments import Moments
+from lightning_hooks.stats.accumulators.pairs import Pairs
+
+__all__ = ["BUILT_IN", "MOMENTS", "Accumulator", "History", "Kept", "RowStates"]
+
+MOMENTS: Final = Moments()
+BUILT_IN: Final[tuple[Accumulator, ...]] = (MOMENTS, Histogram(), Pairs())
+"""What rules can ask for by the name of a statistic. Every row keeps the first, and others where a rule asks for them."""

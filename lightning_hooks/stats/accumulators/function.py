@@ -1,0 +1,75 @@
+"""A function that a user wrote: its mean over calls, micro-batches and ranks, weighted by the number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.columns import Column
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.stored import function_names
+from lightning_hooks.stats.user_statistics import UserStatistic
+from lightning_hooks.tensor_kinds import whole
+
+_COLUMNS: Final = (Column("weighted", "sum"), Column("weight", "sum"))
+
+
+class FunctionMean(Accumulator):
+    """The weighted mean of a function's values; exact for anything that is itself a mean.
+
+    Args:
+        name: the name of the statistic.
+        user: the function; None in step views, which only read.
+    """
+
+    columns: Sequence[Column] = _COLUMNS
+    divided_first = True
+
+    def __init__(self, name: str, user: UserStatistic | None = None) -> None:
+        self.name = key_of(name)
+        self.statistics = (name,)
+        self.stored = function_names(name)
+        self._user = user
+
+    def measure(self, measurement: Measurement, row: str) -> Tensor:
+        """As of `Accumulator`. All ranks must call this for a sharded tensor, which is gathered.
+
+        Raises:
+            RuleError: the function did not return a scalar.
+        """
+        assert self._user is not None
+        tensor = whole(measurement.tensor)
+        if not tensor.numel():
+            return self.neutral(tensor.device)
+        user = replace(self._user, row=row)
+        # The function gets a copy: it may work in place on what it is given, or keep what training overwrites.
+        value = user.scalar(user.run(user.call, tensor.clone())).to(tensor.device, torch.float64)
+        weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
+        return torch.stack([value * weight, weight])
+
+    def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
+        """As of `Accumulator`."""
+        weighted, weight = states[self.name].T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(weight > 0, weighted / weight, np.nan)
+
+    def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """As of `Accumulator`."""
+        measured: NDArray[np.bool_] = states[self.name][:, 1] > 0
+        return measured
+
+    def for_views(self) -> FunctionMean:
+        """As of `Accumulator`: without the function."""
+        return FunctionMean(self.statistics[0])
+
+
+def key_of(name: str) -> str:
+    """The key of a function's numbers: a function may have the name of an accumulator."""
+    return f"function {name}"

@@ -1,0 +1,50 @@
+"""The moments: what every row keeps. Formulas and merge are in `stats/schema.py` and `stats/moments.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_hooks.stats import moments, schema
+from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.columns import Column, Reduction
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.statistics import STATISTICS, compute
+from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments
+
+
+class Moments(Accumulator):
+    """Count, mean, sum of squared deviations, extremes and counts of special values."""
+
+    name = "moments"
+    columns: Sequence[Column] = schema.MOMENTS
+    statistics = ("count", *STATISTICS)
+    compiled = True
+    stored = MOMENT_NAMES
+
+    def measure(self, measurement: Measurement, row: str) -> Tensor:
+        """As of `Accumulator`."""
+        return measurement.moments
+
+    def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
+        """As of `Accumulator`; means and deviations by Chan's rule."""
+        return schema.merge_moments(values, how)
+
+    def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
+        """As of `Accumulator`."""
+        return moments.rescale(values, factor)
+
+    def encode(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As of `Accumulator`."""
+        return encode_moments(numbers)
+
+    def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
+        """As of `Accumulator`."""
+        rows = states[self.name]
+        counts: NDArray[np.float64] = rows[:, COUNT]
+        return counts if stat == "count" else compute(stat, rows)

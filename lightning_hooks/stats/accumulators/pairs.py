@@ -1,0 +1,101 @@
+"""The sums over pairs of gradients, and their statistics. Formulas are in `stats/pairs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.columns import Column
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.pairs import (
+    AVERAGES,
+    COLUMNS,
+    NOISE,
+    PAIR_STATS,
+    SIGNAL,
+    NoiseAverage,
+    cosine,
+    micro_cosine,
+    noise_estimates,
+    noise_scale,
+)
+from lightning_hooks.stats.schema import COUNT, squares
+from lightning_hooks.stats.stored import PAIR_NAMES, encode_pairs
+
+Array = NDArray[np.float64]
+
+
+class Pairs(Accumulator):
+    """Products with the gradient before, and squared norms of the micro-batches' gradients."""
+
+    name = "pairs"
+    columns: Sequence[Column] = COLUMNS
+    statistics = PAIR_STATS
+    always_scaled = True
+    followed = ("noise_scale",)
+    stored = PAIR_NAMES
+    from_one_tensor = False
+
+    def measure(self, measurement: Measurement, row: str) -> None:
+        """As of `Accumulator`: two gradients are needed."""
+        return None
+
+    def compute(self, stat: str, states: RowStates) -> Array:
+        """As of `Accumulator`."""
+        sums = states[self.name]
+        if stat == "cosine":
+            return cosine(sums)
+        if stat == "noise_scale":
+            return noise_scale(sums)
+        return micro_cosine(sums, squares_of_step(states))
+
+    def encode(self, numbers: Array) -> Array:
+        """As of `Accumulator`."""
+        return encode_pairs(numbers)
+
+    def is_measured(self, stat: str, states: RowStates, values: Array) -> NDArray[np.bool_]:
+        """As of `Accumulator`: a second gradient is needed."""
+        measured: NDArray[np.bool_] = super().is_measured(stat, states, values) & ~np.isnan(values)
+        return measured
+
+    def missing(self, stat: str) -> str:
+        """As of `Accumulator`."""
+        return f"keeps no pairs of gradients; ask for {stat!r} of it in a rule"
+
+    def history(self, asked: NDArray[np.bool_]) -> NoiseHistory | None:
+        """As of `Accumulator`: the averages behind the noise scale."""
+        return NoiseHistory(asked) if asked.any() else None
+
+
+def squares_of_step(states: RowStates) -> Array:
+    """The squared norm of the sum over all micro-batches; the gradient that a step has is averaged over ranks."""
+    return squares(states["moments"]) * float(states.ranks) ** 2
+
+
+class NoiseHistory:
+    """The averages behind the noise scale, as a `History`."""
+
+    def __init__(self, asked: NDArray[np.bool_]) -> None:
+        self._asked = asked
+        self._averages = NoiseAverage(len(asked))
+
+    def update(self, states: RowStates) -> Array:
+        """As of `History`."""
+        sums = states["pairs"].copy()
+        estimates = noise_estimates(sums, squares_of_step(states))
+        is_new = self._asked & (states["moments"][:, COUNT] > 0)
+        self._averages.take(np.where(is_new[:, None], estimates, np.nan))
+        sums[:, [SIGNAL, NOISE]] = np.nan_to_num(self._averages.values, nan=0.0)
+        return sums
+
+    def state(self, row: int) -> list[float]:
+        """As of `History`."""
+        averages: list[float] = self._averages.values[row].tolist()
+        return averages
+
+    def load(self, row: int, state: Sequence[float] | None) -> None:
+        """As of `History`."""
+        self._averages.values[row] = (np.nan,) * AVERAGES if state is None else state

@@ -1,0 +1,146 @@
+"""Columns: the numbers that an accumulator keeps of each row, and how those of several parts are merged.
+
+The rule of a column serves every merge: of calls and micro-batches, of ranks, of the rows of a group, and of the rows that the
+page folds into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Merge: TypeAlias = Literal["sum", "mean", "m2", "min", "max"]
+Reduce: TypeAlias = Callable[[Any], Any]
+
+
+class Column(NamedTuple):
+    """One number of a row.
+
+    Args:
+        name: of the number.
+        merge: the rule for the union of disjoint sets of elements; `mean` and `m2` follow Chan's rule.
+        power: multiplying all elements by a factor multiplies the number by this power of the factor.
+        over_rows: the rule for several rows that are shown as one; None for `merge`.
+        every_rank: whether the number of every rank counts, also where the tensor of the row is a copy on several ranks.
+    """
+
+    name: str
+    merge: Merge
+    power: int = 0
+    over_rows: Merge | None = None
+    every_rank: bool = False
+
+    @property
+    def neutral(self) -> float:
+        """The value for no elements: merging with it changes nothing."""
+        return {"min": np.inf, "max": -np.inf}.get(self.merge, 0.0)
+
+
+class Reduction(NamedTuple):
+    """How the numbers of several parts are reduced to those of their union, in torch or in NumPy.
+
+    Args:
+        total: the sums over each union.
+        least: the least number of each union.
+        greatest: the greatest number of each union.
+        spread: for every part the value of its union; the inverse of the shape that `total` gives.
+    """
+
+    total: Reduce
+    least: Reduce
+    greatest: Reduce
+    spread: Reduce
+
+
+STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
+"""The union of the parts along the first dimension of a torch tensor."""
+
+
+def by_index(group: Tensor, groups: int) -> Reduction:
+    """Unions of the rows of a torch tensor.
+
+    Args:
+        group: the union of each row, int64 [rows].
+        groups: how many unions there are.
+    """
+
+    def extreme(x: Tensor, start: float, how: str) -> Tensor:
+        blank = x.new_full((groups, *x.shape[1:]), start)
+        at = group.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
+        return blank.scatter_reduce(0, at, x, how)
+
+    return Reduction(
+        lambda x: x.new_zeros(groups, *x.shape[1:]).index_add_(0, group, x),
+        lambda x: extreme(x, float("inf"), "amin"),
+        lambda x: extreme(x, -float("inf"), "amax"),
+        lambda x: x[group],
+    )
+
+
+def by_starts(starts: Sequence[int] | NDArray[np.intp], rows: int) -> Reduction:
+    """Unions of neighbouring rows of a NumPy array.
+
+    Args:
+        starts: the first row of each union, ascending; each has at least one row.
+        rows: how many rows there are.
+
+    Example:
+        >>> by_starts([0, 2], 3).total(np.array([[1.0], [2.0], [5.0]])).tolist()
+        [[3.0], [5.0]]
+    """
+    first = np.asarray(starts, dtype=np.intp)
+    union_of_row = np.repeat(np.arange(len(first)), np.diff([*first.tolist(), rows]))
+    return Reduction(
+        lambda x: np.add.reduceat(x, first, axis=0),
+        lambda x: np.minimum.reduceat(x, first, axis=0),
+        lambda x: np.maximum.reduceat(x, first, axis=0),
+        lambda x: x[union_of_row],
+    )
+
+
+def merge_columns(columns: Sequence[Column], values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
+    """The unions of parts by the rule of each column.
+
+    Means and squared deviations follow Chan, Golub and LeVeque (1983). Columns with these rules need a column `count`, and
+    squared deviations a mean.
+
+    Args:
+        columns: of the last dimension of the values.
+        values: of the parts, [..., columns].
+        how: the reduction.
+        over_rows: whether the parts are rows that are shown as one.
+
+    Example:
+        >>> columns = (Column("count", "sum"), Column("mean", "mean"), Column("m2", "m2"))
+        >>> parts = np.array([[2.0, 1.0, 2.0], [1.0, 4.0, 0.0]])
+        >>> merge_columns(columns, parts, by_starts([0], 2)).tolist()
+        [[3.0, 2.0, 8.0]]
+    """
+    rules = {(column.over_rows if over_rows else None) or column.merge: i for i, column in enumerate(columns)}
+    merged = how.total(values)
+    if "mean" in rules:
+        position = next(i for i, column in enumerate(columns) if column.name == "count")
+        _merge_means(values, merged, how, position, rules["mean"], rules.get("m2"))
+    for position, column in enumerate(columns):
+        rule = (column.over_rows if over_rows else None) or column.merge
+        if rule == "min":
+            merged[..., position] = how.least(values[..., position])
+        elif rule == "max":
+            merged[..., position] = how.greatest(values[..., position])
+    return merged
+
+
+def _merge_means(values: Any, merged: Any, how: Reduction, count: int, mean: int, m2: int | None) -> None:
+    """Write the means and the squared deviations of unions, whose counts are there; the arguments are columns."""
+    counts, means, sizes = values[..., count], values[..., mean], merged[..., count]
+    merged[..., mean] = how.total(counts / how.spread(sizes + (sizes == 0)) * means)
+    if m2 is not None:
+        between = counts * (means - how.spread(merged[..., mean])) ** 2
+        between[counts == 0] = 0.0  # not inf or NaN, whatever the mean is
+        merged[..., m2] += how.total(between)

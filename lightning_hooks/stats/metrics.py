@@ -1,0 +1,80 @@
+"""Rows that keep a `torchmetrics.Metric` of a user's: its state is its own, and it synchronises over ranks by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_hooks.stats.user_statistics import UserStatistic
+from lightning_hooks.tensor_kinds import whole
+
+
+class MetricRows:
+    """The metrics of a table; they are not part of the state that ranks exchange.
+
+    Args:
+        metrics: the rows, each with a metric class.
+        replicated: the rows whose whole tensor every rank sees.
+        device: of the metrics.
+    """
+
+    def __init__(
+        self, metrics: Sequence[tuple[int, UserStatistic]], replicated: Iterable[int], device: torch.device | str
+    ) -> None:
+        self._metrics: dict[int, list[tuple[UserStatistic, Metric]]] = {}
+        self._replicated = {row for row, _ in metrics}.intersection(replicated)
+        for row, user in metrics:
+            metric = user.run(user.call, sync_on_compute=row not in self._replicated).to(device)
+            self._metrics.setdefault(row, []).append((user, metric))
+        self.rows = frozenset(self._metrics)
+        self._updated: set[int] = set()
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._metrics
+
+    def update(self, row: int, tensor: Tensor) -> None:
+        """Update the metrics of a row, which an empty tensor does not change.
+
+        All ranks must call this for a sharded tensor, which is gathered before any of them.
+        """
+        tensor = whole(tensor)
+        if not tensor.numel():
+            return
+        self._updated.add(row)
+        for user, metric in self._metrics.get(row, ()):
+            user.run(metric.update, tensor.clone())  # a metric may keep the tensor, which training overwrites
+
+    def reset(self, row: int | None = None) -> None:
+        """Reset the metrics of a row, or all of them."""
+        if row is None:
+            self._updated.clear()
+        for kept in self._metrics.values() if row is None else [self._metrics.get(row, [])]:
+            for _, metric in kept:
+                metric.reset()
+
+    def values(self, counts: Any) -> dict[tuple[int, str], float]:
+        """The value of every metric whose row was measured on any rank; metrics synchronise by themselves.
+
+        Args:
+            counts: elements of every row, a vector, merged over ranks: all ranks must compute the same metrics.
+        """
+        filled = [row for row in self._metrics if counts[row] > 0 and (row in self._updated or row not in self._replicated)]
+        asked = [(row, user, metric) for row in filled for user, metric in self._metrics[row]]
+        return {(row, user.name): float(user.scalar(user.run(_compute, metric))) for row, user, metric in asked}
+
+
+def _compute(metric: Metric) -> Any:
+    """The value over all ranks of a metric that perhaps only another rank has updated.
+
+    If this rank has not updated the metric, `metric.compute` would warn. No filter hides the warning: setting a filter makes
+    Python forget which warnings it has shown, and the user's own warnings would be shown again at every step.
+    """
+    undecorated = getattr(metric.compute, "__wrapped__", None)
+    if metric.update_called or undecorated is None:
+        return metric.compute()
+    with metric.sync_context(dist_sync_fn=metric.dist_sync_fn):
+        return undecorated()

@@ -1,0 +1,79 @@
+"""Statistics from what an event file stores are those of the elements, of single rows and of rows that are shown as one."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_hooks.stats import schema
+from lightning_hooks.stats.columns import by_starts
+from lightning_hooks.stats.kernels import measure_many
+from lightning_hooks.stats.statistics import compute
+from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows, encode_moments, from_file, stored_moments
+from tests.stats.tensors import doubles
+
+SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+OF_ELEMENTS = {
+    "mean": np.mean,
+    "std": np.std,
+    "rms": lambda x: np.sqrt(np.mean(x**2)),
+    "abs_mean": lambda x: np.mean(np.abs(x)),
+    "min": np.min,
+    "max": np.max,
+    "abs_max": lambda x: np.max(np.abs(x)),
+    "norm": np.linalg.norm,
+    "zero_fraction": lambda x: np.mean(x == 0),
+    "nonfinite": lambda x: np.sum(~np.isfinite(x)),
+    "count": len,
+}
+
+
+def stored_from(rows, narrow=np.float64):
+    """What a file has of rows of elements."""
+    numbers = encode_moments(measure_many(doubles(rows)).numpy()).astype(narrow)
+    by_name = {MOMENT_NAMES[column]: numbers[:, column] for column in stored_moments(magnitudes=True)}
+    return from_file(by_name, by_name.__getitem__)
+
+
+@settings(max_examples=40)
+@given(st.lists(SIZES, min_size=1, max_size=3), st.integers(0, 1000))
+def test_united_rows_have_the_statistic_of_all_elements(unions, seed):
+    rng = np.random.default_rng(seed)
+    rows = [rng.standard_normal(size) * 10 ** rng.uniform(-3, 3) for sizes in unions for size in sizes]
+    starts = np.cumsum([0, *map(len, unions)])[:-1].tolist()
+    united = stored_from(rows).united(by_starts(starts, len(rows)))
+    for stat, function in OF_ELEMENTS.items():
+        expected = [function(np.concatenate(rows[a:b])) for a, b in zip(starts, [*starts[1:], len(rows)], strict=True)]
+        np.testing.assert_allclose(united.compute(stat), expected, rtol=1e-9, atol=1e-12, err_msg=stat)
+        assert united.merges(stat)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e20])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_float32_keeps_every_statistic_to_a_millionth(scale, offset):
+    rng = np.random.default_rng(0)
+    rows = [scale * (offset + rng.standard_normal(500)) for _ in range(4)]
+    stored = stored_from(rows, np.float32)
+    exact = measure_many(doubles(rows)).numpy()
+    for stat in schema.STATISTICS:
+        expected = compute(stat.name, exact)
+        tolerance = 1e-6 * np.abs(rows).mean() if stat.name == "mean" else 0.0  # as for every mean of this package
+        np.testing.assert_allclose(stored.compute(stat.name), expected, rtol=1e-6, atol=tolerance, err_msg=stat.name)
+
+
+def test_an_infinity_a_nan_and_a_row_without_elements_stay_what_they_are():
+    rows = [np.array([1.0, np.inf]), np.array([np.nan, 2.0]), np.array([])]
+    stored = stored_from(rows, np.float32)
+    assert stored.compute("norm")[0] == np.inf and np.isnan(stored.compute("norm")[1:]).all()
+    assert stored.compute("nonfinite")[:2].tolist() == [1.0, 1.0] and np.isnan(stored.compute("nonfinite")[2])
+    assert stored.compute("count").tolist() == [2.0, 2.0, 0.0]
+    united = stored.united(by_starts([0, 2], 3))
+    assert np.isnan(united.compute("norm")).all() and united.compute("nonfinite")[0] == 2.0
+
+
+def test_without_moments_the_names_are_the_statistics_and_the_greatest_row_stands_for_all():
+    numbers = {"norm": np.array([1.0, 3.0, np.nan])}
+    stored = StoredRows(numbers, numbers.__getitem__)
+    assert stored.statistics() == ("norm",) and not stored.merges("norm")
+    united = stored.united(by_starts([0, 2], 3))
+    np.testing.assert_array_equal(united.compute("norm"), [3.0, np.nan])
