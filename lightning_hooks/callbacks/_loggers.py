@@ -165,6 +165,7 @@ class LoggerWriter(StepConsumer):
         *,
         transforms: bool = False,
         about: Mapping[str, Mapping[str, Any]] | None = None,
+        indices: Sequence[str] = (),
     ) -> None:
         """Write what is watched, and how the charts belong together, to each TensorBoard.
 
@@ -174,9 +175,10 @@ class LoggerWriter(StepConsumer):
             step: of the coming batch.
             transforms: whether there are transforms that report.
             about: what is known of the rows by name.
+            indices: the row indices of the step views, as JSON.
         """
         for writer in self._boards():
-            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms, about=about)
+            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms, about=about, indices=indices)
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.

@@ -15,6 +15,7 @@ from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.patterns import Target, select
 
@@ -81,7 +82,13 @@ class MonitorLog:
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
             about = _about(observer.plan, observer.fallback.shapes)
-            self.writer.write_start(page, charts, current_step(trainer), transforms=bool(transforms), about=about)
+            indices = [
+                SavedIndex(plan.index, stage, self._monitor.prefix, observer.table.ranks).to_json()
+                for stage, plan in self._plans.items()
+            ]
+            self.writer.write_start(
+                page, charts, current_step(trainer), transforms=bool(transforms), about=about, indices=indices
+            )
         except Exception as error:
             observer.fail(error)
 

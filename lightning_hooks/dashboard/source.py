@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
 from lightning_hooks.dashboard.facts import about_rows, json_object
+from lightning_hooks.stats.stored import StoredRows
+from lightning_hooks.tensorboard.local_tables import LocalTables, asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
+from lightning_hooks.tensorboard.run_index import ABOUT, INDEX, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
+from lightning_hooks.tensorboard.tables import Tables
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float32]
@@ -21,6 +24,7 @@ Floats = NDArray[np.float64]
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
+_INDEX: Final = f"{TABLE}/{INDEX}/"
 _FINDINGS: Final = "findings.jsonl"
 
 
@@ -47,8 +51,11 @@ class RunSource(Protocol):
     def steps(self, tensor: str, stat: str) -> Steps:
         """The steps of a table, ascending."""
 
-    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
-        """The values at the points `first` to `last` of the steps, float32 [points, rows]."""
+    def read(self, tensor: str, stat: str, first: int, last: int) -> Floats:
+        """The values at the points `first` to `last` of the steps, float64 [points, rows]."""
+
+    def stored(self, tensor: str, stat: str, first: int, last: int) -> tuple[StoredRows, StoredRows | None]:
+        """What is stored of the rows of a table at these points, and for a ratio that of the parameters beside it."""
 
     def scalar_tags(self) -> list[str]:
         """The tags of all scalars."""
@@ -72,12 +79,12 @@ class RunSource(Protocol):
         """What of the run could not be read, in words."""
 
 
-class LocalRun:
+class LocalRun(LocalTables):
     """A run whose event files are in a folder here."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(RunIndex(path))
         self.path = path
-        self._index = RunIndex(path)
         self._findings, self._findings_changed = _time_and_size(path / _FINDINGS), 0
         self._about: tuple[int, Mapping[str, Any]] | None = None  # as of a version of the index
 
@@ -94,19 +101,6 @@ class LocalRun:
         self._index.refresh()
         before, self._findings = self._findings, _time_and_size(self.path / _FINDINGS)
         self._findings_changed += before != self._findings
-
-    def tables(self) -> list[tuple[str, str]]:
-        return [*self._index.tables()]
-
-    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
-        return self._index.rows(tensor, stat)
-
-    def steps(self, tensor: str, stat: str) -> Steps:
-        return self._index.table_points(tensor, stat).steps
-
-    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
-        where = self._index.table_points(tensor, stat).at(slice(first, last))
-        return self._index.read_table(tensor, stat, where)
 
     def scalar_tags(self) -> list[str]:
         return self._index.tags("number")
@@ -149,7 +143,7 @@ class LocalRun:
         return self._index.problems()
 
 
-class ProviderRun:
+class ProviderRun(Tables):
     """A run read through TensorBoard's data provider, with at most a thousand steps of each tag.
 
     Args:
@@ -185,9 +179,11 @@ class ProviderRun:
         self._listed = listed
         self._tags: dict[tuple[str, str], list[str]] = {}
         for tag in listed[PLUGIN]:
-            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS)):
+            if is_table(tag) and not tag.startswith((_ABOUT, _LISTS, _INDEX)):
                 self._tags.setdefault(table_of(tag), []).append(tag)
         self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
+        self._index_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_INDEX)]
+        self._facts: list[Mapping[str, Any]] | None = None
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
         self._version += 1
 
@@ -221,17 +217,29 @@ class ProviderRun:
             self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values
         return self._data[tensor, stat]
 
-    def tables(self) -> list[tuple[str, str]]:
+    def vectors(self) -> list[tuple[str, str]]:
         return [*self._tags]
 
-    def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
-        return self._table(tensor, stat)[0]
+    def vector_rows(self, tensor: str, name: str) -> tuple[str, ...]:
+        return self._table(tensor, name)[0]
 
-    def steps(self, tensor: str, stat: str) -> Steps:
-        return self._table(tensor, stat)[1]
+    def vector_steps(self, tensor: str, name: str) -> Steps:
+        return self._table(tensor, name)[1]
 
-    def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
-        return self._table(tensor, stat)[2][first:last]
+    def read_vector(self, tensor: str, name: str, first: int, last: int) -> Values:
+        return self._table(tensor, name)[2][first:last]
+
+    def asked(self) -> Mapping[str, Sequence[str]]:
+        return asked_of(self._said())
+
+    def ranks(self) -> int:
+        return ranks_of(self._said())
+
+    def _said(self) -> list[Mapping[str, Any]]:
+        if self._facts is None:
+            found = self._read(self._provider.read_tensors, PLUGIN, self._index_tags) if self._index_tags else {}
+            self._facts = read_facts([text for data in found.values() for text in _names(data)])
+        return self._facts
 
     def scalar_tags(self) -> list[str]:
         return [*self._listed["scalars"]]

@@ -23,11 +23,11 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.run_index import ABOUT, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.run_index import ABOUT, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
-    from lightning_hooks.records.step_view import Series
+    from lightning_hooks.records.table_layout import Head
 
 _TEMPLATES = 16
 
@@ -58,7 +58,8 @@ class EventBuilder:
         """
         # Equal for steps whose events differ in their numbers only.
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
-        kind = entry.prefix, _TupleKey(entry.heads), rows, tuple(entry.summaries)
+        heads, stored = entry.stored
+        kind = entry.prefix, _TupleKey(heads), _TupleKey(entry.heads), rows, tuple(entry.summaries)
         if kind not in self._templates:
             if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
                 self._templates.clear()
@@ -71,29 +72,30 @@ class EventBuilder:
         numbers = np.array([*entry.summaries.values()], dtype=np.float64)
         if entry.merged is not None:
             numbers = np.concatenate([entry.merged[1], numbers])
-        filled = template.fill(entry.values, numbers)
+        filled = template.fill(np.concatenate([stored, entry.values]), numbers)
         if len(entry.drawn_tags):
             filled += histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits)
         return filled
 
     def _template(self, entry: LogEntry) -> Template:
-        vectors = [(self._vector_tag(entry, series), len(series.names)) for series in entry.series]
+        heads, stored = entry.stored
+        vectors = [(self._vector_tag(entry, head), len(head.names)) for head in heads]
         there = entry.measured.copy()
         for head in entry.heads:
             if head.stat == "count" or entry.merged is not None:
                 there[head.span] = False
-        return Template(vectors, list(entry.scalars), np.flatnonzero(there).tolist())
+        return Template(vectors, list(entry.scalars), (np.flatnonzero(there) + len(stored)).tolist())
 
-    def _vector_tag(self, entry: LogEntry, series: Series) -> str:
-        return f"{TABLE}/{entry.prefix}{series.tensor}/{series.stat}/{self.row_list(series.names)}"
+    def _vector_tag(self, entry: LogEntry, head: Head) -> str:
+        return f"{TABLE}/{entry.prefix}{head.tensor}/{head.stat}/{self.row_list(head.names)}"
 
     def summary(self, entry: LogEntry) -> Summary:
         """Everything of one step as a message."""
         out = Summary()
-        for series in entry.series:
-            digest = self.row_list(series.names)
-            self._add_rows(out, f"{TABLE}/{ROWS}/{digest}", series.names)
-            self._add_vector(out, self._vector_tag(entry, series), series.values)
+        heads, stored = entry.stored
+        for head in heads:
+            self._add_rows(out, f"{TABLE}/{ROWS}/{self.row_list(head.names)}", head.names)
+            self._add_vector(out, self._vector_tag(entry, head), stored[head.span])
         for tag, value in entry.scalars.items():
             out.value.add(tag=tag, simple_value=value)
         if len(entry.drawn_tags):
@@ -102,9 +104,16 @@ class EventBuilder:
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
         """What is known of the rows of a monitor, by name, as JSON."""
+        return self._text(f"{TABLE}/{ABOUT}/{prefix}rows", json.dumps(rows))
+
+    def index(self, index: str) -> Summary:
+        """The row index of step views, as JSON."""
+        digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
+        return self._text(f"{TABLE}/{INDEX}/{digest}", index)
+
+    def _text(self, tag: str, text: str) -> Summary:
         out = Summary()
-        tag = f"{TABLE}/{ABOUT}/{prefix}rows"
-        tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[json.dumps(rows).encode()])
+        tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[text.encode()])
         out.value.add(tag=tag, tensor=tensor, metadata=self._metadata(tag))
         return out
 
@@ -153,7 +162,7 @@ class Template:
     Args:
         vectors: tag and length of each.
         numbers: tags.
-        positions: of the first of these numbers, those that are in a vector too: where, counted over all vectors.
+        positions: of the first of these numbers, those that are among the values: where.
 
     Example:
         >>> filled = Template([("v", 2)], ["a", "b"], [1]).fill(np.array([1.0, 2.0]), np.array([3.0]))
@@ -185,8 +194,8 @@ class Template:
         """The summary with these numbers.
 
         Args:
-            values: those of the vectors, one after the other.
-            numbers: those of the tags that are in no vector.
+            values: those of the vectors, one after the other, and whatever follows.
+            numbers: those of the tags that are not among the values.
         """
         self._of_vectors.fill(self._buffer, values)
         self._of_numbers.fill(self._buffer, numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,15 @@ from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import check_path
+from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_files import runs_below
 from lightning_hooks.tensorboard.run_index import RunIndex
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from lightning_hooks.records.step_view import StepView
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -67,6 +71,7 @@ class Run:
     histograms: dict[str, list[tuple[int, Floats, Floats]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     _index: RunIndex | None = field(default=None, repr=False, compare=False)
+    _tables: LocalTables | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """The path and the number of tags and tables."""
@@ -74,7 +79,7 @@ class Run:
 
     def tensors(self) -> list[tuple[str, str]]:
         """Every (tensor, statistic) that has a table."""
-        return [] if self._index is None else [*self._index.tables()]
+        return [] if self._tables is None else self._tables.tables()
 
     def table(self, tensor: str, stat: str) -> Table:
         """The table of one statistic, read from the files now; if the list of rows changed, rows are joined by name.
@@ -86,12 +91,28 @@ class Run:
         Raises:
             RuleError: no such table.
         """
-        if self._index is None or (tensor, stat) not in self.tensors():
+        if self._tables is None or not self._tables.has(tensor, stat):
             known = [f"{t} {s}" for t, s in self.tensors()]
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
-        where = self._index.table_points(tensor, stat)
-        values = self._index.read_table(tensor, stat, where).astype(np.float64)
-        return Table(self._index.rows(tensor, stat), where.steps, values)
+        steps = self._tables.steps(tensor, stat)
+        return Table(self._tables.rows(tensor, stat), steps, self._tables.read(tensor, stat, 0, len(steps)))
+
+    def views(self, stage: str = "train", prefix: str = "", monitor: int = 0) -> Iterator[StepView]:
+        """The step views of a monitor, as its consumers got them; their numbers are float32.
+
+        Args:
+            stage: `train`, `validate`, `test` or `predict`.
+            prefix: of the monitor.
+            monitor: which one, if several monitors have the prefix: their number in the order of the callbacks.
+
+        Raises:
+            RuleError: the run has no such monitor, or was written before event files held step views.
+        """
+        from lightning_hooks.tensorboard.views import read_views
+
+        if self._tables is None or self._index is None:
+            raise RuleError(f"{self.path} has no step views")
+        return read_views(self._index, self._tables, stage, prefix, monitor)
 
     def to_pandas(self, tensor: str | None = None, stat: str | None = None) -> pd.DataFrame:
         """The tables as a data frame.
@@ -170,6 +191,7 @@ def read_run(path: str | Path) -> Run:
         {tag: [(step, *points[step]) for step in sorted(points)] for tag, points in histograms.items()},
         texts,
         index,
+        LocalTables(index),
     )
 
 

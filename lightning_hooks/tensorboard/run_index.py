@@ -20,6 +20,8 @@ PLUGIN: Final = "lightning_hooks"
 TABLE: Final = "table"
 ROWS: Final = "rows"
 ABOUT: Final = "about"
+INDEX: Final = "index"
+"""What follows `table/` in the tags of lists of rows, of what is known of rows, and of the row indices of step views."""
 
 Floats = NDArray[np.float64]
 
@@ -149,8 +151,8 @@ class RunIndex:
                     self._kinds[tag] = known, its_plugin or plugin
         return self._kinds
 
-    def tables(self) -> dict[tuple[str, str], list[str]]:
-        """The tags of each table by tensor, with the monitor's prefix, and statistic: one for each list of rows."""
+    def vectors(self) -> dict[tuple[str, str], list[str]]:
+        """The tags of each vector by tensor, with the monitor's prefix, and name: one for each list of rows."""
         if not self._tables:
             for tag in filter(is_table, self.tags("vector", PLUGIN)):
                 self._tables.setdefault(table_of(tag), []).append(tag)
@@ -188,9 +190,9 @@ class RunIndex:
         return np.flatnonzero(fits)
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
-        """The names of the rows of a table; those of all its lists, in the order in which they came."""
+        """The names of the rows of a vector; those of all its lists, in the order in which they came."""
         if (tensor, stat) not in self._rows:
-            lists = (self._row_list(tag) for tag in self.tables()[tensor, stat])
+            lists = (self._row_list(tag) for tag in self.vectors()[tensor, stat])
             self._rows[tensor, stat] = tuple(dict.fromkeys(name for names in lists for name in names))
         return self._rows[tensor, stat]
 
@@ -206,7 +208,7 @@ class RunIndex:
 
     def table_points(self, tensor: str, stat: str) -> Points:
         """The steps of a table, each with one of its vectors: rows of several monitors lie in a vector of each."""
-        return self.points(*self.tables()[tensor, stat])
+        return self.points(*self.vectors()[tensor, stat])
 
     def read_table(self, tensor: str, stat: str, where: Points) -> NDArray[np.float32]:
         """The values of a table at some of its points, of all lists that the file has at the step.
@@ -222,7 +224,7 @@ class RunIndex:
         names = self.rows(tensor, stat)
         out = np.full((len(where.steps), len(names)), np.nan, dtype=np.float32)
         position = {name: i for i, name in enumerate(names)}
-        for tag in self.tables()[tensor, stat]:
+        for tag in self.vectors()[tensor, stat]:
             listed, own = self._row_list(tag), self.points(tag)
             if not len(listed) or not len(own.steps):
                 continue

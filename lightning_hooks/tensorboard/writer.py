@@ -65,6 +65,7 @@ class RunWriter:
         *,
         transforms: bool = False,
         about: Mapping[str, Mapping[str, Any]] | None = None,
+        indices: Sequence[str] = (),
     ) -> None:
         """Write what is watched as a text summary, the layout of the charts, and what is known of the rows.
 
@@ -77,6 +78,7 @@ class RunWriter:
             prefix: of every tag.
             transforms: whether there are reports of transforms to draw.
             about: by name of the row `type` (of its module), `shape`, and `order`, the turn in which the module ran.
+            indices: the row indices of the step views, as JSON.
         """
         summary = Summary()
         tag = f"{prefix}hooks/taps"
@@ -92,6 +94,8 @@ class RunWriter:
             rows = _ABOUT.setdefault(self._writer, {}).setdefault(prefix, {})
             rows.update({name: {**rows.get(name, {}), **known} for name, known in about.items()})
             summary.MergeFrom(self._builder.about(rows, prefix))
+        for index in indices:
+            summary.MergeFrom(self._builder.index(index))
         self._add(summary, step)
 
     def writes_to(self, experiment: Any) -> bool:

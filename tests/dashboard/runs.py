@@ -2,14 +2,20 @@
 
 import builtins
 import errno
+import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.records.layout import Head, LogEntry
+from lightning_hooks.stats import schema
+from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments, stored_moments
 from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard.events import EventBuilder
 
 NAMES = ("net.0.weight", "net.0.bias", "net.2.weight", "head.weight")
 STATS = ("mean", "std", "norm", "zero_fraction", "nonfinite", "count")
@@ -54,6 +60,37 @@ def write_scalars(folder, steps: Sequence[int], **values: float):
 CLIPPED = {"transform_norm_before__0_Clip": 2.0, "transform_norm_after__0_Clip": 1.0, "transform_acted__0_Clip": 1.0}
 
 
+STORED = stored_moments(magnitudes=False)
+
+
+@cache
+def _heads(tensor, stats, names):
+    return tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(stats))
+
+
+def heads_of(tensor, stats, names):
+    """Series of these names; the same object for the same names, as a layout has it."""
+    return _heads(tensor, tuple(stats), tuple(names))
+
+
+def moments_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Moments with these statistics, float64 [rows, 9]; where the norm was changed, of numbers whose mean is 0."""
+    count = values["count"]
+    moments = np.zeros((len(count), len(schema.MOMENTS)))
+    for column, moment in enumerate(schema.MOMENTS):
+        moments[:, column] = moment.neutral
+    with np.errstate(invalid="ignore"):
+        m2 = count * values["std"] ** 2
+        is_changed = ~np.isclose(np.sqrt(m2 + count * values["mean"] ** 2), values["norm"], rtol=1e-12)
+        mean, m2 = np.where(is_changed, 0.0, values["mean"]), np.where(is_changed, values["norm"] ** 2, m2)
+    there = count > 0
+    extreme = np.where(np.isinf(values["norm"]), np.inf, 9.0)
+    columns = (count, mean, m2, 0, -extreme, extreme, values["zero_fraction"] * count, values["nonfinite"], 0)
+    for column, numbers in enumerate(columns):
+        moments[:, column] = np.where(there, numbers, moments[:, column])
+    return moments
+
+
 def write_run(
     folder,
     steps: Sequence[int],
@@ -64,20 +101,29 @@ def write_run(
     histograms: bool = False,
     scalars: Mapping[str, float] | None = None,
     stats: Sequence[str] = STATS,
+    old: bool = False,
 ):
-    """Write a run; `change(step, values)` may change the statistics [rows] of a step. Returns the values of each step."""
+    """Write a run; `change(step, values)` may change the statistics [rows] of a step. Returns the values of each step.
+
+    What is stored are moments with these statistics. With `old` it is the statistics themselves, as before moments were stored.
+    """
     writer = SummaryWriter(folder)
     run = RunWriter(writer)
     names = tuple(names)
-    heads = tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(stats))
+    heads = heads_of(tensor, [stat for stat in stats if stat in STATS], names)
     written = {}
+    if not old:
+        said = json.dumps(
+            {"format": 1, "asked": {f"{prefix}{tensor}": [each for each in stats if each != "count"]}, "ranks": 1}
+        )
+        writer._get_file_writer().add_event(Event(summary=EventBuilder().index(said)), min(steps, default=0))
     for step in steps:
         values = values_at(step, names)
         if change is not None:
             change(step, values)
         written[step] = values
-        flat = np.concatenate([values[stat] for stat in stats])
-        measured = np.tile(values["count"] > 0, len(stats))
+        flat = np.concatenate([values[head.stat] for head in heads])
+        measured = np.tile(values["count"] > 0, len(heads))
         drawn = np.zeros((len(names) if histograms else 0, 509))
         drawn[:, 200 + step % 50] = 3
         drawn[:, 300] = 1
@@ -91,6 +137,8 @@ def write_run(
             drawn_tags=[f"{prefix}{tensor}_histogram/{name}" for name in names] if histograms else [],
             drawn=drawn,
             wall_time=1000.0 + step,
+            table=None if old else heads_of(tensor, [MOMENT_NAMES[column] for column in STORED], names),
+            numbers=encode_moments(moments_of(values))[:, STORED].T.ravel(),
         )
         run.write(entry)
     writer.close()

@@ -23,8 +23,8 @@ def test_the_first_step_and_the_rows_in_which_runs_part(tmp_path, capsys):
         if step >= 9:
             values["mean"][0] = 0.0
 
-    write_run(tmp_path / "a", range(12))
-    write_run(tmp_path / "b", range(12), change=change)
+    write_run(tmp_path / "a", range(12), old=True)
+    write_run(tmp_path / "b", range(12), change=change, old=True)
     found = diff(tmp_path / "a", tmp_path / "b")
     assert (found.first, found.steps, found.rows, found.equal) == (7, 12, 4, False)
     assert [(part.name, part.stat, part.step) for part in found.parts] == [
@@ -45,8 +45,8 @@ def test_json_of_an_infinite_value_is_json(tmp_path, capsys):
     def infinite(step, values):
         values["norm"][1] = float("inf")
 
-    write_run(tmp_path / "a", range(2), change=infinite)
-    write_run(tmp_path / "b", range(2))
+    write_run(tmp_path / "a", range(2), change=infinite, old=True)
+    write_run(tmp_path / "b", range(2), old=True)
     assert main(["diff", "--json", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
     (part,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["parts"]
     assert part["a"] == {"float": "inf"} and part["relative"] == 1.0
@@ -61,7 +61,7 @@ def test_nan_equals_nan_and_differs_from_a_number_and_from_a_gap(tmp_path):
             values[stat][0] = 0 if stat == "count" else float("nan")
 
     for name, change in {"a": nan, "b": nan, "c": None, "gap": nothing, "same": nothing}.items():
-        write_run(tmp_path / name, range(3), change=change)
+        write_run(tmp_path / name, range(3), change=change, old=True)
     assert diff(tmp_path / "a", tmp_path / "b").equal and diff(tmp_path / "gap", tmp_path / "same").equal
     for one, other, words in (
         ("a", "c", "norm NaN and 0.6740"),
@@ -91,13 +91,13 @@ def test_a_terminal_gets_no_escape_sequence(tmp_path, capsys):
     def change(step, values):
         values["norm"][:] *= 2
 
-    write_run(tmp_path / "a", range(3), names=names, tensor="\x1b[31mgrad")
-    write_run(tmp_path / "b", range(3), names=names, tensor="\x1b[31mgrad", change=change)
+    write_run(tmp_path / "a", range(3), names=names, tensor="\x1b[31mgrad", old=True)
+    write_run(tmp_path / "b", range(3), names=names, tensor="\x1b[31mgrad", change=change, old=True)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
     out = capsys.readouterr().out
     assert all(each.isprintable() for each in out.replace("\n", "")) and len(out.splitlines()) == 5
     assert r"  \x1b[31mgrad of \x1b]0;owned\x07net.weight: norm" in out and "שלום.weight" in out
-    write_run(tmp_path / "c", range(3), names=(*names, "\x1b[2Jmore"), tensor="\x1b[31mgrad")
+    write_run(tmp_path / "c", range(3), names=(*names, "\x1b[2Jmore"), tensor="\x1b[31mgrad", old=True)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "c")]) == 1
     assert r"1 row, such as \x1b[2Jmore" in capsys.readouterr().out
     for folder in ("\x1b[31mnowhere", "a"):
@@ -120,3 +120,18 @@ def test_messages(tmp_path, capsys):
         diff(tmp_path / "b", tmp_path / "c")
     assert main(["diff", str(tmp_path / "nowhere"), str(tmp_path / "b")]) == 2
     assert "lightning-hooks: error: there is no run at" in capsys.readouterr().err
+
+
+def test_where_moments_are_stored_every_statistic_that_follows_differs(tmp_path):
+    def change(step, values):
+        if step >= 3:
+            values["norm"][2] *= 2
+
+    write_run(tmp_path / "a", range(5))
+    write_run(tmp_path / "b", range(5), change=change)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert {(part.name, part.stat, part.step) for part in found.parts} == {
+        ("net.2.weight", stat, 3) for stat in ("mean", "std", "norm")
+    }
+    norm = next(part for part in found.parts if part.stat == "norm")
+    assert norm.relative == pytest.approx(0.5, rel=1e-6)

@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 from werkzeug.test import Client
 
 from lightning_hooks import RuleError
@@ -17,10 +16,8 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import FILES, Site
 from lightning_hooks.dashboard.source import LocalRun
-from lightning_hooks.records.layout import Head, LogEntry
-from lightning_hooks.tensorboard import RunWriter
 
-from .runs import NAMES, write_run
+from .runs import NAMES, STATS, write_run
 
 
 @pytest.fixture(scope="module")
@@ -89,23 +86,12 @@ def test_a_tile_of_the_difference_of_two_runs(client):
 
 
 def test_whether_folded_parts_are_merged_exactly(tmp_path):
-    entire, some = slice(0, 2), slice(0, 1)
-    of_all = ("net.a", "net.b")
-    heads = [Head("grad", stat, of_all, entire) for stat in ("norm", "mean")] + [Head("grad", "count", of_all[:1], some)]
-    heads += [Head("param", stat, of_all, entire) for stat in ("mean", "count", "p99")]
-    writer = SummaryWriter(tmp_path)
-    RunWriter(writer).write(LogEntry(0, "", tuple(heads), np.ones(2), np.ones(2, dtype=bool), {}))
-    writer.close()
+    write_run(tmp_path / "run", range(2))
+    write_run(tmp_path / "old", range(2), old=True)
     client = Client(Site(Api(LocalRuns(tmp_path))))
-    exact = {head: table(client, ".", *head)[0]["exact"] for head in {(head.tensor, head.stat) for head in heads}}
-    assert exact == {
-        ("grad", "norm"): True,
-        ("grad", "mean"): False,  # the count of one row is missing
-        ("grad", "count"): True,
-        ("param", "mean"): True,
-        ("param", "count"): True,
-        ("param", "p99"): False,
-    }
+    exact = {stat: table(client, "run", "grad", stat)[0]["exact"] for stat in STATS}
+    assert exact == dict.fromkeys(STATS, True)
+    assert {table(client, "old", "grad", stat)[0]["exact"] for stat in STATS} == {False}
 
 
 def test_scalars_are_reduced_and_hide_no_extreme(client):

@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lightning_hooks.dashboard.merging import is_exact, merged
+from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tiles import difference, tile, unit_of
 from lightning_hooks.dashboard.tree import tree
@@ -139,38 +137,21 @@ def test_a_folded_part_is_merged_exactly(tmp_path, stat):
 
 
 def test_the_ratio_of_a_part_is_that_of_its_norms(tmp_path):
-    values = np.array([[3.0], [4.0], [np.nan]])
-    measured = np.array([[True], [True], [False]])
-    norms = {"norm": values, "norm of param": np.array([[6.0], [8.0], [1.0]])}
-    assert merged("ratio", values, measured, [0], norms.__getitem__).item() == 0.5
-    assert is_exact("ratio", lambda needed: True) and not is_exact("ratio", lambda needed: "of" not in needed)
-    assert not is_exact("p99", lambda needed: True)
+    write_run(tmp_path, range(3), tensor="update", stats=["norm", "ratio", "count"])
+    write_run(tmp_path, range(3), tensor="param", change=lambda step, values: values["norm"].__imul__(4))
+    run = LocalRun(tmp_path)
+    assert run.rows("update", "ratio") == NAMES
+    part = next(node for node in tree(run.rows("update", "ratio"), {}) if node.name == "net")
+    found = tile(run, "update", "ratio", [part], 1, 0, 3)
+    np.testing.assert_allclose(found.least[0], 0.25, rtol=1e-6)
+    assert merges_exactly(run, "update", "ratio") and merges_exactly(run, "update", "norm")
 
 
-SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
-
-
-@settings(max_examples=40)
-@given(st.lists(SIZES, min_size=1, max_size=3), st.integers(0, 1000))
-def test_merging_equals_the_statistic_of_all_elements(unions, seed):
-    rng = np.random.default_rng(seed)
-    rows = [rng.standard_normal(size) * 10 ** rng.uniform(-3, 3) for sizes in unions for size in sizes]
-    starts = np.cumsum([0, *map(len, unions)])[:-1].tolist()
-    compute = {
-        "mean": np.mean,
-        "std": np.std,
-        "rms": lambda x: np.sqrt(np.mean(x**2)),
-        "abs_mean": lambda x: np.mean(np.abs(x)),
-        "min": np.min,
-        "max": np.max,
-        "abs_max": lambda x: np.max(np.abs(x)),
-        "norm": np.linalg.norm,
-    }
-    columns = {stat: np.array([[function(x)] for x in rows]) for stat, function in compute.items()}
-    columns["count"] = np.array([[len(x)] for x in rows], dtype=float)
-    measured = np.ones((len(rows), 1), dtype=bool)
-    ends = [*starts[1:], len(rows)]
-    for stat, function in compute.items():
-        found = merged(stat, columns[stat], measured, starts, columns.__getitem__)[:, 0]
-        expected = [function(np.concatenate(rows[a:b])) for a, b in zip(starts, ends, strict=True)]
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+def test_a_part_of_a_run_without_moments_shows_its_greatest_row(tmp_path):
+    write_run(tmp_path, range(3), old=True)
+    run = LocalRun(tmp_path)
+    assert run.tables() == [("grad", stat) for stat in STATS] and not merges_exactly(run, "grad", "norm")
+    part = next(node for node in nodes_of(run) if node.name == "net")
+    found = tile(run, "grad", "norm", [part], 1, 0, 3)
+    for step in range(3):
+        assert found.greatest[0, step] == pytest.approx(max(np.linalg.norm(elements(step, row)) for row in part.leaves))

@@ -226,18 +226,18 @@ def crafted(folder, honest, change):
 
 def test_a_vector_of_another_length_than_its_list_of_rows_is_not_read(honest, tmp_path):
     def longer(event, value):
-        if value.tag.startswith("table/grad/norm") and event.step == 2:
+        if value.tag.startswith("table/grad/mean") and event.step == 2:
             value.tensor.tensor_content = struct.pack("<3f", 1, 2, 3)
 
     file = crafted(tmp_path, honest, longer)
-    with pytest.warns(UserWarning, match=r"1 of 4 vectors of 'table/grad/norm/\w+' are not read: they do not have the 4 rows"):
-        table = read_run(tmp_path).table("grad", "norm")
+    with pytest.warns(UserWarning, match=r"1 of 4 vectors of 'table/grad/mean/\w+' are not read: they do not have the 4 rows"):
+        table = read_run(tmp_path).table("grad", "mean")
     assert table.steps.tolist() == [0, 1, 3] and not np.isnan(table.values).any()
     index = RunIndex(tmp_path)
     with pytest.warns(UserWarning, match="are not read"):
-        index.table_points("grad", "norm")
+        index.table_points("grad", "mean")
     (problem,) = index.problems()
-    assert problem.startswith(f"{file.name}: 1 of 4 vectors of 'table/grad/norm/")
+    assert problem.startswith(f"{file.name}: 1 of 4 vectors of 'table/grad/mean/")
 
 
 def test_of_a_tag_of_two_kinds_the_first_is_read(honest, tmp_path):
@@ -296,5 +296,5 @@ def test_a_file_that_was_replaced_in_place_by_a_larger_one_is_read_again(tmp_pat
     with a.open("r+b") as opened:
         opened.write(b.read_bytes())
     assert index.refresh() and index.history > history
-    assert index.table_points("grad", "norm").steps.tolist() == [*range(100, 109)]
+    assert index.table_points("grad", "count").steps.tolist() == [*range(100, 109)]
     assert not index.refresh()

@@ -1,0 +1,148 @@
+"""Step views read from the event files of a run: those that the consumers of a monitor got while it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.saved_index import SavedIndex
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.stats.accumulators import MOMENTS
+from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows
+from lightning_hooks.tensorboard.local_tables import LocalTables
+from lightning_hooks.tensorboard.run_index import RunIndex
+
+Array = NDArray[np.float64]
+_CHUNK: Final = 64  # steps that are in memory at a time
+
+
+def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str, monitor: int) -> Iterator[StepView]:
+    """As `Run.views`; errors are raised at once, not at the first view."""
+    saved = [SavedIndex.from_json(text) for text in tables.saved_indices()]
+    chosen = [each for each in saved if each.stage == stage and each.prefix == prefix]
+    if not 0 <= monitor < len(chosen):
+        there = ", ".join(dict.fromkeys(f"stage {each.stage!r} with prefix {each.prefix!r}" for each in saved))
+        raise RuleError(
+            f"{index.path} has no step views of monitor {monitor}, stage {stage!r} and prefix {prefix!r}; there are "
+            f"{there or 'none: it was written by an older version, or ended before its first step did'}"
+        )
+    return _Views(index, tables, chosen[monitor]).read()
+
+
+class _Views:
+    """Reads the views of one stage of a monitor."""
+
+    def __init__(self, index: RunIndex, tables: LocalTables, saved: SavedIndex) -> None:
+        self._index, self._tables, self._saved = index, tables, saved
+        rows = saved.index
+        self._tensors = {f"{saved.tag_prefix}{tensor}": rows.of(tensor) for tensor in dict.fromkeys(rows.tensors)}
+        self._tensors = {tensor: found for tensor, found in self._tensors.items() if (tensor, "count") in tables.vectors()}
+        self._summaries = _summaries(index, saved)
+
+    def read(self) -> Iterator[StepView]:
+        """One view after the other."""
+        every = [self._tables.vector_steps(tensor, "count") for tensor in self._tensors]
+        steps = np.unique(np.concatenate([*every, np.zeros(0, dtype=np.int64)]))
+        for at in range(0, len(steps), _CHUNK):
+            yield from self._chunk(steps[at : at + _CHUNK])
+
+    def _chunk(self, steps: NDArray[np.int64]) -> Iterator[StepView]:
+        rows, shape = self._saved.index, (len(steps), len(self._saved.index))
+        moments = np.tile(MOMENTS.neutral().numpy(), (*shape, 1))
+        counted = np.full(shape, np.nan)
+        kept = {
+            name: np.tile(each.accumulator.neutral().numpy(), (len(steps), len(each.rows), 1))
+            for name, each in rows.kept.items()
+            if each.accumulator.stored
+        }
+        numbers: dict[str, tuple[NDArray[np.intp], Array]] = {}
+        for tensor, (indices, names) in self._tensors.items():
+            stored = self._tables.stored_at(tensor, names, steps)
+            counted[:, indices] = stored.numbers("count").T
+            there = counted[:, indices] > 0
+            for column, name in enumerate(MOMENT_NAMES):
+                if name in stored.names:
+                    moments[:, indices, column] = np.where(there, stored.numbers(name).T, moments[:, indices, column])
+            self._fill_kept(rows, stored, indices, kept)
+            for name in _plain(rows, stored):
+                numbers.setdefault(name, (indices, np.full(shape, np.nan)))[1][:, indices] = stored.numbers(name).T
+        times = self._wall_times(steps)
+        for i, step in enumerate(steps.tolist()):
+            for array in (moments[i], *(each[i] for each in kept.values())):
+                array.flags.writeable = False
+            yield StepView(
+                step=step,
+                stage=self._saved.stage,
+                wall_time=times[i],
+                rows=rows,
+                moments=moments[i],
+                summaries={tag: values[step] for tag, values in self._summaries.items() if step in values},
+                due=_due(rows, counted[i], None if self._saved.stage != "train" else step),
+                kept={name: each[i] for name, each in kept.items()},
+                metrics=_metrics(numbers, i),
+                ranks=self._saved.ranks,
+            )
+
+    @staticmethod
+    def _fill_kept(rows: RowIndex, stored: StoredRows, indices: NDArray[np.intp], kept: Mapping[str, Array]) -> None:
+        for name, each in rows.kept.items():
+            for column, stored_name in enumerate(each.accumulator.stored):
+                if stored_name not in stored.names:
+                    continue
+                values = stored.numbers(stored_name)
+                for place, row in enumerate(indices.tolist()):
+                    slot = int(each.slots[row])
+                    if slot >= 0:
+                        found = values[place]
+                        kept[name][:, slot, column] = np.where(np.isnan(found), kept[name][:, slot, column], found)
+
+    def _wall_times(self, steps: NDArray[np.int64]) -> Sequence[float]:
+        times: dict[int, float] = {}
+        for tensor, name in ((tensor, "count") for tensor in self._tensors):
+            where = self._index.table_points(tensor, name)
+            first, last = np.searchsorted(where.steps, [steps[0], steps[-1] + 1]).tolist()
+            times.update(zip(where.steps[first:last].tolist(), where.wall_times[first:last].tolist(), strict=True))
+        return [times[step] for step in steps.tolist()]
+
+
+def _due(rows: RowIndex, counted: Array, step: int | None) -> Due:
+    """The schedules that were due: those of rows that were written, and of the step if it is one of training."""
+    return frozenset(
+        schedule
+        for each in (*rows.alike, *rows.groups)
+        if not np.isnan(counted[each.rows]).all()
+        for schedule, stats in each.requests
+        if stats and (step is None or schedule.due(step))
+    )
+
+
+def _plain(rows: RowIndex, stored: StoredRows) -> list[str]:
+    """The names of statistics that are stored as numbers."""
+    columns = {name for each in rows.kept.values() for name in each.accumulator.stored}
+    return [name for name in stored.names if name not in MOMENT_NAMES and name not in columns]
+
+
+def _metrics(numbers: Mapping[str, tuple[Any, Array]], i: int) -> dict[tuple[int, str], float]:
+    return {
+        (row, name): value
+        for name, (_, values) in numbers.items()
+        for row, value in enumerate(values[i].tolist())
+        if value == value  # NaN where the row has none
+    }
+
+
+def _summaries(index: RunIndex, saved: SavedIndex) -> dict[str, dict[int, float]]:
+    """The global numbers and the reports of transforms, by tag without prefix and step."""
+    found: dict[str, dict[int, float]] = {}
+    for tag in index.tags("number"):
+        name = tag.removeprefix(saved.tag_prefix)
+        if tag.startswith(saved.tag_prefix) and name.startswith(("hooks/", "transform_")):
+            steps, values = index.numbers(tag)
+            found[name] = dict(zip(steps.tolist(), values.tolist(), strict=True))
+    return found
