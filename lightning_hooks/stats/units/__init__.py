@@ -1,0 +1,1 @@
+"""Statistics of units: channels, features, attention heads and experts. Nothing here is imported before it is needed."""

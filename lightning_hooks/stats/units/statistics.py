@@ -1,0 +1,179 @@
+"""The statistics of units: pure functions of the units of a row, from [..., units, 4] to [...].
+
+To add one, add a line to `UNIT_STATISTICS` and its test. What all of them have in common:
+
+- A unit with a NaN has NaN in its sum, its sum of squares and its maximum. It makes every statistic NaN, except for
+  `dead_units`, which counts the units that are certainly dead, and for the indices, which point to the first unit with a NaN.
+- Medians are those of the units that hold anything but zeros: in a layer whose units are mostly dead, the median of all of them
+  is 0, and any other unit would look like an outlier.
+- A statistic without a value is NaN: a quotient of 0 by 0, such as the variation of a load that is 0 everywhere.
+- The load of a unit is the sum of its elements if no element of the tensor is negative (probabilities of a router, one-hot
+  indices, rectified activations), and the sum of their squares otherwise, since positive and negative elements cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lightning_hooks.stats.units.schema import ABS_MAX, SQUARE, SUM, Array
+
+DEAD: Final = 1e-5
+"""A unit is dead if no magnitude reaches it: the limit of TheDeepChecker (Ben Braiek and Khomh 2023, "Testing Feedforward
+Neural Networks Training Programs", its `settings.yaml`)."""
+OUTLIER: Final = 100.0
+"""The least magnitude of an outlier (Sun et al. 2024, "Massive Activations in Large Language Models", arXiv 2402.17762)."""
+OUTLIER_OVER_RMS: Final = 674.0
+"""How many times the usual root mean square it must exceed. Sun et al. ask for 1000 times the median magnitude of all elements,
+which for normally distributed elements is 0.674 times their root mean square."""
+
+
+class Units(NamedTuple):
+    """The units of a row.
+
+    Args:
+        moments: float64 [..., units, 4] in the order of `schema.UNIT_MOMENTS`.
+        elements: of one unit, [...].
+        nonnegative: whether no element is negative, [...]; the `min` of the row's moments tells. False is always allowed.
+    """
+
+    moments: Array
+    elements: ArrayLike = 1.0
+    nonnegative: ArrayLike = False
+
+
+class UnitStatistic(NamedTuple):
+    """A number that follows from the units of a row.
+
+    Args:
+        name: in rules and tags.
+        formula: from units to float64 [...].
+    """
+
+    name: str
+    formula: Callable[[Units], Array]
+
+
+def load(units: Units) -> Array:
+    """The load of each unit, [..., units]: its sum where no element is negative, else its sum of squares."""
+    moments = units.moments
+    nonnegative = np.asarray(units.nonnegative, dtype=np.bool_)[..., None]
+    return np.where(nonnegative, moments[..., SUM], moments[..., SQUARE])
+
+
+def rms(units: Units) -> Array:
+    """The root mean square of each unit, [..., units]."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        values: Array = np.sqrt(units.moments[..., SQUARE] / np.asarray(units.elements, dtype=np.float64)[..., None])
+    return values
+
+
+def _median_of_used(values: Array) -> Array:
+    """The median of the values that are not zero, [...] from [..., units]; NaN if one is NaN or all are zero."""
+    ordered = np.sort(np.where(values == 0, -np.inf, values), axis=-1)  # zeros first, NaN last
+    many = values.shape[-1]
+    used = np.count_nonzero(values, axis=-1)[..., None]  # NaN counts as used
+    low = np.take_along_axis(ordered, np.clip(many - used + (used - 1) // 2, 0, many - 1), axis=-1)
+    high = np.take_along_axis(ordered, np.clip(many - used + used // 2, 0, many - 1), axis=-1)
+    # Half of each, so that large numbers do not overflow.
+    median = np.where(low == high, low, low * 0.5 + high * 0.5)
+    undefined = (used == 0) | np.isnan(ordered[..., -1:])
+    return np.where(undefined, np.nan, median)[..., 0]
+
+
+def _dead_units(units: Units) -> Array:
+    values: Array = np.mean(units.moments[..., ABS_MAX] < DEAD, axis=-1)
+    return values
+
+
+def _outlier_units(units: Units) -> Array:
+    largest = units.moments[..., ABS_MAX]
+    usual = _median_of_used(rms(units))
+    outliers = (largest > OUTLIER) & (largest > OUTLIER_OVER_RMS * usual[..., None])
+    unknown = np.isnan(largest).any(axis=-1)
+    return np.where(unknown, np.nan, outliers.sum(axis=-1))
+
+
+def _unit_max_over_median(units: Units) -> Array:
+    largest = units.moments[..., ABS_MAX]
+    values: Array = largest.max(axis=-1) / _median_of_used(largest)
+    return values
+
+
+def _load_cv(units: Units) -> Array:
+    loads = load(units)
+    values: Array = loads.std(axis=-1) / loads.mean(axis=-1)
+    return values
+
+
+def _effective_units(units: Units) -> Array:
+    loads = load(units)
+    shares = loads / loads.sum(axis=-1, keepdims=True)
+    # 0 log 0 is 0.
+    terms = np.where(shares == 0, 0.0, shares * np.log(np.where(shares == 0, 1.0, shares)))
+    values: Array = np.exp(-terms.sum(axis=-1))
+    return values
+
+
+def _first_largest(values: Array, ties: Array) -> Array:
+    """The index of the largest value, among equal ones that of the largest tie-breaker; the first NaN if there is one."""
+    best = values.max(axis=-1, keepdims=True)
+    equal = (values == best) | (np.isnan(values) & np.isnan(best))
+    found: NDArray[np.intp] = np.argmax(np.where(equal, ties, -np.inf), axis=-1)
+    return found.astype(np.float64)
+
+
+def _top_unit(units: Units) -> Array:
+    largest = units.moments[..., ABS_MAX]
+    return _first_largest(largest, load(units))
+
+
+def _busiest_unit(units: Units) -> Array:
+    loads = load(units)
+    return _first_largest(loads, units.moments[..., ABS_MAX])
+
+
+UNIT_STATISTICS: Final = (
+    # The share of units of which no element of the step exceeds 1e-5. Zero everywhere is included.
+    UnitStatistic("dead_units", _dead_units),
+    # The number of units with a magnitude above 100 and above 674 times the median root mean square of units: see above.
+    UnitStatistic("outlier_units", _outlier_units),
+    # The largest magnitude over the median of the units' largest magnitudes.
+    UnitStatistic("unit_max_over_median", _unit_max_over_median),
+    # The coefficient of variation of the load: its standard deviation over its mean (Shazeer et al. 2017, arXiv 1701.06538, of
+    # experts).
+    UnitStatistic("load_cv", _load_cv),
+    # exp of the entropy of the shares of the load: n for n equal units, 1 for one that carries all (the Hill number of order
+    # 1).
+    UnitStatistic("effective_units", _effective_units),
+    # The index of the unit with the largest magnitude; of equal ones, that with the largest load.
+    UnitStatistic("top_unit", _top_unit),
+    # The index of the unit with the largest load; of equal ones, that with the largest magnitude.
+    UnitStatistic("busiest_unit", _busiest_unit),
+)
+NAMES: Final = tuple(statistic.name for statistic in UNIT_STATISTICS)
+FORMULAS: Final[dict[str, Callable[[Units], Array]]] = {statistic.name: statistic.formula for statistic in UNIT_STATISTICS}
+
+
+def compute(stat: str, moments: Array, elements: ArrayLike = 1.0, nonnegative: ArrayLike = False) -> Array:
+    """One statistic of units: float64 [...], NaN where there are no units or no elements.
+
+    Args:
+        stat: one of `NAMES`.
+        moments: float64 [..., units, 4].
+        elements: of one unit, [...].
+        nonnegative: whether no element is negative, [...].
+
+    Example:
+        >>> router = np.array([[6.0, 6.0, 1.0, 2.0], [2.0, 2.0, 1.0, 6.0], [0.0, 0.0, 0.0, 8.0]])
+        >>> float(compute("load_cv", router, 8.0, nonnegative=True)), float(compute("dead_units", router, 8.0))
+        (0.9354143466934853, 0.3333333333333333)
+    """
+    if moments.shape[-2] == 0:
+        return np.full(moments.shape[:-2], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        values = FORMULAS[stat](Units(moments, elements, nonnegative))
+        return np.where(np.asarray(elements) > 0, values, np.nan)
