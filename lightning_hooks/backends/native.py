@@ -22,6 +22,7 @@ from lightning_hooks.backends._native import (
     copy_many,
     instructions,
     measure_many_into,
+    measure_units,
     writer,
 )
 from lightning_hooks.backends._native import measure as read
@@ -35,6 +36,7 @@ __all__ = [
     "copy_many",
     "instructions",
     "measure_many_into",
+    "measure_units",
     "read",
     "read_histogram",
     "read_many",

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "scalar.hpp"
@@ -82,6 +83,11 @@ class FlushSubnormals {
       _mm512_mask_add_epi32(reinterpret_cast<__m512i>(count), found, reinterpret_cast<__m512i>(count), _mm512_set1_epi32(1))); \
   marks = reinterpret_cast<Floats::ivec>(                                                                             \
       _mm512_mask_or_epi32(reinterpret_cast<__m512i>(marks), found, reinterpret_cast<__m512i>(marks), bits))
+#define HOOKS_NOTE_ZEROS(bits, count)                                                                                  \
+  count = reinterpret_cast<Floats::ivec>(                                                                             \
+      _mm512_mask_add_epi32(reinterpret_cast<__m512i>(count), _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7fffffff)), \
+                            reinterpret_cast<__m512i>(count), _mm512_set1_epi32(1)))
+#define HOOKS_ANY(lanes) (_mm512_test_epi32_mask(reinterpret_cast<__m512i>(lanes), reinterpret_cast<__m512i>(lanes)) != 0)
 HOOKS_PUSH("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
@@ -91,11 +97,14 @@ HOOKS_POP
 #undef HOOKS_DOUBLES
 #undef HOOKS_LESSER
 #undef HOOKS_NOTE_SMALL
+#undef HOOKS_NOTE_ZEROS
+#undef HOOKS_ANY
 
 #define HOOKS_TARGET avx2
 #define HOOKS_BYTES 32
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm256_cvtph_ps(read<__m128i>(p)))
 #define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm256_cvtps_pd(reinterpret_cast<__m128>(x)))
+#define HOOKS_ANY(lanes) (!_mm256_testz_si256(reinterpret_cast<__m256i>(lanes), reinterpret_cast<__m256i>(lanes)))
 HOOKS_PUSH("avx2,fma,f16c,bmi,bmi2,popcnt")
 #include "blocks.inc"
 HOOKS_POP
@@ -103,6 +112,7 @@ HOOKS_POP
 #undef HOOKS_BYTES
 #undef HOOKS_HALF
 #undef HOOKS_DOUBLES
+#undef HOOKS_ANY
 
 #endif
 
@@ -144,10 +154,10 @@ std::vector<Blocks> supported() {
   std::vector<Blocks> out;
 #if defined(__x86_64__)
   const auto [has_avx2, has_avx512] = extensions();
-  if (has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract});
-  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract});
+  if (has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract, avx512::columns, avx512::runs});
+  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract, avx2::columns, avx2::runs});
 #endif
-  out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract});
+  out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract, baseline::columns, baseline::runs});
   return out;
 }
 

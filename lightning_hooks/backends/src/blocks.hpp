@@ -12,13 +12,23 @@ constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
 // few tables: to add up all of them would take longer than the counting.
 constexpr int kTables = 8, kFewTables = 2, kWorthTables = 2048;
 
+// The numbers of units, each an array of its own: unit k is at index k of all four.
+struct Units {
+  double *sum, *square, *abs_max, *zeros;
+};
+
 // The functions of one instruction set. `measure` writes the row of a block. `count` adds its elements to the first tables and
 // returns the number of tables used. `subtract` writes the differences of two blocks; those of sixteen-bit floats are float32.
+// `columns` and `runs` add elements to units: rows of n columns, where column k belongs to unit k, `stride` elements from one row to
+// the next; and runs of equal length one after the other, where run k belongs to unit k. Zeros are counted only on request: most
+// tensors have none.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, bool sized, Row& out);
   int (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
   void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
+  void (*columns)(Kind, const void* data, std::int64_t rows, std::int64_t stride, int n, bool counted, Units into);
+  void (*runs)(Kind, const void* data, std::int64_t many, std::int64_t length, bool counted, Units into);
 };
 
 // The best instruction set that the processor supports, unless another was chosen.

@@ -6,48 +6,11 @@
 #include <new>
 #include <vector>
 
-#include "blocks.hpp"
 #include "pieces.hpp"
+#include "ranges.hpp"
 
 namespace hooks {
 namespace {
-
-constexpr std::int64_t kChunk = 2 * kBlock;   // elements that a thread takes at a time
-constexpr int kMiddle = kBuckets / 2;         // the bucket of zeros and of magnitudes below the normal numbers
-constexpr int kExponents = kKeys / 2;
-constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements before the tables are flushed: they have 32 bits
-
-using Tables = std::uint32_t[kTables][kKeys];
-
-struct Scratch {
-  alignas(64) std::uint64_t buffer[kBlock];
-  Tables tables;
-  int used = 0;              // the first tables, which may hold counts
-  std::int64_t counted = 0;  // elements in the tables
-};
-
-// The row of the elements [begin, end); for a histogram, they are counted while they are in the cache.
-Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
-  Row out, part;
-  while (begin < end) {
-    const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
-    const void* data = scratch.buffer;
-    if (view.minus) {
-      const std::int64_t offset = begin * size_of(view.stored);
-      kernels.subtract(view.stored, view.data + offset, view.minus + offset, n, scratch.buffer);
-    } else {
-      data = view.block(begin, n, scratch.buffer);
-    }
-    kernels.measure(view.kind, data, n, view.sized, part);
-    if (view.counts) {
-      scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables));
-      scratch.counted += n;
-    }
-    merge(out, part);
-    begin += n;
-  }
-  return out;
-}
 
 // Prefetches the beginning of what is read next: the hardware prefetcher starts only after some misses.
 void prefetch(const View& view, std::int64_t begin) {
@@ -55,27 +18,6 @@ void prefetch(const View& view, std::int64_t begin) {
   const std::int64_t size = size_of(view.minus ? view.stored : view.kind);
   const std::int64_t bytes = std::min<std::int64_t>((view.numel - begin) * size, 1024);
   for (std::int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(view.data + begin * size + offset);
-}
-
-// One for each thread, kept, because setting it up takes longer than measuring a small tensor. Between uses the tables are zero.
-Scratch& scratch_of_thread() {
-  thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
-  return *scratch;
-}
-
-// Adds the tables of keys to the buckets and resets them.
-void flush(Scratch& scratch, double* buckets) {
-  std::int64_t sums[kKeys] = {};  // signed: faster to convert to float64
-  for (int table = 0; table < scratch.used; ++table) {
-    for (int key = 0; key < kKeys; ++key) sums[key] += scratch.tables[table][key];
-  }
-  std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
-  scratch.used = 0;
-  scratch.counted = 0;
-  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one is NaN and infinities, which have no bucket
-    buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
-    buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
-  }
 }
 
 void repeat(Row& row, double copies) {

@@ -49,6 +49,26 @@ PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
   return both;
 }
 
+PyObject* py_measure_units(PyObject*, PyObject* args) {
+  PyObject* tensor;
+  Py_ssize_t axis;
+  if (!PyArg_ParseTuple(args, "On:measure_units", &tensor, &axis)) return nullptr;
+  View view;
+  hooks::UnitLayout layout;
+  const int found = hooks::view_of_units(tensor, axis, view, layout);
+  if (found < 0) return nullptr;
+  if (found == 0) Py_RETURN_NONE;
+  Row row;
+  PyObject* const units = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(layout.units * hooks::kUnitColumns * sizeof(double)));
+  // The storage of bytes may be written until other code sees them.
+  const bool measured = units && hooks::measure_view_of_units(view, layout, row, reinterpret_cast<double*>(PyBytes_AsString(units)));
+  PyObject* const moments = measured ? bytes_of(&row, sizeof row) : nullptr;
+  PyObject* const both = moments ? PyTuple_Pack(2, moments, units) : nullptr;
+  Py_XDECREF(moments);
+  Py_XDECREF(units);
+  return both;
+}
+
 PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   PyObject* const kept = PySequence_Tuple(tensors);  // keeps them alive while the lock is released
   if (!kept) return nullptr;
@@ -99,6 +119,7 @@ PyMethodDef methods[] = {
     {"choose_instructions", py_choose_instructions, METH_O, "Choose another set, for tests; False where the processor does not support it."},
     {"measure", py_measure, METH_O, "The moments of a tensor as bytes, or None for one that is not measured here."},
     {"measure_histogram", py_measure_histogram, METH_O, "Moments and histogram of a tensor as bytes, or None."},
+    {"measure_units", py_measure_units, METH_VARARGS, "Moments, and units along an axis, of a tensor as bytes; or None."},
     {"measure_many", py_measure_many, METH_O, "A list of the results of `measure`, computed together."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
      "Measure tensors, or their differences from others, into rows of a state; the indices of those not measured here."},

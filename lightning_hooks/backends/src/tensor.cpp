@@ -79,10 +79,34 @@ int view_of_difference(PyObject* left, PyObject* right, View& view) {
   return 1;
 }
 
+int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout) {
+  const int found = view_of(object, view);
+  if (found <= 0) return found;
+  DlTensor tensor;  // its shape and strides point into the object
+  if (exchange->tensor_from_object(object, &tensor) != 0) return -1;
+  if (axis < 0) axis += tensor.ndim;
+  if (axis < 0 || axis >= tensor.ndim || !view.gaps.empty() || view.copies != 1) return 0;
+  layout.units = tensor.shape[axis];
+  if (view.numel == 0) return 1;
+  layout.inner = view.numel / layout.units;
+  if (layout.units > 1) {
+    // Without gaps, the stride of a dimension is the product of the sizes of the faster ones, whatever their order.
+    layout.inner = 1;
+    for (int d = static_cast<int>(axis) + 1; d < tensor.ndim && !tensor.strides; ++d) layout.inner *= tensor.shape[d];
+    if (tensor.strides) layout.inner = tensor.strides[axis];
+  }
+  layout.outer = view.numel / layout.units / layout.inner;
+  return 1;
+}
+
 bool measure_views(const View* views, std::size_t many, Row* rows) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
   return unlocked(elements, [=](unsigned threads) { measure(views, many, rows, threads); });
+}
+
+bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units) {
+  return unlocked(view.numel, [&](unsigned threads) { measure_units(view, layout, row, units, threads); });
 }
 
 PyObject* py_setup_kernel(PyObject*, PyObject* args) {

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "measure.hpp"
+#include "units.hpp"
 
 namespace hooks {
 
@@ -22,6 +23,10 @@ int view_of(PyObject* object, View& view, bool may_be_negated = true);
 
 // As `view_of`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
 int view_of_difference(PyObject* left, PyObject* right, View& view);
+
+// As `view_of`, with the layout of the units along an axis, which counts from the end if it is negative; 0 also where the tensor has
+// no such axis, and where its memory has gaps or repeats elements.
+int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout);
 
 // The number of threads that torch would use for this number of elements; a DataLoader's worker has one.
 unsigned threads_for(std::int64_t elements);
@@ -45,7 +50,8 @@ bool unlocked(std::int64_t elements, Work work) {
   return enough;
 }
 
-// As `measure`, for Python. False with a Python error set.
+// As `measure` and `measure_units`, for Python. False with a Python error set.
 bool measure_views(const View* views, std::size_t many, Row* rows);
+bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units);
 
 }  // namespace hooks

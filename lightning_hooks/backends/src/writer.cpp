@@ -12,7 +12,8 @@ namespace hooks {
 namespace {
 
 PyObject *writer_type = nullptr, *fallback_type = nullptr;
-PyObject* state_name;
+PyObject *state_name, *units_name;
+constexpr short kNoAxis = -32768;
 
 // The base of fallbacks: `direct` is read for every tensor, and a field is faster than an attribute. Counts the tensors that were
 // written directly, and the time that this took.
@@ -28,8 +29,23 @@ struct Writer {
   PyObject *table, *fallback;
   Py_ssize_t histogram;  // there are thousands of writers, so they are kept small
   int row;
+  short axis;
   bool magnitudes;
 };
+
+// As `measure_units_into`; 0 where the table keeps no units of the row.
+int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor) {
+  PyObject* const every = PyObject_GetAttr(writer->table, units_name);
+  PyObject* const units = every ? PyList_GetItem(every, writer->row) : nullptr;
+  Py_XINCREF(units);  // other threads may replace the list while the lock is released
+  Py_XDECREF(every);
+  if (!units) return -1;
+  const int done = units == Py_None
+                       ? 0
+                       : measure_units_into(state, first, writer->histogram, tensor, writer->magnitudes, units, writer->axis);
+  Py_DECREF(units);
+  return done;
+}
 
 // 1: written. 0: not, and there is no error. -1: a Python error is set.
 int write_directly(const Writer* writer, PyObject* tensor) {
@@ -39,7 +55,8 @@ int write_directly(const Writer* writer, PyObject* tensor) {
   PyObject* const state = PyObject_GetAttr(writer->table, state_name);
   if (!state) return -1;
   const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
-  const int done = measure_into(state, first, writer->histogram, tensor, writer->magnitudes);
+  const int done = writer->axis == kNoAxis ? measure_into(state, first, writer->histogram, tensor, writer->magnitudes)
+                                           : write_units(writer, state, first, tensor);
   Py_DECREF(state);
   if (done > 0) {
     fallback->nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count();
@@ -75,11 +92,13 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
 }  // namespace
 
 PyObject* py_writer(PyObject*, PyObject* args) {
-  PyObject *table, *histogram, *fallback;
+  PyObject *table, *histogram, *fallback, *axis = Py_None;
   int row;
-  if (!PyArg_ParseTuple(args, "OiOO!:writer", &table, &row, &histogram, fallback_type, &fallback)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OiOO!|O:writer", &table, &row, &histogram, fallback_type, &fallback, &axis)) return nullptr;
   const Py_ssize_t offset = histogram == Py_None ? kNoHistogram : PyLong_AsSsize_t(histogram);
+  const long dimension = axis == Py_None ? kNoAxis : PyLong_AsLong(axis);
   if (PyErr_Occurred()) return nullptr;
+  if (axis != Py_None && (dimension <= kNoAxis || dimension > 32767)) return PyErr_Format(PyExc_ValueError, "no tensor has axis %ld", dimension);
   PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
   if (!magnitudes) return nullptr;
   Py_DECREF(magnitudes);
@@ -93,6 +112,7 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   writer->fallback = fallback;
   writer->row = row;
   writer->histogram = offset;
+  writer->axis = static_cast<short>(dimension);
   writer->magnitudes = magnitudes == Py_True;
   return made;
 }
@@ -113,6 +133,7 @@ bool make_writer_types() {
   static PyType_Spec fallback_spec = {"lightning_hooks.backends._native.FallbackWriter", sizeof(FallbackWriter), 0,
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, fallback_slots};
   state_name = PyUnicode_InternFromString("state");
+  units_name = PyUnicode_InternFromString("units");
   writer_type = PyType_FromSpec(&spec);
   fallback_type = PyType_FromSpec(&fallback_spec);
   return writer_type && fallback_type;

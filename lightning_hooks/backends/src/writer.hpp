@@ -7,7 +7,8 @@ namespace hooks {
 
 // Arguments: a table with its `state` and whether `magnitudes` are requested of it; the row; the offset of its histogram in the
 // state, or None; a FallbackWriter, whose `direct` says at every call whether tensors may be written, and which is called with the
-// row and the tensor where they may not or cannot.
+// row and the tensor where they may not or cannot; and the axis of units, or None. With an axis the table also has `units`, a list of
+// a float64 tensor [units, 4] for each row, or None: a tensor whose units do not fit goes to the fallback.
 PyObject* py_writer(PyObject*, PyObject* args);
 
 // Whether an object is a writer, and its call without the interpreter: 0, or -1 with a Python error set.

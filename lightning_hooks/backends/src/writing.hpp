@@ -11,6 +11,11 @@ constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // no valid offset
 // measured here. -1: a Python error is set.
 int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized);
 
+// The same, and the units along an axis are merged into a contiguous float64 tensor [units, 4]. 0 also where the number of units
+// is another one, or their layout is not measured here.
+int measure_units_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
+                       Py_ssize_t axis);
+
 // The arguments are documented at the definitions.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);

@@ -21,6 +21,8 @@ from lightning_hooks.stats.columns import Reduction
 from lightning_hooks.stats.histogram import histogram
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, merge_moments
+from lightning_hooks.stats.units.schema import COLUMNS
+from lightning_hooks.stats.units.schema import merge as merge_units
 from lightning_hooks.tensor_kinds import has_memory
 
 Array = NDArray[np.float64]
@@ -84,17 +86,30 @@ def read_many(tensors: Sequence[Tensor], /) -> list[bytes | None]:
     return [read(tensor) for tensor in tensors]
 
 
-def writer(table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, /) -> Callable[[Tensor], None]:
+def measure_units(tensor: Tensor, axis: int, /) -> tuple[bytes, bytes] | None:
+    """Moments as `read` has them, and the units [units, 4] along an axis; None also where the tensor has no such axis."""
+    if not (_is_measured(tensor) and -tensor.ndim <= axis < tensor.ndim):
+        return None
+    return _moments(tensor).tobytes(), _units(tensor, axis).tobytes()
+
+
+def writer(
+    table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, axis: int | None = None, /
+) -> Callable[[Tensor], None]:
     """A function that merges a tensor into a row of a table.
 
     Args:
-        table: has the `state`, which may be replaced.
+        table: has the `state`, which may be replaced; with an axis also `units`, a list of a float64 tensor [units, 4] for each
+            row, or None.
         histogram_at: the offset of its histogram in the state, if it keeps one.
+        axis: of the units that are merged too. A tensor whose units do not fit goes to the fallback, and nothing is written.
     """
     merging = Lock()  # threads may call the module
 
     def write(tensor: Tensor) -> bool:
         with merging:
+            if axis is not None:
+                return _write_units(table, row, histogram_at, tensor, axis)
             return _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True)
 
     return direct_writer(write, row, fallback)
@@ -166,6 +181,38 @@ def _write(state: Tensor, first: int, histogram_at: int | None, tensor: Tensor, 
         buckets = numbers[histogram_at : histogram_at + len(counts)]
         buckets[:] = counts + buckets if merging else counts
     return True
+
+
+def _write_units(table: Any, row: int, histogram_at: int | None, tensor: Tensor, axis: int) -> bool:
+    """Merge a tensor and its units into a row; False, and nothing is written, where one of them is not measured."""
+    units: Tensor | None = table.units[row]
+    if units is None or not (_is_measured(tensor) and -tensor.ndim <= axis < tensor.ndim):
+        return False
+    if units.shape != (tensor.shape[axis], COLUMNS):
+        return False
+    kept, found = _numbers(units), _units(tensor, axis)
+    if not _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True):
+        return False
+    kept[:] = merge_units(kept, found)
+    return True
+
+
+def _units(tensor: Tensor, axis: int) -> Array:
+    """The units of a tensor, [units, 4]."""
+    laid_out = tensor.detach().movedim(axis, -1)
+    rows = laid_out.reshape(laid_out.numel() // max(laid_out.shape[-1], 1), laid_out.shape[-1])
+    found = np.zeros((laid_out.shape[-1], COLUMNS))
+    for piece in rows.split(max(1, _PIECE // max(laid_out.shape[-1], 1))):
+        found = merge_units(found, _units_of(piece.double().numpy()))
+    return found
+
+
+def _units_of(values: Array) -> Array:
+    """The units of float64 numbers [rows, units]."""
+    with np.errstate(all="ignore"):
+        magnitudes = np.abs(values)
+        largest = magnitudes.max(0, initial=0.0)
+        return np.stack([values.sum(0), np.square(values).sum(0), largest, np.count_nonzero(magnitudes == 0, axis=0)], axis=1)
 
 
 def _numbers(state: Tensor) -> Array:

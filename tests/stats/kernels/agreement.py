@@ -17,7 +17,7 @@ try:
     SETS = [name for name in ("avx512", "avx2", "baseline") if _native.choose_instructions(name)]
     _native.choose_instructions(SETS[0])
 except ImportError:
-    native, SETS = None, []
+    native, _native, SETS = None, None, []
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]

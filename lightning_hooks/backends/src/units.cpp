@@ -1,0 +1,246 @@
+#include "units.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "pieces.hpp"
+#include "ranges.hpp"
+
+namespace hooks {
+namespace {
+
+constexpr std::int64_t kShortest = 16;            // elements of a run; shorter ones are columns that are merged at the end
+constexpr std::int64_t kNarrowest = 64;           // columns; several narrower rows are read as one
+constexpr std::int64_t kRowBytes = 1 << 14;       // of a row; longer ones are read in strips of this width
+constexpr std::int64_t kPadding = 24;            // numbers between the sums of a strip, which would share sets of the first-level cache
+constexpr std::int64_t kTileRows = 24;            // a multiple of the rows that a lane adds up
+constexpr std::int64_t kTile = 1 << 15;           // elements that are measured, and then their units, while they are in the cache
+constexpr std::int64_t kItems = 32;               // at most so many threads work on a tensor
+constexpr std::int64_t kLeastElements = 1 << 15;  // of an item
+constexpr std::int64_t kLeastRows = 96;           // of an item, which has its own sums of each column
+constexpr std::int64_t kMostSums = 1 << 18;       // columns of all items
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Items are parts of a tensor with sums of their own, which are merged in order.
+class UnitJob {
+ public:
+  void plan(const View& of, const UnitLayout& layout_of) {
+    kernels = &blocks();
+    view = &of;
+    layout = layout_of;
+    in_runs = layout.inner >= kShortest;
+    const std::int64_t group = layout.units * layout.inner;
+    // Of columns: those of a row, the whole rows, and the columns of a strip. Of runs: one row for each run.
+    merged_rows = in_runs || group >= kNarrowest ? 1 : ceil_div(kNarrowest, group);
+    columns = in_runs ? layout.units : merged_rows * group;
+    length = in_runs ? layout.inner : columns;
+    rows = view->numel / length;
+    const bool whole = in_runs || columns * size() <= kRowBytes;
+    strip = whole ? columns : kRowBytes / size();
+    strips = ceil_div(columns, strip);
+    padded = strip + kPadding;
+    const std::int64_t by_sums = std::min(kMostSums, view->numel / kLeastRows) / columns;
+    groups = std::max<std::int64_t>(1, std::min({kItems / strips, by_sums, view->numel / kLeastElements, rows}));
+    moments.assign(static_cast<std::size_t>(whole ? ceil_div(view->numel, kChunk) : strips * groups), Row());
+  }
+  std::size_t items() const { return static_cast<std::size_t>(strips * groups); }
+
+  void run_alone(Row& row, double* out) {
+    sums.assign(static_cast<std::size_t>(4 * padded), 0.0);
+    totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
+    Scratch& scratch = scratch_of_thread();
+    for (std::size_t i = 0; i < items(); ++i) {
+      if (i) std::fill(sums.begin(), sums.end(), 0.0);
+      work_on(i, sums.data(), scratch);
+      add_to_totals(i, sums.data());
+    }
+    finish(row, out);
+  }
+  void run_together(Row& row, double* out, unsigned threads, bool in_team) {
+    static_cast<void>(scratch_of_thread());  // raises here if there is no memory, not inside the threads
+    sums.assign(items() * static_cast<std::size_t>(4 * padded), 0.0);
+    totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
+    pieces.plan(items(), [](std::size_t) { return 1; }, 1, threads);
+    hooks::run_together(body, this, view->numel * size(), threads, in_team);
+    for (std::size_t i = 0; i < items(); ++i) add_to_totals(i, sums_of(i));
+    finish(row, out);
+  }
+
+ private:
+  const Blocks* kernels = nullptr;
+  const View* view = nullptr;
+  UnitLayout layout;
+  bool in_runs = false;
+  std::int64_t merged_rows = 1, columns = 0, length = 0, rows = 0, strip = 0, padded = 0, strips = 1, groups = 1;
+  std::vector<double> sums, totals;
+  std::vector<Row> moments;  // of the chunks of the tensor, or where it is read in strips of the items
+  Pieces pieces;
+  std::mutex adding;
+
+  std::int64_t size() const { return size_of(view->kind); }
+  double* sums_of(std::size_t item) { return sums.data() + item * static_cast<std::size_t>(4 * padded); }
+  const char* at(std::int64_t element) const { return view->data + element * size(); }
+  Units units_at(double* from, std::int64_t unit) const {
+    from += unit;
+    return {from, from + padded, from + 2 * padded, from + 3 * padded};
+  }
+
+  static void body(void* job, unsigned thread) {
+    UnitJob& mine = *static_cast<UnitJob*>(job);
+    try {
+      Scratch& scratch = scratch_of_thread();
+      mine.pieces.take(thread, [&](std::size_t i) { mine.work_on(i, mine.sums_of(i), scratch); });
+    } catch (const std::bad_alloc&) {
+      // No memory for the scratch of this thread, so it took no item; the calling thread has its scratch already.
+    }
+  }
+
+  void work_on(std::size_t item, double* into, Scratch& scratch) {
+    const std::int64_t group = static_cast<std::int64_t>(item) % groups, first = static_cast<std::int64_t>(item) / groups * strip;
+    // Whole tiles, so that lanes add up as many rows as they can.
+    const std::int64_t share = in_runs ? 1 : kTileRows, parts = ceil_div(rows, share);
+    const std::int64_t begin = std::min(rows, parts * group / groups * share), end = std::min(rows, parts * (group + 1) / groups * share);
+    if (in_runs) {
+      work_on_runs(begin, end, into, scratch);
+    } else if (strips > 1) {
+      work_on_strip(begin, end, first, into, moments[item], scratch);
+    } else {
+      work_on_rows(begin, end, into, scratch);
+    }
+    flush_counts(scratch);
+  }
+  void flush_counts(Scratch& scratch) {
+    if (!view->counts) return;
+    const std::lock_guard<std::mutex> locked(adding);
+    flush(scratch, view->counts);
+  }
+
+  // The chunks that begin in [begin, end): the same as without units, so that the moments are rounded alike. Returns whether this
+  // range may hold zeros: of its first elements the chunk before tells, which `before` stands for.
+  bool measure_chunks(std::int64_t begin, std::int64_t end, bool before, Scratch& scratch) {
+    const std::int64_t first = ceil_div(begin, kChunk);
+    bool zeros = before && first * kChunk > begin;
+    for (std::int64_t chunk = first; chunk * kChunk < end; ++chunk) {
+      const std::int64_t last = std::min(view->numel, (chunk + 1) * kChunk);
+      Row& row = moments[static_cast<std::size_t>(chunk)];
+      row = measure_range(*kernels, *view, chunk * kChunk, last, scratch);
+      zeros = zeros || row.zeros != 0;
+    }
+    if (scratch.counted >= kMostCounted) flush_counts(scratch);
+    return zeros;
+  }
+
+  // The end of the first tile of an item, in rows or runs of n elements: short where the item begins inside of a chunk, since nothing
+  // is known of its zeros.
+  static std::int64_t end_of_first(std::int64_t begin, std::int64_t tile, std::int64_t n) {
+    const std::int64_t known = ceil_div(ceil_div(begin * n, kChunk) * kChunk, n);
+    return known > begin ? std::min(known, begin + tile) : begin + tile;
+  }
+
+  void work_on_rows(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
+    const std::int64_t tile = std::max<std::int64_t>(1, kTile / columns / kTileRows) * kTileRows;
+    const int n = static_cast<int>(columns);
+    bool zeros = true;  // nothing is known of the chunk before the first one
+    for (std::int64_t row = begin, last; row < end; row = last) {
+      last = std::min(end, row == begin ? end_of_first(row, tile, columns) : row + tile);
+      zeros = measure_chunks(row * columns, last * columns, zeros, scratch);
+      kernels->columns(view->kind, at(row * columns), last - row, columns, n, zeros, units_at(into, 0));
+    }
+    if (end == rows && rows * columns < view->numel) {  // the rest, less than a row
+      zeros = measure_chunks(rows * columns, view->numel, zeros, scratch);
+      const int rest = static_cast<int>(view->numel - rows * columns);
+      kernels->columns(view->kind, at(rows * columns), 1, rest, rest, zeros, units_at(into, 0));
+    }
+  }
+  void work_on_strip(std::int64_t begin, std::int64_t end, std::int64_t first, double* into, Row& row_of_strip, Scratch& scratch) {
+    const std::int64_t n = std::min(strip, columns - first);
+    for (std::int64_t row = begin; row < end; row += kTileRows) {
+      const std::int64_t last = std::min(end, row + kTileRows);
+      bool zeros = false;
+      for (std::int64_t each = row; each < last; ++each) {
+        const std::int64_t from = each * columns + first;
+        const Row found = measure_range(*kernels, *view, from, from + n, scratch);
+        zeros = zeros || found.zeros != 0;
+        merge(row_of_strip, found);
+      }
+      if (scratch.counted >= kMostCounted) flush_counts(scratch);
+      kernels->columns(view->kind, at(row * columns + first), last - row, columns, static_cast<int>(n), zeros, units_at(into, 0));
+    }
+  }
+  void work_on_runs(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
+    const std::int64_t tile = std::max<std::int64_t>(1, kTile / length);
+    bool zeros = true;  // nothing is known of the chunk before the first one
+    for (std::int64_t run = begin, last; run < end; run = last) {
+      last = std::min(end, run == begin ? end_of_first(run, tile, length) : run + tile);
+      for (std::int64_t offset = 0; offset < length; offset += kTile) {  // once, except for a run that is longer than a tile
+        const std::int64_t part = std::min(length, offset + kTile) - offset;
+        const std::int64_t from = run * length + offset, to = (last - 1) * length + offset + part;
+        zeros = measure_chunks(from, to, zeros, scratch);
+        for (std::int64_t here = run; here < last;) {
+          const std::int64_t unit = here % columns, many = std::min(last - here, columns - unit);
+          kernels->runs(view->kind, at(here * length + offset), many, part, zeros, units_at(into, unit));
+          here += many;
+        }
+      }
+    }
+  }
+
+  void add_to_totals(std::size_t item, const double* from) {
+    const std::int64_t first = static_cast<std::int64_t>(item) / groups * strip, n = std::min(strip, columns - first);
+    for (int column = 0; column < 4; ++column, from += padded) {
+      double* const into = totals.data() + column * columns + first;
+      if (column == 2) {
+        for (std::int64_t k = 0; k < n; ++k) into[k] = greatest(into[k], from[k]);
+      } else {
+        for (std::int64_t k = 0; k < n; ++k) into[k] += from[k];
+      }
+    }
+  }
+  void finish(Row& row, double* out) {
+    row = Row();
+    for (const Row& each : moments) merge(row, each);
+    if (!view->sized) row.abs_sum = std::numeric_limits<double>::quiet_NaN();
+    const double* const from = totals.data();
+    const std::int64_t together = in_runs ? 1 : layout.inner;
+    std::fill_n(out, kUnitColumns * static_cast<std::size_t>(layout.units), 0.0);
+    for (std::int64_t column = 0; column < columns;) {
+      for (std::int64_t unit = 0; unit < layout.units; ++unit) {
+        for (std::int64_t k = 0; k < together; ++k, ++column) {
+          const double found[] = {from[column], from[columns + column], from[2 * columns + column], from[3 * columns + column]};
+          merge_units(out + 4 * unit, found, 1);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void merge_units(double* into, const double* from, std::int64_t units) {
+  for (std::int64_t unit = 0; unit < units; ++unit, into += kUnitColumns, from += kUnitColumns) {
+    into[0] += from[0];
+    into[1] += from[1];
+    into[2] = greatest(into[2], from[2]);
+    into[3] += from[3];
+  }
+}
+
+void measure_units(const View& view, const UnitLayout& layout, Row& row, double* units, unsigned threads) {
+  if (view.counts) std::fill_n(view.counts, kBuckets, 0.0);
+  if (view.numel == 0) {
+    row = Row();
+    std::fill_n(units, kUnitColumns * static_cast<std::size_t>(layout.units), 0.0);
+    return;
+  }
+  thread_local const std::unique_ptr<UnitJob> job(new UnitJob());
+  job->plan(view, layout);
+  share(
+      job->items() == 1 ? 0 : view.numel, threads, [&] { job->run_alone(row, units); },
+      [&](bool in_team) { job->run_together(row, units, threads, in_team); });
+}
+
+}  // namespace hooks
