@@ -14,7 +14,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, launching, triton_code, triton_merge
+from lightning_hooks.stats.kernels import cuda, launching, triton_code, triton_merge, triton_units
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", int(sys.argv[1]), 32)).asm
@@ -28,6 +28,15 @@ for kernel in kernels:
     assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
     assert kernel["cubin"]
 assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
+for code in (0, 1, 2, 3):
+    kernel = compiled(triton_units.measure_columns, CODE=code, UNITS=triton_units.COLUMN_UNITS, ROWS=triton_units.COLUMN_ROWS)
+    assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
+    assert ".local" not in kernel["ptx"], "values left the registers"
+    assert kernel["cubin"]
+    kernel = compiled(triton_units.measure_runs, CODE=code, BLOCK=triton_units.RUN_BLOCK)
+    assert ".ftz" not in kernel["ptx"] and ".local" not in kernel["ptx"]
+    assert kernel["cubin"]
+assert compiled(triton_units.merge_parts, UNITS=triton_units.COLUMN_UNITS)["cubin"]
 print("compiled")
 """
 LAUNCH = """
@@ -73,6 +82,7 @@ def run(*arguments, **env):
         "views lists table partial_rows",
         "other_streams step",
         "differences",
+        "units units_in_parts units_that_are_not_finite",
     ],
 )
 def test_in_the_interpreter(checks, tmp_path):
