@@ -205,7 +205,13 @@ class UnitJob {
     for (const Row& each : moments) merge(row, each);
     if (!view->sized) row.abs_sum = std::numeric_limits<double>::quiet_NaN();
     const double* const from = totals.data();
-    const std::int64_t together = in_runs ? 1 : layout.inner;
+    if (columns == layout.units) {
+      for (std::int64_t k = 0; k < columns; ++k, out += kUnitColumns) {
+        for (int column = 0; column < 4; ++column) out[column] = from[column * columns + k];
+      }
+      return;
+    }
+    const std::int64_t together = layout.inner;
     std::fill_n(out, kUnitColumns * static_cast<std::size_t>(layout.units), 0.0);
     for (std::int64_t column = 0; column < columns;) {
       for (std::int64_t unit = 0; unit < layout.units; ++unit) {
