@@ -1,7 +1,9 @@
 // The measurement of ranges of elements on one thread, in chunks, of which all larger measurements are made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "blocks.hpp"
 #include "measure.hpp"
@@ -19,10 +21,33 @@ struct Scratch {
 };
 
 // One for each thread, kept, because setting it up takes longer than measuring a small tensor. Between uses the tables are zero.
-Scratch& scratch_of_thread();
+inline Scratch& scratch_of_thread() {
+  thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
+  return *scratch;
+}
 
 // The row of the elements [begin, end); for a histogram, they are counted while they are in the cache.
-Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch);
+inline Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
+  Row out, part;
+  while (begin < end) {
+    const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
+    const void* data = scratch.buffer;
+    if (view.minus) {
+      const std::int64_t offset = begin * size_of(view.stored);
+      kernels.subtract(view.stored, view.data + offset, view.minus + offset, n, scratch.buffer);
+    } else {
+      data = view.block(begin, n, scratch.buffer);
+    }
+    kernels.measure(view.kind, data, n, view.sized, part);
+    if (view.counts) {
+      scratch.used = std::max(scratch.used, kernels.count(view.kind, data, n, scratch.tables));
+      scratch.counted += n;
+    }
+    merge(out, part);
+    begin += n;
+  }
+  return out;
+}
 
 // Adds the tables of keys to the buckets and resets them.
 void flush(Scratch& scratch, double* buckets);

@@ -51,14 +51,18 @@ class UnitJob {
 
   void run_alone(Row& row, double* out) {
     sums.assign(static_cast<std::size_t>(4 * padded), 0.0);
-    totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
     Scratch& scratch = scratch_of_thread();
+    if (items() == 1) {
+      work_on(0, sums.data(), scratch);
+      return finish(row, out, sums.data(), padded);
+    }
+    totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
     for (std::size_t i = 0; i < items(); ++i) {
       if (i) std::fill(sums.begin(), sums.end(), 0.0);
       work_on(i, sums.data(), scratch);
       add_to_totals(i, sums.data());
     }
-    finish(row, out);
+    finish(row, out, totals.data(), columns);
   }
   void run_together(Row& row, double* out, unsigned threads, bool in_team) {
     static_cast<void>(scratch_of_thread());  // raises here if there is no memory, not inside the threads
@@ -67,7 +71,7 @@ class UnitJob {
     pieces.plan(items(), [](std::size_t) { return 1; }, 1, threads);
     hooks::run_together(body, this, view->numel * size(), threads, in_team);
     for (std::size_t i = 0; i < items(); ++i) add_to_totals(i, sums_of(i));
-    finish(row, out);
+    finish(row, out, totals.data(), columns);
   }
 
  private:
@@ -200,14 +204,14 @@ class UnitJob {
       }
     }
   }
-  void finish(Row& row, double* out) {
+  // From the sums of all columns, four arrays that begin `apart` numbers from each other.
+  void finish(Row& row, double* out, const double* from, std::int64_t apart) {
     row = Row();
     for (const Row& each : moments) merge(row, each);
     if (!view->sized) row.abs_sum = std::numeric_limits<double>::quiet_NaN();
-    const double* const from = totals.data();
     if (columns == layout.units) {
       for (std::int64_t k = 0; k < columns; ++k, out += kUnitColumns) {
-        for (int column = 0; column < 4; ++column) out[column] = from[column * columns + k];
+        for (int column = 0; column < 4; ++column) out[column] = from[column * apart + k];
       }
       return;
     }
@@ -216,7 +220,7 @@ class UnitJob {
     for (std::int64_t column = 0; column < columns;) {
       for (std::int64_t unit = 0; unit < layout.units; ++unit) {
         for (std::int64_t k = 0; k < together; ++k, ++column) {
-          const double found[] = {from[column], from[columns + column], from[2 * columns + column], from[3 * columns + column]};
+          const double found[] = {from[column], from[apart + column], from[2 * apart + column], from[3 * apart + column]};
           merge_units(out + 4 * unit, found, 1);
         }
       }

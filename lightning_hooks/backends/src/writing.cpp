@@ -41,72 +41,52 @@ void add_counts(double* numbers, const void* from) {
 
 }  // namespace
 
-namespace {
-
-// Where a row and a histogram of a state are.
-struct Target {
-  View state;
-  double *moments = nullptr, *counts = nullptr;
-  double buckets[kBuckets];  // of the tensor that is merged
-
-  // As `measure_into`.
-  int find(PyObject* into, Py_ssize_t first, Py_ssize_t histogram) {
-    const int found = view_of(into, state, false);
-    if (found <= 0) return found;
-    moments = numbers_of(state, first, kMoments);
-    if (moments && histogram != kNoHistogram) {
-      counts = numbers_of(state, histogram, kBuckets);
-      if (!counts) return -1;
-    }
-    return moments ? 1 : -1;
-  }
-  void prepare(View& view, bool sized) {
-    view.counts = counts ? buckets : nullptr;
-    view.sized = sized;
-  }
-  void merge(const Row& row) {
-    merge_moments(moments, &row);
-    if (counts) add_counts(counts, buckets);
-  }
-};
-
-}  // namespace
-
 int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized) {
-  Target target;
-  View view;
-  int found = target.find(into, first, histogram);
+  View state, view;
+  int found = view_of(into, state, false);
   if (found > 0) found = view_of(tensor, view);
   if (found <= 0) return found;
+  double* const numbers = numbers_of(state, first, kMoments);
+  const bool counted = histogram != kNoHistogram;
+  double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
+  if (!numbers || (counted && !counts)) return -1;
   Row row;
-  target.prepare(view, sized);
+  double buckets[kBuckets];
+  view.counts = counts ? buckets : nullptr;
+  view.sized = sized;
   if (!measure_views(&view, 1, &row)) return -1;
-  target.merge(row);
+  merge_moments(numbers, &row);
+  if (counts) add_counts(counts, buckets);
   return 1;
 }
 
 int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
                        Py_ssize_t axis) {
-  Target target;
-  View view, kept;
+  View state, view, kept;
   UnitLayout layout, layout_of_kept;
-  int found = target.find(into, first, histogram);
+  int found = view_of(into, state, false);
   if (found > 0) found = view_of_units(tensor, axis, view, layout);
   if (found > 0) found = view_of_units(units, 0, kept, layout_of_kept);
   if (found <= 0) return found;
   constexpr std::int64_t columns = kUnitColumns;
-  const std::int64_t numbers = columns * layout.units;
+  const std::int64_t many = columns * layout.units;
   // Its four numbers lie together, so it is not a transposed tensor.
-  if (kept.numel != numbers || layout_of_kept.units != layout.units || (numbers > 0 && layout_of_kept.inner != columns)) return 0;
-  double* const present = numbers_of(kept, 0, static_cast<std::size_t>(numbers));
-  if (!present) return -1;
+  if (kept.numel != many || layout_of_kept.units != layout.units || (many > 0 && layout_of_kept.inner != columns)) return 0;
+  double* const numbers = numbers_of(state, first, kMoments);
+  const bool counted = histogram != kNoHistogram;
+  double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
+  double* const present = numbers_of(kept, 0, static_cast<std::size_t>(many));
+  if (!numbers || (counted && !counts) || !present) return -1;
   // Kept by the thread: an allocation takes longer than a small tensor.
   thread_local std::vector<double> merged;
-  merged.resize(static_cast<std::size_t>(numbers));
+  merged.resize(static_cast<std::size_t>(many));
   Row row;
-  target.prepare(view, sized);
+  double buckets[kBuckets];
+  view.counts = counts ? buckets : nullptr;
+  view.sized = sized;
   if (!measure_view_of_units(view, layout, row, merged.data())) return -1;
-  target.merge(row);
+  merge_moments(numbers, &row);
+  if (counts) add_counts(counts, buckets);
   merge_units(present, merged.data(), layout.units);
   return 1;
 }
