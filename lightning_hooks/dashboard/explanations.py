@@ -107,6 +107,41 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "usual": "Equal to hooks/grad_norm where nothing changes gradients; never above the limit of a clipping.",
         "do": "Always at the limit: the clipping sets the size of every step. Raise the limit or lower the learning rate.",
     },
+    "dead_units": {
+        "what": "The share of units (channels, features, heads) of which no element of the step reaches a magnitude of 1e-5.",
+        "usual": "0, behind a rectifier up to a few per cent.",
+        "do": "A share that grows: these units no longer learn. Look at the learning rate, the bias and the initialisation.",
+    },
+    "outlier_units": {
+        "what": "How many units have a magnitude above 100 and above 674 times the median root mean square of the units.",
+        "usual": "0; a few in some layers of trained language models.",
+        "do": "In low precision outliers take the range of all other units. Look at the norms before this layer.",
+    },
+    "unit_max_over_median": {
+        "what": "The largest magnitude divided by the median of the units' largest magnitudes.",
+        "usual": "Below 10.",
+        "do": "Steady growth: one unit takes over. top_unit says which.",
+    },
+    "load_cv": {
+        "what": "How unevenly the units share the load: its standard deviation divided by its mean. 0: all have the same.",
+        "usual": "Of a router below 1.",
+        "do": "Growth of a router's: experts are idle. Look at the auxiliary loss that balances them.",
+    },
+    "effective_units": {
+        "what": "How many units carry the load: exp of the entropy of their shares. The number of units if all have the same.",
+        "usual": "A large part of the number of units.",
+        "do": "Near 1: one unit carries everything. busiest_unit says which.",
+    },
+    "top_unit": {
+        "what": "The index of the unit with the largest magnitude.",
+        "usual": "Changes from step to step.",
+        "do": "Always the same one: compare unit_max_over_median.",
+    },
+    "busiest_unit": {
+        "what": "The index of the unit with the largest load.",
+        "usual": "Changes from step to step.",
+        "do": "Always the same one: compare load_cv and effective_units.",
+    },
     "hooks/param_norm": {
         "what": "The norm of all watched parameters together.",
         "usual": "Grows slowly.",

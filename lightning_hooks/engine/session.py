@@ -38,7 +38,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.ranks import of_first_rank, rank
+from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.stats.sections import refuse_narrow
 
 _NO_STEP: Final = StepView(step=-1)

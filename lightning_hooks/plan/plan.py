@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.plan.rows import Row
+from lightning_hooks.plan.rows import Due, Row, requested
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, Kept
@@ -48,6 +50,7 @@ class Plan:
     groups: list[Row] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
     accumulators: tuple[Accumulator, ...] = ()
+    _stored_at: dict[Due, Mapping[str, frozenset[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def index(self) -> RowIndex:
@@ -115,10 +118,31 @@ class Plan:
     def kept(self) -> tuple[Kept, ...]:
         """What rows keep besides moments: the accumulators behind the statistics that rules ask for."""
         asked = RowIndex.of_rows(self.rows, self.groups)
-        served = [Kept(each, tuple(asked.rows_with(each.serves).tolist())) for each in (*BUILT_IN[1:], *self.accumulators)]
+        served = [
+            Kept(each, tuple(asked.rows_with(each.serves).tolist()), self._options(each))
+            for each in (*BUILT_IN[1:], *self.accumulators)
+        ]
         functions = {name: user for row in self.rows_and_groups for name, user in row.users.items() if not user.is_metric}
         own = [Kept(FunctionMean(name, user), tuple(asked.rows_with(name.__eq__).tolist())) for name, user in functions.items()]
         return tuple(each for each in (*served, *own) if each.rows)
+
+    def _options(self, accumulator: Accumulator) -> dict[int, Any]:
+        """What the store of an accumulator needs to know of its rows."""
+        if not accumulator.separate:
+            return {}
+        return {row.index: (row.target.value, row.units) for row in self.rows if row.units is not None}
+
+    def stored_at(self, due: Due) -> Mapping[str, frozenset[int]]:
+        """The rows that each store measures when these schedules are due, by the name of the accumulator."""
+        if due not in self._stored_at:
+            self._stored_at[due] = {
+                each.accumulator.name: frozenset(
+                    row for row in each.rows if any(map(each.accumulator.serves, requested(self.rows[row].requests, due)))
+                )
+                for each in self.kept
+                if each.accumulator.separate
+            }
+        return self._stored_at[due]
 
     def label(self, row: int) -> str:
         """A row in messages: its tensor and its module or parameter."""

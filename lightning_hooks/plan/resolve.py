@@ -13,11 +13,12 @@ from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.own import Own, accumulator_of
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.rows import Requests, Row
+from lightning_hooks.plan.units import ask_for_units, units_schedule
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, matched_by, named_modules
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.rules.statistics import ONLY_OF, is_known
+from lightning_hooks.rules.statistics import ONLY_OF, UNIT_STATS, is_known
 from lightning_hooks.stats.statistics import DEFAULT_STATS
 from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
 
@@ -51,6 +52,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     for here, rule, targets in matched_by(model, rules, called, modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
+        units_due = units_schedule(rule, due)
         names, users = _statistics(rule, here, own)
         found = Matched(rule, here)
         for tensor in rule.watched:
@@ -59,9 +61,16 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
             found.members.extend(row.index for row in fresh)
             alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
             written = {row.index for row in alone}
+            of_units = tuple(stat for stat in stats if stat in UNIT_STATS)
+            stats = tuple(stat for stat in stats if stat not in UNIT_STATS)
+            if of_units:
+                schedules[units_due] = None
             for row in fresh:
-                requests = (*row.requests, (due, stats if row.index in written else ()))
+                asked = (due, stats if row.index in written else ()), *([(units_due, of_units)] if of_units else ())
+                requests = (*row.requests, *(each for each in asked if each[1] or not of_units))
                 row.requests = known.setdefault(requests, requests)
+                if of_units:
+                    ask_for_units(row, rule, here)
                 if users and row.index in written:
                     row.users = {**row.users, **users}
         matched.append(found)
@@ -101,8 +110,9 @@ def _statistics(rule: Watch, where: str, own: Own) -> tuple[tuple[str, ...], dic
         where: the rule in messages.
         own: what users wrote, of all rules so far.
     """
+    of_units = UNIT_STATS if rule.units is not None else ()
     if rule.stats is None:
-        return DEFAULT_STATS, {}
+        return (*DEFAULT_STATS, *of_units), {}
     names: list[str] = []
     users: dict[str, UserStatistic] = {}
     for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):  # as the rule has made it
@@ -122,6 +132,8 @@ def _statistics(rule: Watch, where: str, own: Own) -> tuple[tuple[str, ...], dic
         user = own.add_statistic(user)
         users[user.name] = user
         names.append(user.name)
+    if not any(name in UNIT_STATS for name in names):
+        names.extend(of_units)
     return tuple(dict.fromkeys(names)), users
 
 

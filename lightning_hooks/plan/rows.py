@@ -10,6 +10,7 @@ from typing import Any
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.units.spec import UnitSpec
 from lightning_hooks.stats.user_statistics import UserStatistic
 
 Due = frozenset[EveryN]
@@ -38,6 +39,7 @@ class Row:
         users: the user's own statistics among them, by name.
         target: the module or parameter; None for a group.
         group: the name of a group; empty for a row.
+        units: how its units are measured; None where no rule asks for them.
         members: of a group, the indices of its rows.
     """
 
@@ -48,6 +50,7 @@ class Row:
     target: Target[Any] = None  # type: ignore[assignment]
     group: str = ""
     members: tuple[int, ...] = ()
+    units: UnitSpec | None = None
 
     @property
     def name(self) -> str:

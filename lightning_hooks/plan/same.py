@@ -6,7 +6,7 @@ import torch
 
 from lightning_hooks.errors import RuleError, listed
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.stats.ranks import have_the_same, rank, world_size
+from lightning_hooks.stats.processes import have_the_same, rank, world_size
 
 
 def refuse_other_rows(plan: Plan, device: torch.device | str) -> None:

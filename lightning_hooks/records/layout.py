@@ -15,7 +15,7 @@ from lightning_hooks.plan.row_index import Column, Indices, RowIndex, columns_of
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.histograms import BUCKET_LIMITS, NOTHING_DRAWN, Histograms
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
-from lightning_hooks.records.table_layout import Head, TableLayout
+from lightning_hooks.records.table_layout import Head, TableLayout, UnitVectors
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
@@ -159,6 +159,7 @@ class Layout:
         self._all_there = np.broadcast_to(np.True_, len(wanted))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
         self._table = TableLayout(rows, counts, columns)
+        self._vectors = UnitVectors(rows)
 
     def fill(self, view: StepView, *, draw: Sequence[str] | None = None) -> LogEntry:
         """What a step writes, at which these schedules were due; of the histograms those with these tags, or all."""
@@ -184,6 +185,10 @@ class Layout:
                     there[self._end + at] &= derived.measured[below]
             merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
         drawn_tags, drawn = self._histograms.fill(view, derived, self.drawn_tags if draw is None else draw)
+        numbers = self._table.fill(view)
+        heads, of_units = self._vectors.fill(view)
+        end = len(numbers)
+        moved = [head._replace(span=slice(head.span.start + end, head.span.stop + end)) for head in heads]
         return LogEntry(
             step=view.step,
             prefix=self.prefix,
@@ -195,8 +200,8 @@ class Layout:
             drawn_tags=drawn_tags,
             drawn=drawn,
             wall_time=view.wall_time,
-            table=self._table.heads,
-            numbers=self._table.fill(view),
+            table=(*self._table.heads, *moved) if moved else self._table.heads,
+            numbers=np.concatenate([numbers, of_units]) if moved else numbers,
         )
 
     def _with_full(

@@ -66,6 +66,8 @@ class StepView:
         kept: what rows keep besides moments, by the name of the accumulator: float64 [rows that keep it, columns]; see `state`.
         metrics: values of your own metrics by (row, name); of a view that was read from a file also those of other statistics
             that do not follow from what is kept.
+        vectors: numbers of each unit by (row, name), float64 [units], where a rule asks for them with `unit_vectors=True`:
+            `abs_max`, `rms`, `mean` and `zero_fraction`.
         ranks: how many were merged.
 
     Example:
@@ -82,11 +84,12 @@ class StepView:
     due: Due = frozenset()
     kept: Mapping[str, Array] = field(default_factory=dict, repr=False)
     metrics: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
+    vectors: Mapping[tuple[int, str], Array] = field(default_factory=dict, repr=False)
     ranks: int = 1
 
     def __post_init__(self) -> None:
         # Consumers share the view: none may change what the next one sees, and what the producer keeps may change.
-        for name in ("summaries", "kept", "metrics"):
+        for name in ("summaries", "kept", "metrics", "vectors"):
             object.__setattr__(self, name, ReadOnlyDict(getattr(self, name)))
 
     def stat(self, tensor: str, stat: str) -> Series:

@@ -109,6 +109,32 @@ class TableLayout:
             self._parts.append(_Part(accumulator, "", rows))
 
 
+class UnitVectors:
+    """The series of units: each row of which a rule asks for vectors is a table of its own, whose rows are units."""
+
+    def __init__(self, index: RowIndex) -> None:
+        self._index = index
+        self._heads: dict[tuple[tuple[int, str, int], ...], tuple[Head, ...]] = {}
+
+    def fill(self, view: StepView) -> tuple[tuple[Head, ...], Array]:
+        """The series of a step, and the numbers of all of them."""
+        if not view.vectors:
+            return (), np.empty(0)
+        key = tuple((row, name, len(values)) for (row, name), values in view.vectors.items())
+        if key not in self._heads:
+            ends = np.cumsum([0, *(size for *_, size in key)]).tolist()
+            self._heads[key] = tuple(
+                Head(units_table(self._index, row), name, tuple(map(str, range(size))), slice(start, start + size))
+                for (row, name, size), start in zip(key, ends, strict=False)
+            )
+        return self._heads[key], np.concatenate([*view.vectors.values()])
+
+
+def units_table(index: RowIndex, row: int) -> str:
+    """The name of the table of a row's units."""
+    return f"units of {index.tensors[row]}/{index.names[row]}"
+
+
 def _with_moments(
     index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]
 ) -> Iterator[tuple[str, tuple[str, ...], Indices]]:

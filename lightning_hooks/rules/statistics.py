@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.tensors import MODULE_TENSORS, parse_tensor
 
 NAMES: Final = (
     "mean",
@@ -28,10 +29,19 @@ NAMES: Final = (
     "cosine",
     "micro_cosine",
     "noise_scale",
+    "dead_units",
+    "outlier_units",
+    "unit_max_over_median",
+    "load_cv",
+    "effective_units",
+    "top_unit",
+    "busiest_unit",
 )
 """All statistics of the package; of quantiles, of which there are many, three."""
 ONLY_OF: Final = {"ratio": "update", "cosine": "grad", "micro_cosine": "grad", "noise_scale": "grad"}
 """The statistics that only one tensor has."""
+UNIT_STATS: Final = NAMES[NAMES.index("dead_units") :]
+"""The statistics of units, which tensors of modules have."""
 _QUANTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
@@ -60,6 +70,8 @@ def check_statistic(stat: Any, tensors: Sequence[str], where: str) -> None:
         only = ONLY_OF.get(stat)
         if only is not None and only not in tensors:
             raise RuleError(f"{where}: {stat!r} is a statistic of {only!r}; the rule watches {', '.join(tensors)}")
+        if stat in UNIT_STATS and not all(parse_tensor(tensor)[0] in MODULE_TENSORS for tensor in tensors):
+            raise RuleError(f"{where}: {stat!r} is a statistic of modules' tensors; the rule watches {', '.join(tensors)}")
     elif isinstance(stat, str) and "." not in stat:
         known = ", ".join(NAMES)
         raise RuleError(f"{where}: unknown statistic {shown(stat)}{did_you_mean(stat[:100], NAMES)}; known are {known}")

@@ -18,7 +18,7 @@ from lightning_hooks.rules.fields import (
     short_repr,
 )
 from lightning_hooks.rules.schedule import every_n
-from lightning_hooks.rules.statistics import check_statistic
+from lightning_hooks.rules.statistics import UNIT_STATS, check_statistic
 from lightning_hooks.rules.tensors import check_tensor
 
 
@@ -42,6 +42,11 @@ class Watch:
             patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
             target without a match keeps its own row. Default: no groups.
         every_n_steps: the schedule of this rule; default: that of the monitor.
+        units: measure each unit (channel, feature, head, expert) of modules' tensors: `auto`, or the dimension of the units.
+            With it `stats` also has the statistics of units. Naming one of these in `stats` means `auto`. Without a schedule of
+            its own, the rule measures them every tenth step. Default: no units.
+        heads: merge neighbouring units into so many groups, such as the heads of an attention layer; default: no groups.
+        unit_vectors: whether each unit has curves of its own on the page; default False.
         strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
             or a warning.
 
@@ -62,6 +67,9 @@ class Watch:
     group_by: GroupSpec | None = None
     every_n_steps: ScheduleSpec | None = None
     strict: bool = True
+    units: str | int | None = None
+    heads: int | None = None
+    unit_vectors: bool = False
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
@@ -77,6 +85,13 @@ class Watch:
             _check_groups(self)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")
+        _check_units(self)
+
+    @property
+    def has_units(self) -> bool:
+        """Whether it asks for units or one of their statistics."""
+        named = self.stats if isinstance(self.stats, tuple) else ()
+        return self.units is not None or any(isinstance(stat, str) and stat in UNIT_STATS for stat in named)
 
     @property
     def watched(self) -> Sequence[str]:
@@ -87,6 +102,23 @@ class Watch:
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
         return short_repr(self)
+
+
+def _check_units(rule: Watch) -> None:
+    units = rule.units
+    if units is not None and units != "auto" and (isinstance(units, bool) or not isinstance(units, int)):
+        raise RuleError(f"units must be 'auto' or the dimension of the units, got {shown(units)}")
+    if rule.heads is not None:
+        as_count("heads", rule.heads, 1)
+    if not rule.has_units:
+        for name in ("heads", "unit_vectors"):
+            if getattr(rule, name):
+                raise RuleError(f"{name} goes with units; give units='auto', or name a statistic of units in stats")
+        return
+    if rule.modules is None:
+        raise RuleError("units goes with modules, not with params")
+    if rule.group_by is not None:
+        raise RuleError("group_by: units of different rows cannot be merged; ask for them in a rule without group_by")
 
 
 def _check_groups(rule: Watch) -> None:

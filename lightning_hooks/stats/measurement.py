@@ -10,6 +10,8 @@ from torch import Tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.histogram import BUCKETS, histogram
 from lightning_hooks.stats.moments import merge, rescale, zeros_row
+from lightning_hooks.stats.units.schema import COLUMNS
+from lightning_hooks.stats.units.schema import rescale as rescale_units
 from lightning_hooks.tensor_kinds import elements, is_dense, is_plain, is_transformed, kind_of, local_part, plain_numbers
 
 
@@ -60,6 +62,17 @@ class Measurement:
             else:
                 self._moments, self._histogram = map(kernels.unpacked, packed)
         return self._histogram
+
+    def units(self, axis: int) -> Tensor | None:
+        """The units along a dimension, float64 [units, 4] on the tensor's device; None where they cannot be read."""
+        packed = kernels.host.measure_units(self._seen, axis)
+        if packed is not None:
+            self._moments = self._moments if self._moments is not None else kernels.unpacked(packed[0])
+            return kernels.unpacked(packed[1]).view(-1, COLUMNS) if packed[1] else None
+        local = local_part(self.tensor)
+        if not _is_ready(self._seen) or not -local.ndim <= axis < local.ndim:
+            return None
+        return kernels.measure_units(local, axis)
 
     def _measure(self, function: Callable[[Tensor, int], Tensor]) -> Tensor:
         """The result of a function of the stored elements and the number of implied zeros.
@@ -115,6 +128,11 @@ class UnscaledMeasurement(Measurement):
         if self._moments is None:
             self._moments = rescale(self._scaled.moments, self._scale.double().reciprocal())
         return self._moments
+
+    def units(self, axis: int) -> Tensor | None:
+        """The units of the quotient."""
+        found = self._scaled.units(axis)
+        return None if found is None else rescale_units(found, self._scale.double().reciprocal())
 
     @property
     def histogram(self) -> Tensor:

@@ -8,7 +8,6 @@ ranks. Both ways merge exactly, and every rank gets the same numbers.
 from __future__ import annotations
 
 from collections.abc import Generator
-from hashlib import sha256
 from typing import Final, Literal
 
 import torch
@@ -17,7 +16,9 @@ from torch import Tensor
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.accumulators import MOMENTS, Accumulator
 from lightning_hooks.stats.columns import STACKED
-from lightning_hooks.stats.replicas import Replicas, keys_of, numbers_of
+from lightning_hooks.stats.keys import keys_of, numbers_of
+from lightning_hooks.stats.processes import rank, world_size
+from lightning_hooks.stats.replicas import Replicas
 from lightning_hooks.stats.requests import REQUESTS
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import Sections
@@ -29,39 +30,8 @@ computes as long either way (with gloo, `benchmarks/many_ranks.py`)."""
 Collective = tuple[Literal["max", "sum"], Tensor]
 """A tensor that all ranks reduce, with the operation."""
 
-_BUILT_IN: Final = torch.distributed.is_available()
 _SUMMED: Final = [column for column, moment in enumerate(schema.MOMENTS) if moment.merge in ("sum", "mean")]
 assert {moment.merge for moment in schema.MOMENTS} == {"sum", "mean", "m2", "min", "max"}
-
-
-def world_size(alone: bool = False) -> int:
-    """How many ranks there are.
-
-    Args:
-        alone: whether this process has nothing to do with the others of a process group, which an earlier run may have left.
-    """
-    return torch.distributed.get_world_size() if not alone and _BUILT_IN and torch.distributed.is_initialized() else 1
-
-
-def rank() -> int:
-    return torch.distributed.get_rank() if world_size() > 1 else 0
-
-
-def of_first_rank(number: int) -> int:
-    """A number of the first rank, on all ranks. Collective."""
-    held = [number]
-    if world_size() > 1:
-        torch.distributed.broadcast_object_list(held)
-    return held[0]
-
-
-def have_the_same(what: str, device: torch.device | str) -> bool:
-    """Whether all ranks, all of which must call this, give the same text; the device is that of what they exchange."""
-    digest = int.from_bytes(sha256(what.encode()).digest()[:7])
-    both = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
-    torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
-    greatest, negated_least = both.tolist()
-    return bool(greatest == -negated_least)
 
 
 def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:

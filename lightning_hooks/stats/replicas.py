@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.accumulators import Accumulator
+from lightning_hooks.stats.keys import keys_of
 from lightning_hooks.stats.sections import Sections
 
 
@@ -124,14 +125,3 @@ def replicas(
     weight = torch.tensor([1.0 if place[0] < place[1] - 1 else 1.0 - place[1]], dtype=torch.float64, device=device)
     rows_of = tuple(indices(each.rows) for each in sections.kept)
     return Replicas(indices(held), first, rows_of, indices(other_rows if place[1] > 1 else ()), weight, place[1])
-
-
-def keys_of(numbers: Tensor) -> Tensor:
-    """Integers in the order of float64 numbers, with NaN as the greatest: a reduction of numbers may ignore a NaN."""
-    bits = torch.where(numbers.isnan(), torch.nan, numbers).view(torch.int64)  # a NaN without a sign
-    return bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
-
-
-def numbers_of(keys: Tensor) -> Tensor:
-    """The numbers of `keys_of`."""
-    return (keys ^ ((keys >> 63) & torch.iinfo(torch.int64).max)).view(torch.float64)

@@ -14,6 +14,7 @@ from lightning_hooks.stats import schema
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 
 Array = NDArray[np.float64]
 
@@ -22,7 +23,7 @@ STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {stat.name: stat.formul
 MAGNITUDE_STATS: Final = tuple(stat.name for stat in schema.STATISTICS if stat.magnitudes)
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 
-assert (*NAMES, *PAIR_STATS) == named.NAMES
+assert (*NAMES, *PAIR_STATS, *UNIT_STATS) == named.NAMES
 
 
 def compute(stat: str, moments: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
 from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.host_copy import InHostMemory, PendingState, begin_copy, copy_now, to_device
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.metrics import MetricRows
 from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.ranks import merge_ranks, world_size
+from lightning_hooks.stats.processes import world_size
+from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
 from lightning_hooks.stats.requests import FACTOR, STOP
 from lightning_hooks.stats.sections import Sections
@@ -83,6 +85,12 @@ class Table:
         self._label = label
         self.magnitudes = magnitudes  # read by the compiled kernel, as `state` is
         copied = copied or {}
+        context = StoreContext(device, alone, label, place[1])
+        self._stores = [each.accumulator.store(each, context) for each in kept if each.accumulator.separate]
+        self.stores = {store.name: store for store in self._stores}
+        units: list[Tensor | None] = self.stores["units"].by_row if "units" in self.stores else []
+        self.units = units  # read by the compiled kernel, as `state` is
+        kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept)
         self._more_than_moments = {*self.metrics.rows}.union(*(each.rows for each in kept if _is_measured(each)))
@@ -129,13 +137,22 @@ class Table:
         self.sections.clear(self.state if self._array is None else self._array)
         if self.metrics.rows:
             self.metrics.reset()
+        for store in self._stores:
+            store.clear()
 
-    def writer(self, row: int, fallback: kernels.FallbackWriter) -> Callable[[Tensor], None]:
+    def expect(self, due: Mapping[str, Collection[int]]) -> None:
+        """Set which rows each store measures in the step that begins, by the name of the store."""
+        for store in self._stores:
+            store.due = due.get(store.name, frozenset())
+
+    def writer(self, row: int, fallback: kernels.FallbackWriter, stored: Collection[str] = ()) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but without a `Measurement`.
 
         Args:
+            row: of the table.
             fallback: takes the tensors that cannot be written directly; all of them, where the row keeps a user's statistic or
                 lies on a device without a kernel.
+            stored: the names of the stores that measure the row too.
 
         Example:
             >>> class Fallback(kernels.FallbackWriter):
@@ -148,6 +165,8 @@ class Table:
             >>> table.moments[0, 1].item(), fallback.calls
             (2.0, 1)
         """
+        for name in stored:
+            return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback))
         device = kernels.on_device(self.state)
         if device is not None and row not in self._more_than_moments:
             if self._partial is None:
@@ -156,6 +175,13 @@ class Table:
         if not self.state.is_cpu or row in self._in_python:
             return partial(fallback, row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback)
+        return write
+
+    def _unit_writer(self, row: int, fallback: kernels.FallbackWriter, axis: int) -> Callable[[Tensor], None] | None:
+        """A compiled writer of a row with its units; None where there is none."""
+        if not self.state.is_cpu or row in self._in_python:
+            return None
+        write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback, axis)
         return write
 
     def add(self, row: int, measurement: Measurement, divided: Measurement | None = None) -> None:
@@ -256,7 +282,10 @@ class Table:
             factor: a scalar, a power of two.
         """
         self._merge_partial()
-        rescale_sections(self.sections, self.sections.split(self.state), rows, factor.to(self.state.device, torch.float64))
+        factor = factor.to(self.state.device, torch.float64)
+        rescale_sections(self.sections, self.sections.split(self.state), rows, factor)
+        for store in self._stores:
+            store.rescale(rows, factor)
 
     def exchange(self, *, stop: bool = False, factor: int = 1) -> PendingState:
         """The whole state merged over all ranks.
@@ -275,6 +304,11 @@ class Table:
             return PendingState(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
         return PendingState(to_host(merge_ranks(self.state, self.sections, self._replicas)))
+
+    def exchange_stores(self) -> dict[str, PendingNumbers]:
+        """What the stores have of the step, merged over all ranks, by the name of the store."""
+        pending = ((store.name, store.exchange()) for store in self._stores)
+        return {name: numbers for name, numbers in pending if numbers is not None}
 
     def _merge_partial(self) -> None:
         if self._partial is not None:
@@ -306,6 +340,9 @@ class Table:
                 both = torch.stack([parts[section][slot], numbers])
                 numbers = self.sections.kept[section].accumulator.merge(both, STACKED)
             parts[section][slot] = numbers
+        for store in self._stores:
+            if row in store.due:
+                store.add(row, measurement)
         if row in self.metrics:
             self.metrics.update(row, divided.tensor)
 

@@ -33,6 +33,7 @@ from lightning_hooks import (
     assert_no_hooks,
     instrument,
 )
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.transforms import Context, Transform
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, weights_of
@@ -298,6 +299,28 @@ def own_accumulator(root: Path) -> dict[str, Any]:
         accumulate_grad_batches=2,
     )
     return {"values": keeps.values, "outputs": outputs}
+
+
+def units(root: Path) -> dict[str, Any]:
+    """Statistics of units of both ranks together, over two micro-batches, and the outputs; one module runs on one rank."""
+    outputs: list[Any] = []
+    model = net()
+    model.body[0].register_forward_hook(lambda module, args, output: outputs.append(output.detach().double().tolist()))
+    model.extra = nn.Identity()
+    if rank() == 1:
+        model.body[0].register_forward_hook(lambda module, args, output: model.extra(output))
+    keeps: dict[str, Any] = {}
+
+    class Last(StepConsumer):
+        def consume(self, view: StepView) -> None:
+            for stat in UNIT_STATS:
+                found = view.stat("output", stat)
+                keeps[stat] = dict(zip(found.names, found.values.tolist(), strict=True))
+
+    rule = Watch(modules=["body.0", "extra"], tensors="output", units="auto", every_n_steps=1)
+    monitor = StatsMonitor([rule], consumers=[Last()])
+    fit(root, model, mine(4, torch.float64), monitor, precision="64-true", accumulate_grad_batches=2)
+    return {"values": keeps, "outputs": outputs[-2:]}
 
 
 class KeepsValues(StepConsumer):

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
+from lightning_hooks.stats.units.statistics import compute
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, assert_sums, weights_of
 from tests.conformance._tools import Book, Seen, Witness, compare, loader, once, run_ranks
@@ -23,7 +25,7 @@ CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
     *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
-    *("no_batches_on_one_rank", "own_accumulator"),
+    *("no_batches_on_one_rank", "own_accumulator", "units"),
 ]
 
 
@@ -211,3 +213,16 @@ def test_an_accumulator_of_a_users_is_merged_exactly_over_ranks_and_micro_batche
     assert results[0]["values"] == results[1]["values"] and len(results[0]["values"]) == 1
     together = np.concatenate([np.array(output) for result in results for output in result["outputs"]])
     assert results[0]["values"][0] == pytest.approx(np.linalg.norm(together, 2), rel=1e-9)
+
+
+def test_units_are_those_of_all_ranks_and_micro_batches(ranks: dict[str, list[Any]]) -> None:
+    results = ranks["units"]
+    assert repr(results[0]["values"]) == repr(results[1]["values"])  # where a NaN equals a NaN
+    outputs = {"body.0": [np.array(output) for result in results for output in result["outputs"]]}
+    outputs["extra"] = [np.array(output) for output in results[1]["outputs"]]
+    for name, found in outputs.items():
+        x = np.concatenate(found)
+        held = np.stack([x.sum(0), (x**2).sum(0), np.abs(x).max(0), (x == 0).sum(0)], axis=1)
+        for stat in UNIT_STATS:
+            wanted = compute(stat, held, float(len(x)), bool((x >= 0).all()))
+            assert results[0]["values"][stat][name] == pytest.approx(wanted, rel=1e-9, nan_ok=True), (name, stat)

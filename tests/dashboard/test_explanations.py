@@ -3,6 +3,7 @@
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.schema import STATISTICS
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 
 
 def test_every_statistic_says_what_it_is_what_is_usual_and_what_to_do():
@@ -16,7 +17,7 @@ def test_every_statistic_says_what_it_is_what_is_usual_and_what_to_do():
         "overhead",
         "skipped_steps",
     )
-    expected = {each.name for each in STATISTICS} | {*PAIR_STATS, "count", "ratio", "histogram", "quantile"}
+    expected = {each.name for each in STATISTICS} | {*PAIR_STATS, *UNIT_STATS, "count", "ratio", "histogram", "quantile"}
     assert {*EXPLANATIONS} == expected | {f"hooks/{name}" for name in summaries}
     for name, each in EXPLANATIONS.items():
         assert [*each] == ["what", "usual", "do"], name

@@ -12,6 +12,7 @@ from examples.singular_value import LargestSingularValue
 from lightning_hooks import RuleError, StatsMonitor, StepConsumer, Watch, read_run
 from lightning_hooks.records.layout import Layout, LogEntry
 from lightning_hooks.stats.schema import STATISTICS
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.tensorboard import RunWriter
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 
@@ -81,6 +82,19 @@ def test_views_read_back_are_those_of_the_run(tmp_path, prefix):
             assert_equal(mine, theirs, [("output", "largest_singular_value")])
     (validation,) = [view for view in keeps.views if view.stage == "validate"][-1:]
     assert_equal([*run.views("validate", prefix)][-1], validation, [("output", "p50")])
+
+
+def test_statistics_of_units_and_the_numbers_of_each_unit_are_read_back(tmp_path):
+    keeps = Keeps()
+    rule = Watch(modules="body.*", tensors="output", units="auto", unit_vectors=True, every_n_steps=2)
+    run = fit(tmp_path, StatsMonitor([rule], consumers=[keeps]))
+    for mine, theirs in zip(run.views(), keeps.views, strict=True):
+        assert_equal(mine, theirs, [("output", stat) for stat in UNIT_STATS])
+    row = theirs.rows.names.index("body.1")
+    table = run.table("units of output/body.1", "abs_max")
+    assert table.names == tuple(map(str, range(8))) and table.steps.tolist() == [1, 3]
+    np.testing.assert_allclose(table.values[-1], theirs.vectors[row, "abs_max"], rtol=1e-6)
+    assert ("units of output/body.1", "mean") in run.tensors()
 
 
 def test_what_a_view_writes_is_the_same_again(tmp_path):

@@ -22,7 +22,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.saved_state import read_count, read_list, starting_again
-from lightning_hooks.stats.ranks import world_size
+from lightning_hooks.stats.processes import world_size
 from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._behind import readable
 

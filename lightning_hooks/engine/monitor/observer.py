@@ -26,7 +26,7 @@ from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
-from lightning_hooks.stats.ranks import world_size
+from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_sharded
 
@@ -105,6 +105,7 @@ class Observer(Participant):
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         self.fallback.note_order()
+        self.table.expect(self.plan.stored_at(self.schedules))
         if stage != "train":
             return
         if self.overhead is not None:
@@ -154,13 +155,14 @@ class Observer(Participant):
     left = refreshed
 
     def parts(self, key: Any) -> Iterable[Part]:
+        stored = self.plan.stored_at(key)
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
                 at, passes = gradient_of(row.kind)
                 yield Part(
                     row.target.value,
                     at,
-                    self.table.writer(row.index, self.fallback),
+                    self.table.writer(row.index, self.fallback, [name for name, rows in stored.items() if row.index in rows]),
                     row.path,
                     read=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,

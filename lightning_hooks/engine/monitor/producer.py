@@ -21,6 +21,7 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.accumulators import History
+from lightning_hooks.stats.accumulators.store import PendingNumbers, no_numbers
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
@@ -40,6 +41,7 @@ class _Ended(NamedTuple):
     reports: Mapping[str, float]
     due: Due
     merging: PendingState
+    stored: Mapping[str, PendingNumbers]
     scale: HostCopy | None
     wall_time: float
 
@@ -97,7 +99,8 @@ class Producer:
         scale = observer.scale  # by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
         merging = observer.exchange()
-        ended = _Ended(step, reports, observer.schedules, merging, None if scale is None else begin_copy(scale), time())
+        stored = observer.table.exchange_stores()
+        ended = _Ended(step, reports, observer.schedules, merging, stored, None if scale is None else begin_copy(scale), time())
         try:
             if self._to_agree is not None:
                 self.agree()  # after the exchange, in which a rank that fails here must have taken part
@@ -193,6 +196,15 @@ class Producer:
         for array in (state, moments, *parts):
             array.flags.writeable = False
         named = {each.accumulator.name: part for each, part in zip(kept[1:], parts[1:], strict=True)}
+        vectors: dict[tuple[int, str], Array] = {}
+        for name in table.stores:
+            pending = ended.stored.get(name)
+            if pending is None:
+                rows = plan.index.kept[name]
+                named[name] = no_numbers(len(rows.rows), rows.accumulator.width)
+            else:
+                named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
+                vectors.update(of_rows)
         summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
@@ -204,6 +216,7 @@ class Producer:
             due=ended.due,
             kept=named,
             metrics=metrics,
+            vectors=vectors,
             ranks=table.ranks,
         )
 

@@ -8,9 +8,10 @@ from lightning_hooks.stats.accumulators.base import Accumulator, History, Kept, 
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.accumulators.moments import Moments
 from lightning_hooks.stats.accumulators.pairs import Pairs
+from lightning_hooks.stats.accumulators.units import Units
 
 __all__ = ["BUILT_IN", "MOMENTS", "Accumulator", "History", "Kept", "RowStates"]
 
 MOMENTS: Final = Moments()
-BUILT_IN: Final[tuple[Accumulator, ...]] = (MOMENTS, Histogram(), Pairs())
+BUILT_IN: Final[tuple[Accumulator, ...]] = (MOMENTS, Histogram(), Pairs(), Units())
 """What rules can ask for by the name of a statistic. Every row keeps the first, and others where a rule asks for them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_hooks.stats.accumulators.store import Store, StoreContext
 from lightning_hooks.stats.columns import Column, Reduction, merge_columns
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.schema import COUNT
@@ -45,6 +46,7 @@ class Accumulator:
         compiled: whether the compiled writer measures it. All others are measured in Python.
         followed: the statistics that need numbers of earlier steps too.
         stored: the names under which the columns go into an event file; empty if only the requested statistics do.
+        separate: whether a store keeps the numbers outside of the table's state.
         from_one_tensor: whether the numbers follow from single tensors. Otherwise somebody else fills them in.
 
     Example:
@@ -71,6 +73,7 @@ class Accumulator:
     followed: tuple[str, ...] = ()
     stored: Sequence[str] = ()
     from_one_tensor: bool = True
+    separate: bool = False
 
     @property
     def width(self) -> int:
@@ -148,6 +151,15 @@ class Accumulator:
         """
         return None
 
+    def store(self, kept: Kept, context: StoreContext) -> Store:
+        """What keeps the numbers of a table, for an accumulator that is `separate`.
+
+        Args:
+            kept: the rows.
+            context: of the table.
+        """
+        raise NotImplementedError
+
     def for_views(self) -> Accumulator:
         """The accumulator for step views, which may be kept after the fit: it holds nothing of the model's."""
         return self
@@ -179,7 +191,9 @@ class Kept(NamedTuple):
     Args:
         accumulator: what is kept.
         rows: their indices, ascending.
+        options: what a store needs to know of each row.
     """
 
     accumulator: Accumulator
     rows: tuple[int, ...]
+    options: Mapping[int, Any] = {}

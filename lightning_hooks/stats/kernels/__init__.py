@@ -20,6 +20,7 @@ from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import numpy_kernel, reference
 from lightning_hooks.stats.kernels.numpy_kernel import direct_writer
 from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.units import reference as units
 
 __all__ = [
     "NO_HISTOGRAM",
@@ -30,6 +31,7 @@ __all__ = [
     "in_use_on_cuda",
     "measure",
     "measure_many",
+    "measure_units",
     "on_device",
     "unpacked",
 ]
@@ -68,6 +70,15 @@ def measure_many(several: Sequence[Tensor]) -> Tensor:
         moments: Tensor = _other(several[0]).measure_many(several)
         return moments
     return torch.stack([measure(tensor) for tensor in several])
+
+
+def measure_units(tensor: Tensor, axis: int) -> Tensor:
+    """The units of a real and dense tensor that the kernel for host memory does not measure, float64 [units, 4]."""
+    if on_device(tensor) is not None:
+        from lightning_hooks.stats.kernels import cuda_units
+
+        return cuda_units.measure(tensor, axis)
+    return units.measure(tensor, axis)
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:

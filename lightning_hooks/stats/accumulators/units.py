@@ -1,0 +1,46 @@
+"""The units of a row: channels, features, heads or experts. Formulas, axis and kernels are in `stats/units/`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.stats.accumulators.base import Accumulator, Kept, RowStates
+from lightning_hooks.stats.accumulators.store import Store, StoreContext
+from lightning_hooks.stats.accumulators.unit_store import UnitStore
+from lightning_hooks.stats.columns import Column
+from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.units.statistics import NAMES
+
+_COLUMNS: Final = (Column("units", "max"), *(Column(name, "max") for name in NAMES))
+
+
+class Units(Accumulator):
+    """The statistics of units, computed when a step has ended: views and files hold these, not the units."""
+
+    name = "units"
+    columns: Sequence[Column] = _COLUMNS
+    statistics = NAMES
+    from_one_tensor = False
+    separate = True
+
+    def measure(self, measurement: Measurement, row: str) -> None:
+        """As of `Accumulator`: the store measures."""
+        return None
+
+    def store(self, kept: Kept, context: StoreContext) -> Store:
+        """As of `Accumulator`."""
+        return UnitStore(kept.rows, kept.options, len(self.columns), context)
+
+    def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
+        """As of `Accumulator`."""
+        rows = states[self.name]
+        return np.where(rows[:, 0] > 0, rows[:, 1 + NAMES.index(stat)], np.nan)
+
+    def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """As of `Accumulator`."""
+        measured: NDArray[np.bool_] = states[self.name][:, 0] > 0
+        return measured
