@@ -171,26 +171,32 @@ def _compiled(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
 
     A compiled `forward` runs inside the module's `__call__`, which runs the hooks of the module outside the graph.
     """
-    if _has_compiled(model, "training_step"):
+    finds_functions = "torch._dynamo" in sys.modules and _knows_functions()
+    if finds_functions and _has_compiled(model, "training_step"):
         yield "training_step", model, True
     for name, module in model.named_modules():
         if _is_compiled(module):
             yield name or "the model itself", module, True
-        elif _has_compiled(module, "forward"):
+        elif finds_functions and _has_compiled(module, "forward"):
             yield f"{name}.forward" if name else "forward", module, False
 
 
 def _has_compiled(module: nn.Module, method: str) -> bool:
     """Whether a method of a module, or of its class, is a function that `torch.compile` returned."""
     function = module.__dict__.get(method) or getattr(type(module), method, None)
-    if "torch._dynamo" not in sys.modules or not _knows_functions():
-        return False
     # What `torch.compiler.disable` returns has the first name too.
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return _is_wrapper(module) or any(module.__dict__.get(mark) is not None for mark in _MARKS)
+    if _is_wrapper(module):
+        return True
+    # A loop, not `any`: all modules are asked at each watched step that follows an unwatched one.
+    attributes = module.__dict__
+    for mark in _MARKS:  # noqa: SIM110
+        if attributes.get(mark) is not None:
+            return True
+    return False
 
 
 def _is_wrapper(module: nn.Module) -> bool:

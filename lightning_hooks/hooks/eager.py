@@ -60,9 +60,11 @@ class EagerHooks:
     def is_off(self) -> bool:
         if not self.gate.open:
             return True
+        if not torch.compiler.is_compiling():
+            return False
         if torch.compiler.is_dynamo_compiling():  # with a function that the compiled modules do not include
             traces.note()
-        return torch.compiler.is_compiling()
+        return True
 
 
 class PreHook(OurHook):

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.gate import Gate
+from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
@@ -36,7 +36,9 @@ class GradHook(OurHook):
             return None
         changed = False
         for action in self.actions:
-            if not self.gate.wants(action.passes, grad):
+            # `Gate.wants` says the same of nearly every gradient, but costs two calls.
+            is_wanted = action.passes is Passes.LOSS and self.gate.sure
+            if not is_wanted and not self.gate.wants(action.passes, grad):
                 continue
             result = action.visit(grad)
             if result is not None:
