@@ -3,12 +3,9 @@
 python examples/singular_value.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_hooks import Accumulator, Column, Watch, instrument
 
@@ -23,19 +20,19 @@ class LargestSingularValue(Accumulator):
         iterations: of the power method.
     """
 
-    def __init__(self, features: int, iterations: int = 50) -> None:
+    def __init__(self, features, iterations=50):
         self.name, self.statistics = f"gram_{features}", ("largest_singular_value",)
         self.columns = [Column(f"{i}_{j}", "sum", power=2) for i in range(features) for j in range(features)]
         self.features, self.iterations = features, iterations
 
-    def measure(self, measurement: object, row: str) -> Tensor:
+    def measure(self, measurement, row):
         """The Gram matrix of one tensor."""
-        samples = measurement.tensor.reshape(-1, self.features).double()  # type: ignore[attr-defined]
+        samples = measurement.tensor.reshape(-1, self.features).double()
         return (samples.T @ samples).flatten()
 
-    def compute(self, stat: str, states: object) -> NDArray[np.float64]:
+    def compute(self, stat, states):
         """The square root of the largest eigenvalue of each Gram matrix, by the power method."""
-        gram = states[self.name].reshape(-1, self.features, self.features)  # type: ignore[index]
+        gram = states[self.name].reshape(-1, self.features, self.features)
         vector = np.ones((len(gram), self.features, 1))
         for _ in range(self.iterations):
             vector = gram @ vector
