@@ -10,18 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._guard import begin_run, wrap_final
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
-from lightning_hooks.callbacks._run import (
-    OurCallback,
-    end_removed,
-    for_each_stage,
-    hook_manager_of,
-    note_absent,
-    our_callbacks,
-    take_part_once,
-    warn_if_in_use,
-)
+from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
+from lightning_hooks.callbacks._run import LightningRun, run_of
 from lightning_hooks.callbacks._trainer import (
     SkippedSteps,
     all_callbacks,
@@ -30,11 +21,10 @@ from lightning_hooks.callbacks._trainer import (
     ends_window,
     in_fit,
     is_log_step,
+    is_running,
     loss_scale,
-    uncalled_of,
     warn_if_replaced,
 )
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
@@ -42,6 +32,7 @@ from lightning_hooks.saved_state import read_mapping, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.engine.hook_manager import HookManager
 
 
 class HooksCallback(OurCallback):
@@ -54,9 +45,10 @@ class HooksCallback(OurCallback):
 
     def __init__(self) -> None:
         super().__init__()
+        self._run: LightningRun | None = None  # in which it takes part
+        self._participants: list[Participant] = []  # what it adds to the run
         self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
         self._skipped = SkippedSteps()
-        self._fits = False  # whether the run in which it takes part is a fit
         self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
         self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
@@ -65,7 +57,7 @@ class HooksCallback(OurCallback):
         """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
         return self.stages
 
-    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
         """Resolve the rules; raises before anything is hooked. Empty if no rule matches anything."""
         raise NotImplementedError
 
@@ -95,15 +87,25 @@ class HooksCallback(OurCallback):
     def _load_state(self, state: dict[str, Any]) -> None:
         """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
 
+    @property
+    def _hook_manager(self) -> HookManager | None:
+        """That of the run in which it takes part."""
+        return None if self._run is None else self._run.hook_manager
+
+    @property
+    def _fits(self) -> bool:
+        """Whether it takes part in a fit."""
+        return self._run is not None and self._run.is_fit
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
-        return {**self.__dict__, "_hook_manager": None, "_participants": [], "_publisher": None, "_fits": False}
+        return {**self.__dict__, "_run": None, "_participants": [], "_publisher": None}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
         refuse_old_trainer(trainer)
-        if warn_if_in_use(self, trainer) or self not in our_callbacks(trainer):
+        if self._is_in_use(trainer) or self not in our_callbacks(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
         take_part_once(self, trainer)
@@ -113,6 +115,18 @@ class HooksCallback(OurCallback):
             self._last = {}
             self._skipped.forget()
 
+    def _is_in_use(self, trainer: Trainer) -> bool:
+        """Whether a run of another trainer uses the callback, within which a run of this one began; then warn."""
+        owner = None if self._run is None else self._run.trainer
+        if owner is trainer or not is_running(owner):
+            return False
+        warnings.warn(
+            f"{type(self).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
+            "give each Trainer a callback of its own",
+            stacklevel=2,
+        )
+        return True
+
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model is on its device: resolve the rules, all or nothing."""
@@ -121,27 +135,23 @@ class HooksCallback(OurCallback):
             self._attach(trainer, pl_module)
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        hook_manager = hook_manager_of(trainer, pl_module)
-        participants = self._built(trainer, pl_module, hook_manager)
+        run = run_of(trainer, pl_module)
+        participants = self._built(trainer, pl_module, run)
         if not participants:
             return
-        # Note everything before it begins: if Ctrl-C arrives in between, `_detach` ends what has begun.
-        self._hook_manager, self._fits = hook_manager, in_fit(trainer)
-        if not hook_manager.participants:
-            begin_run(hook_manager, trainer)
-            hook_manager.uncalled.said = uncalled_of(trainer)
+        # Note the run before it begins: if Ctrl-C arrives in between, `_detach` ends what has begun.
+        self._run = run
+        run.take_part(self, self._participants, self._leave)
         if "train" in self._stages:
-            participants = [*self._skipped.start(trainer, hook_manager), *participants]
+            participants = [*self._skipped.start(trainer, run.hook_manager), *participants]
         for participant in participants:  # Lightning starts its callbacks in their order
             participant.owner = type(self).__name__
             self._participants.append(participant)
-            hook_manager.join(participant)
-        if any(each.reads_final for each in participants):
-            wrap_final(pl_module, hook_manager)
+            run.join(participant)
 
-    def _built(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> list[Participant]:
+    def _built(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> list[Participant]:
         try:
-            participants = list(self._build(trainer, pl_module, hook_manager))
+            participants = list(self._build(trainer, pl_module, run))
         except (RuleError, UnsupportedError) as error:
             if str(error).startswith(self._label):
                 raise
@@ -154,52 +164,53 @@ class HooksCallback(OurCallback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before an epoch, which is when models are changed: compare the model with the plan at the first batch."""
-        if self._hook_manager is not None:
-            self._hook_manager.refresh.request()
+        if self._run is not None:
+            self._run.hook_manager.refresh.request()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: install the hooks and open the gate; at the first batch of a step, ask who acts."""
-        if self._hook_manager is not None:
-            note_absent(trainer, self._hook_manager)
+        if self._run is not None:
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
             # With manual optimization a training step may also call `loss.backward()`, of which Lightning tells nobody.
-            self._hook_manager.announced = pl_module.automatic_optimization and pl_module.trainer is trainer
-            self._hook_manager.begin_batch(step, reporting=is_log_step(trainer, step))
+            announced = pl_module.automatic_optimization and pl_module.trainer is trainer
+            self._run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward: gradients count from now on; note the scale by which they are multiplied."""
-        hook_manager = self._hook_manager
-        if hook_manager is not None:
-            hook_manager.backward_begins()
-        if hook_manager is not None and hook_manager.gate.open:
+        run = self._run
+        if run is None:
+            return
+        run.hook_manager.backward_begins()
+        if run.hook_manager.gate.open and run.has_first(self._participants):
             scale = loss_scale(trainer)
-            if scale is not None and hook_manager.present[0] in self._participants:  # one of the callbacks does it for all
-                hook_manager.scaled_by(scale)
+            if scale is not None:
+                run.hook_manager.scaled_by(scale)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after each backward: until the next one, no gradient is one of the loss."""
-        if self._hook_manager is not None:
-            self._hook_manager.backward_ends()
+        if self._run is not None:
+            self._run.hook_manager.backward_ends()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._hook_manager is not None and self._hook_manager.gate.open:
+        if self._run is not None and self._run.hook_manager.gate.open:
             for participant in self._participants:
-                self._hook_manager.before_step(participant, optimizer)
+                self._run.hook_manager.before_step(participant, optimizer)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Called after a batch: close the gate, and at the last batch of a step end it."""
-        hook_manager = self._hook_manager
-        if hook_manager is None:
+        run = self._run
+        if run is None:
             return
+        hook_manager = run.hook_manager
         hook_manager.end_batch()
         self._after_batch()
         if hook_manager.idle and not self._pending:
@@ -208,7 +219,7 @@ class HooksCallback(OurCallback):
         if step is None or not ends_window(trainer):
             return
         self._end_step(trainer, step)
-        if hook_manager.present and hook_manager.present[-1] in self._participants:
+        if run.has_last(self._participants):
             hook_manager.end_step()
 
     @override
@@ -218,49 +229,46 @@ class HooksCallback(OurCallback):
         Lightning clears the gradients of such a step before the first backward of the next epoch; a strategy that accumulates
         by itself keeps them.
         """
-        if self._hook_manager is not None:
-            self._hook_manager.end_batch()
+        if self._run is not None:
+            self._run.hook_manager.end_batch()
             if not trainer.strategy.handles_gradient_accumulation:
-                self._hook_manager.end_step()
+                self._run.hook_manager.end_step()
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`; a validation may be part of a fit, or stand alone."""
-        if self._hook_manager is not None:
-            self._hook_manager.interrupt()
+        if self._run is not None:
+            self._run.hook_manager.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
             self._attach(trainer, pl_module)
 
     def _acts_in(self, stage: str, trainer: Trainer) -> bool:
-        return self._hook_manager is not None and stage in self._stages and not trainer.sanity_checking
+        return self._run is not None and stage in self._stages and not trainer.sanity_checking
 
     def _start_batch(
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if self._hook_manager is not None and self._acts_in(stage, trainer):
-            note_absent(trainer, self._hook_manager)
-            self._hook_manager.begin_batch(batch_number(trainer, stage), stage=stage)
+        if self._run is not None and self._acts_in(stage, trainer):
+            self._run.begin_batch(batch_number(trainer, stage), stage=stage)
 
     def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if self._hook_manager is not None and self._acts_in(stage, trainer):
-            self._hook_manager.end_batch()
+        if self._run is not None and self._acts_in(stage, trainer):
+            self._run.hook_manager.end_batch()
             self._after_batch()
 
     def _end_run(self, stage: str, trainer: Trainer, pl_module: Any) -> None:
-        if self._hook_manager is None or stage not in self._stages:
+        if self._run is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
             self._after_run(trainer, stage)
-        self._hook_manager.end_step(stage)
+        self._run.hook_manager.end_step(stage)
         if not in_fit(trainer):
             self._detach()
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the fit: remove all hooks."""
-        hook_manager = self._hook_manager
-        self._detach()
-        if hook_manager is not None:
-            end_removed(trainer, pl_module, hook_manager)
+        """Called after the fit: end the run for all, unless `HooksGuard` has done so."""
+        if self._run is not None:
+            self._run.end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -291,7 +299,7 @@ class HooksCallback(OurCallback):
             saved, at = read_mapping(checkpoint.get(self._saved_as, {}), self._saved_as), self._saved_at(trainer)
             state = read_mapping(saved.get(at, {}), f"{self._saved_as}[{at!r}]")
         self._warn_of_damage(damaged)
-        if self._hook_manager is None:
+        if self._run is None:
             self._saved = state
         else:
             self._load_state(state)
@@ -324,13 +332,10 @@ class HooksCallback(OurCallback):
                 self._last = state
         finally:
             self._skipped.stop(self._hook_manager)
-            hook_manager, participants, publisher = self._hook_manager, self._participants, self._publisher
-            self._hook_manager, self._participants, self._publisher, self._fits = None, [], None, False
-            for participant in participants:
-                assert hook_manager is not None
-                hook_manager.leave(participant)
-            if hook_manager is not None and not hook_manager.participants:  # interrupted before any of them joined
-                hook_manager.close()
+            run, participants, publisher = self._run, self._participants, self._publisher
+            self._run, self._participants, self._publisher = None, [], None
+            if run is not None:
+                run.leave(participants)
             if publisher is not None:
                 publisher.close(error)
 

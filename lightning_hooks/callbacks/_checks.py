@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightning_hooks.callbacks._trainer import in_fit, is_alone
 from lightning_hooks.engine.change.changer import Changer
@@ -123,12 +123,25 @@ def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None
         )
 
 
-def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan], Limits | None]]) -> None:
+class Written(NamedTuple):
+    """What a monitor writes.
+
+    Args:
+        prefix: of every tag.
+        plans: of its stages.
+        limits: on its scalars and histograms.
+    """
+
+    prefix: str
+    plans: Mapping[str, Plan]
+    limits: Limits
+
+
+def refuse_common_tags(monitors: Iterable[Written]) -> None:
     """Refuse two monitors that write the same tag.
 
     Args:
-        monitors: the prefix of each, its plan in each stage, and its limits. Of those with one prefix the first writes the
-            global numbers of a stage.
+        monitors: in their order. Of those with one prefix the first writes the global numbers of a stage.
 
     Raises:
         RuleError: with the first such tag.
@@ -141,7 +154,7 @@ def refuse_common_tags(monitors: Iterable[tuple[str, Mapping[str, Plan], Limits 
         for stage, plan in plans.items():
             start = prefix + STAGE_PREFIX[stage]
             tags |= {f"{start}{each.tensor}_{stat}/{each.name}" for each in plan.rows_and_groups for stat in each.stats}
-            merged |= {f"{start}{tag}" for tag in (limits.merged_tags(stage) if limits is not None else ())}
+            merged |= {f"{start}{tag}" for tag in limits.merged_tags(stage)}
             if (prefix, stage) not in leading:
                 leading.add((prefix, stage))
                 tags.add(f"{start}hooks/nonfinite")  # of the global numbers the one that is always written

@@ -11,31 +11,14 @@ from weakref import ref
 from typing_extensions import override
 
 from lightning_hooks.callbacks._lightning import Callback
-from lightning_hooks.callbacks._run import end_removed, note_callbacks, our_callbacks, owner_of, removed_from
-from lightning_hooks.callbacks._trainer import all_callbacks, is_running
-from lightning_hooks.engine.hook_manager import HookManager, live_hook_managers
+from lightning_hooks.callbacks._ours import our_callbacks
+from lightning_hooks.callbacks._trainer import all_callbacks
+from lightning_hooks.engine.phases import RunPhase
 from lightning_hooks.hooks import Handles, for_each
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
-
-def begin_run(hook_manager: HookManager, trainer: Trainer) -> None:
-    """Pause the hooks of outer runs on the same model, and install the guard; closing the hook manager undoes both."""
-    for outer in live_hook_managers(hook_manager.model):
-        if owner_of(outer) is not trainer and is_running(owner_of(outer)):
-            hook_manager.run_handles.keep(_Interruption(outer)).install()
-    note_callbacks(trainer, hook_manager)
-    # Keep the guard before installing it: if Ctrl-C arrives in between, closing the hook manager still removes it.
-    hook_manager.run_handles.keep(HooksGuard(trainer, hook_manager)).install()
-
-
-def wrap_final(pl_module: LightningModule, hook_manager: HookManager) -> None:
-    """Run the phase `final` where gradients are final; of several calls of this the first counts."""
-    if hook_manager.install_final is None:
-        # Lightning clips in this hook; without automatic optimization the module's own hook is the last one called.
-        name = "configure_gradient_clipping" if pl_module.automatic_optimization else "on_before_optimizer_step"
-        hook_manager.install_final = WrappedHook(pl_module, name, hook_manager).install
+    from lightning_hooks.callbacks._run import LightningRun
 
 
 class HooksGuard(Callback):
@@ -47,9 +30,9 @@ class HooksGuard(Callback):
     puts its callbacks first in the same way.
     """
 
-    def __init__(self, trainer: Trainer, hook_manager: HookManager) -> None:
+    def __init__(self, trainer: Trainer, run: LightningRun) -> None:
         self._trainer: Callable[[], Trainer | None] = ref(trainer)
-        self._hook_manager: Callable[[], HookManager | None] = ref(hook_manager)
+        self._run: Callable[[], LightningRun | None] = ref(run)
         self._given: list[Callback] = []
 
     def __repr__(self) -> str:
@@ -63,7 +46,7 @@ class HooksGuard(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
-        return {"_trainer": _none, "_hook_manager": _none, "_given": []}
+        return {"_trainer": _none, "_run": _none, "_given": []}
 
     def install(self) -> None:
         """Replace the list of callbacks instead of changing it: Lightning may be iterating over it."""
@@ -81,9 +64,9 @@ class HooksGuard(Callback):
             trainer.callbacks = given if same else left
 
     def _end_batch(self, *args: Any, **kwargs: Any) -> None:
-        hook_manager = self._hook_manager()
-        if hook_manager is not None:
-            hook_manager.end_batch()
+        run = self._run()
+        if run is not None:
+            run.hook_manager.end_batch()
 
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
@@ -97,19 +80,27 @@ class HooksGuard(Callback):
         """Only a copy is here before a run: it goes."""
         trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
 
+    def _end(self) -> None:
+        run = self._run()
+        if run is not None:
+            run.end()
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the fit: end the run."""
+        self._end()
+
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Tear down callbacks that were removed from the list."""
-        hook_manager = self._hook_manager()
-        if hook_manager is not None:
-            end_removed(trainer, pl_module, hook_manager)
+        """Called last: end the run, whatever was skipped."""
+        self._end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove the hooks from the model, whatever other callbacks do now."""
         self._end_batch()
-        hook_manager = self._hook_manager()
-        removed = [] if hook_manager is None else removed_from(trainer, hook_manager)
+        run = self._run()
+        removed = [] if run is None else run.removed()
         for_each(lambda callback: callback.on_exception(trainer, pl_module, exception), [*our_callbacks(trainer), *removed])
 
 
@@ -117,39 +108,21 @@ def _none() -> None:
     """The reference of a copy, which belongs to no run."""
 
 
-class _Interruption:
-    """Pauses the hooks of a run while another run, which began inside it, uses the same model."""
-
-    def __init__(self, outer: HookManager) -> None:
-        self._outer: HookManager | None = outer
-
-    def install(self) -> None:
-        if self._outer is not None:
-            self._outer.pause(self)
-
-    def remove(self) -> None:
-        """A second call does nothing, nor does one after the outer run has ended."""
-        outer, self._outer = self._outer, None
-        if outer is not None and outer in live_hook_managers(outer.model):
-            outer.meter.interrupt()
-            outer.resume(self)
-
-
 class WrappedHook:
     """A bound method of the LightningModule, wrapped for a batch: after it the gradients are final.
 
-    Copies and pickles of the module get the plain method bound to the copy.
+    Lightning clips in `configure_gradient_clipping`. Without automatic optimization the module's own `on_before_optimizer_step`
+    is the last one called. The optimizer is the first argument of both. Copies and pickles of the module get the plain method
+    bound to the copy.
 
     Args:
         module: whose method.
-        name: `configure_gradient_clipping` or `on_before_optimizer_step`; the optimizer is its first argument.
-        hook_manager: of the model.
     """
 
-    def __init__(self, module: LightningModule, name: str, hook_manager: HookManager) -> None:
+    def __init__(self, module: LightningModule) -> None:
         self._module = ref(module)
-        self._name = name
-        self._hook_manager = ref(hook_manager)
+        self._name = ""
+        self._phase: Callable[[], RunPhase | None] = _none
         self._had: Any = None
         self._method: Any = None
 
@@ -158,10 +131,17 @@ class WrappedHook:
         """Lightning compares it to see whether a user overrode the method."""
         return (self._had or self._method).__code__
 
-    def install(self, handles: Handles) -> None:
-        """Wrap the method until the handles are closed."""
+    def install(self, handles: Handles, phase: Callable[[], RunPhase | None]) -> None:
+        """Wrap the method until the handles are closed.
+
+        Args:
+            handles: are given this one.
+            phase: gives what runs a phase, or None if the run is gone.
+        """
         module = self._module()
         assert module is not None
+        self._phase = phase
+        self._name = "configure_gradient_clipping" if module.automatic_optimization else "on_before_optimizer_step"
         handles.keep(self)
         self._had = module.__dict__.get(self._name)  # a user's
         self._method = getattr(type(module), self._name)
@@ -180,9 +160,9 @@ class WrappedHook:
             result = self._had(optimizer, *args, **kwargs)
         else:
             result = self._method(self._module(), optimizer, *args, **kwargs)
-        hook_manager = self._hook_manager()
-        if hook_manager is not None:
-            hook_manager.phase("final", optimizer)
+        phase = self._phase()
+        if phase is not None:
+            phase("final", optimizer, False)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lightning_hooks.callbacks._own_board import own_board
-from lightning_hooks.callbacks._run import OurCallback, our_callbacks
+from lightning_hooks.callbacks._ours import OurCallback
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_log_step
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.errors import HooksError, RuleError, did_you_mean
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.row_index import RowIndex
@@ -38,7 +37,7 @@ def as_loggers(loggers: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookManager, **options: Any) -> LoggerWriter:
+def logger_writer(callback: OurCallback, trainer: Trainer, run: LightningRun, **options: Any) -> LoggerWriter:
     """The consumer that writes to the loggers that a callback chooses; on ranks other than 0 it writes nothing.
 
     Where none of them is a TensorBoard, and a callback of the trainer has a `logdir`, an event file there joins them: one that
@@ -47,25 +46,12 @@ def logger_writer(callback: OurCallback, trainer: Trainer, hook_manager: HookMan
     found: list[Any] = []
     if trainer.is_global_zero:
         found = [logger for logger in trainer.loggers if _is_chosen(logger, callback.loggers)]
-        shared = next((each.logdir for each in our_callbacks(trainer) if each.logdir is not None), None)
-        logdir = callback.logdir if callback.logdir is not None or not callback.loggers else shared
+        logdir = run.logdir_of(callback)
         if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, found)):  # type: ignore[attr-defined]
-            found.append(own_board(trainer, hook_manager, logdir))
+            found.append(run.own_board(logdir))
         if found and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             _warn_of_unknown(callback.loggers, trainer.loggers)
     return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
-
-
-def skip_failed(writer: LoggerWriter, trainer: Trainer) -> list[Exception]:
-    """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
-
-    Returns:
-        The errors of those that are skipped from now on.
-    """
-    failed = {id(logger): error for each in our_callbacks(trainer) for logger, error in each._failed_loggers}
-    lost = [failed[id(logger)] for logger in writer.loggers if id(logger) in failed]
-    writer.loggers = [logger for logger in writer.loggers if id(logger) not in failed]
-    return lost
 
 
 def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
@@ -97,18 +83,23 @@ class LoggerWriter(StepConsumer):
         logs_at: whether Lightning logs at a step of training.
         prefix: put before every tag.
         histogram_every_n_steps: how many steps are between two writes of a histogram at least.
+        failed: takes the loggers that raise, with their errors.
 
     Attributes:
         limits: on what is written; None for none.
-        failed: loggers that raised, with their errors.
     """
 
     def __init__(
-        self, loggers: Sequence[Any], logs_at: Callable[[int], bool], prefix: str = "", histogram_every_n_steps: int = 1
+        self,
+        loggers: Sequence[Any],
+        logs_at: Callable[[int], bool],
+        prefix: str = "",
+        histogram_every_n_steps: int = 1,
+        failed: list[tuple[Any, Exception]] | None = None,
     ) -> None:
         self.loggers = list(loggers)
         self.limits: Limits | None = None
-        self.failed: list[tuple[Any, Exception]] = []
+        self._failed = [] if failed is None else failed
         self._logs_at = logs_at
         self._prefix = prefix
         self._histogram_every = histogram_every_n_steps
@@ -142,10 +133,24 @@ class LoggerWriter(StepConsumer):
                 else:
                     logger.log_metrics(entry.scalars, step=entry.step)
             except Exception as error:
-                self.failed.append((logger, error))
+                self._failed.append((logger, error))
                 raise
 
         for_each(write, due)
+
+    def skip_failed(self, failed: Sequence[tuple[Any, Exception]]) -> list[Exception]:
+        """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
+
+        Args:
+            failed: the loggers with their errors.
+
+        Returns:
+            The errors of those that are skipped from now on.
+        """
+        errors = {id(logger): error for logger, error in failed}
+        lost = [errors[id(logger)] for logger in self.loggers if id(logger) in errors]
+        self.loggers = [logger for logger in self.loggers if id(logger) not in errors]
+        return lost
 
     def close(self, error: BaseException | None) -> None:
         """Say which loggers have got nothing because no watched step is one at which Lightning logs."""

@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.overhead import MAX_FACTOR, Overhead, hook_cost
+from lightning_hooks.engine.overhead import MAX_FACTOR, Clock, Overhead, hook_cost
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.saved_state import read_count, starting_again
 
@@ -27,9 +26,9 @@ class OverheadLimit:
         self._factor = 1
         self._warned = False
 
-    def start(self, observer: Observer, hook_manager: HookManager, state: Mapping[str, Any]) -> list[str]:
-        """A fit begins, with the state of a checkpoint; returns what of that is damaged."""
-        observer.overhead = Overhead(self.limit, hook_cost(hook_manager.meter.clock))
+    def start(self, observer: Observer, clock: Clock, state: Mapping[str, Any]) -> list[str]:
+        """A fit begins, timed by a clock, with the state of a checkpoint; returns what of that is damaged."""
+        observer.overhead = Overhead(self.limit, hook_cost(clock))
         self._factor, self._warned = 1, False
         return self.load_state_dict(observer, state)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
@@ -31,10 +31,11 @@ class MonitorLog:
         writer: the consumer that writes its steps.
     """
 
-    def __init__(self, monitor: StatsMonitor, trainer: Trainer, hook_manager: HookManager) -> None:
+    def __init__(self, monitor: StatsMonitor, trainer: Trainer, run: LightningRun) -> None:
         self._monitor = monitor
         self._histogram_every = monitor.histogram_every_n_steps
-        self.writer: LoggerWriter = logger_writer(monitor, trainer, hook_manager, histogram_every_n_steps=self._histogram_every)
+        options: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
+        self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **options)
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
 

@@ -7,17 +7,11 @@ import os
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.errors import RuleError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-    from lightning_hooks.callbacks._lightning import Trainer
-
-_BOARDS: WeakKeyDictionary[Trainer, dict[Path, OwnBoard]] = WeakKeyDictionary()
 
 
 class OwnBoard:
@@ -27,24 +21,30 @@ class OwnBoard:
 
     Args:
         logdir: holds a folder for each Trainer.
+        folders: the folder of this Trainer by `logdir`, which the first write adds.
         logger: gets one line with the folder.
     """
 
-    def __init__(self, logdir: Path, logger: logging.Logger) -> None:
+    def __init__(self, logdir: Path, folders: dict[Path, Path], logger: logging.Logger) -> None:
         self._logdir = logdir
+        self._folders = folders
         self._logger = logger
-        self._folder: Path | None = None
         self._writer: SummaryWriter | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the Trainer; made if there is none."""
+        if self._logdir not in self._folders:
+            self._folders[self._logdir] = new_folder(self._logdir)
+            self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self.folder, self._logdir)
+        return self._folders[self._logdir]
 
     @property
     def experiment(self) -> SummaryWriter:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            if self._folder is None:
-                self._folder = new_folder(self._logdir)
-                self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self._folder, self._logdir)
-            self._writer = SummaryWriter(self._folder)
+            self._writer = SummaryWriter(self.folder)
         return self._writer
 
     def remove(self) -> None:
@@ -54,8 +54,8 @@ class OwnBoard:
             writer.close()
 
 
-def own_board(trainer: Trainer, hook_manager: HookManager, logdir: str | os.PathLike[str]) -> OwnBoard:
-    """The board of a Trainer in a folder, which the end of the run closes.
+def checked_logdir(logdir: str | os.PathLike[str]) -> Path:
+    """The absolute path of a folder in which folders can be made.
 
     Raises:
         RuleError: the folder cannot be written to, which the first write would find only then.
@@ -64,12 +64,7 @@ def own_board(trainer: Trainer, hook_manager: HookManager, logdir: str | os.Path
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(there)!r} is not a writable folder")
-    # A logger of Lightning's own: it is shown where Lightning's lines are.
-    name = next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer")
-    board = _BOARDS.setdefault(trainer, {}).setdefault(folder, OwnBoard(folder, logging.getLogger(name)))
-    if board not in hook_manager.run_handles:
-        hook_manager.run_handles.keep(board, key=board)
-    return board
+    return folder
 
 
 def new_folder(parent: Path) -> Path:

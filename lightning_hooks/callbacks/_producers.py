@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._checks import refuse_changed_sums
-from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.plan.plan import Plan
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def producers_of(
     monitor: StatsMonitor,
-    led: Collection[str],
-    hook_manager: HookManager,
+    run: LightningRun,
     plan: Plan,
     publisher: Publisher,
     alone: bool,
@@ -30,8 +29,7 @@ def producers_of(
 
     Args:
         monitor: whose options count.
-        led: the stages whose global numbers a monitor before it writes, under the same tags.
-        hook_manager: of the run.
+        run: in which the monitor takes part.
         plan: of the monitor.
         publisher: takes the views.
         alone: whether the run has one process, whatever process group there is.
@@ -40,16 +38,16 @@ def producers_of(
         RuleError: statistics of pairs behind a transform.
     """
     found: dict[str, Producer] = {}
-    device: Any = hook_manager.model.device
+    device: Any = run.model.device
     for stage in [stage for stage in STAGE_PREFIX if stage in monitor.stages]:
         watched = plan if stage == "train" else plan.forward()
         if stage == "train":
-            refuse_changed_sums(plan, hook_manager.participants)
+            refuse_changed_sums(plan, run.participants)
         elif not watched.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
             continue
         observer = Observer(watched, stage, on_error=monitor.on_error, device=device, alone=alone, label=monitor._label)
-        found[stage] = Producer(observer, publisher, summaries=stage not in led)
+        found[stage] = Producer(observer, publisher, summaries=run.leads(monitor.prefix, stage))
     return found
 
 

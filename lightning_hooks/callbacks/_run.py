@@ -1,153 +1,234 @@
-"""What callbacks of this package know of each other in one Trainer, and the hook manager that they share during a run."""
+"""The run of a Trainer: what callbacks of this package share in it, and which of them does what once for all."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ReferenceType, WeakMethod, ref
 
-from lightning_hooks.callbacks._lightning import Callback
-from lightning_hooks.callbacks._trainer import all_callbacks, deferred, is_running, optimizers_of
-from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.match_report import Match
+from typing_extensions import override
+
+from lightning_hooks.callbacks._checks import Written, refuse_common_tags
+from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
+from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
+from lightning_hooks.callbacks._own_board import OwnBoard, checked_logdir
+from lightning_hooks.callbacks._trainer import (
+    all_callbacks,
+    deferred,
+    in_fit,
+    is_running,
+    lightning_logger,
+    optimizers_of,
+    remembered,
+)
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.run import Run, runs_on
+from lightning_hooks.errors import RuleError
 from lightning_hooks.hooks import for_each
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
-_OWNERS: WeakKeyDictionary[HookManager, ReferenceType[Trainer]] = WeakKeyDictionary()
-_LISTED: WeakKeyDictionary[HookManager, list[ReferenceType[OurCallback]]] = WeakKeyDictionary()  # when the run began
+    from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
 
 
-def owner_of(hook_manager: HookManager) -> Trainer | None:
-    """The trainer in whose run a hook manager was made."""
-    known = _OWNERS.get(hook_manager)
-    return None if known is None else known()
+class LightningRun(Run):
+    """One fit of a Trainer, or one run of another stage outside a fit.
 
+    The first callback in the list that has anything to do begins it, and puts `HooksGuard` before all others; that one ends it.
+    Callbacks ask the run for what they share, and which of them acts for all.
 
-class OurCallback(Callback):
-    """What tells a callback of this package, and what callbacks of one Trainer know of each other.
+    Args:
+        trainer: known weakly.
+        pl_module: the model of the run.
 
     Attributes:
-        origin: the file and the key in it that it was read from, for messages; empty for one made in Python.
-        environment: a mark that the callbacks of one Trainer from the environment variable share; None for others.
-        loggers: which loggers are written to.
-        logdir: where an event file of our own is made if none of them is a TensorBoard.
-        prefix: of every tag.
-        stages: in which it acts.
+        is_fit: whether it is a fit; a validation may be a part of one, or stand alone.
+        failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
 
-    origin: str = ""
-    environment: str | None = None
-    loggers: Sequence[str] = ("all",)
-    logdir: str | os.PathLike[str] | None = None
-    prefix: str = ""
-    stages: Collection[str] = ("train",)
-
-    def __init__(self) -> None:
-        self._hook_manager: HookManager | None = None
-        self._participants: list[Participant] = []
-
-    def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without a run."""
-        raise NotImplementedError
-
-    @property
-    def _label(self) -> str:
-        """What goes before the names of rules in messages: the file and the class; nothing for one made in Python."""
-        return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
+    def __init__(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        kept = remembered(trainer)
+        final = WrappedHook(pl_module).install
+        super().__init__(pl_module, deferred(trainer, optimizers_of, ()), final, kept.uncalled)
+        self._trainer = ref(trainer)
+        self._kept = kept
+        self.is_fit = in_fit(trainer)
+        self.failed_loggers: list[tuple[Any, Exception]] = []
+        self._members: list[_Member] = []
+        self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
+        self._absent: list[Participant] = []  # of callbacks that were removed; these act again when they are back
+        self._written: list[Written] = []
+        self._boards: dict[Path, OwnBoard] = {}
+        self._capture_folders: set[Path] = set()
 
     @property
-    def _failed_loggers(self) -> list[tuple[Any, Exception]]:
-        """The loggers that raised when this callback wrote to them, with their errors."""
-        return []
+    def trainer(self) -> Trainer | None:
+        """None if it was garbage-collected."""
+        return self._trainer()
+
+    def take_part(
+        self, callback: OurCallback, participants: list[Participant], leave: Callable[[BaseException | None], None]
+    ) -> None:
+        """Note a callback that takes part; the first one begins the run.
+
+        Args:
+            callback: known weakly.
+            participants: what the callback adds to the run; it may still be empty.
+            leave: a method of the callback that lets it leave. A second call of it does nothing.
+        """
+        self._members.append(_Member(ref(callback), participants, WeakMethod(leave)))
+        if not self.is_live:
+            self._begin()
+
+    def has(self, callback: OurCallback) -> bool:
+        """Whether a callback takes part."""
+        return any(member.callback() is callback for member in self._members)
+
+    def _begin(self) -> None:
+        """Pause the hooks of outer runs on the same model, and install the guard."""
+        trainer = self.trainer
+        if trainer is None:
+            return
+        handles = self.hook_manager.run_handles
+        for outer in runs_on(self.model):
+            if isinstance(outer, LightningRun) and outer.trainer is not trainer and is_running(outer.trainer):
+                handles.keep(_Pause(outer)).install()
+        # Keep the guard before installing it: if Ctrl-C arrives in between, closing the run still removes it.
+        handles.keep(HooksGuard(trainer, self)).install()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let every callback leave, also those that were removed from the list, which Lightning tells nothing more."""
+
+        def leave(member: _Member) -> None:
+            method = member.leave()
+            if method is not None:
+                method(error)
+
+        for_each(leave, [*self._members])
+
+    @override
+    def leave(self, participants: Iterable[Participant]) -> None:
+        """Remove the participants of a callback, which takes part no longer; without any left, the run ends."""
+        self._members = [member for member in self._members if member.participants is not participants]
+        super().leave(participants)
+
+    def removed(self) -> list[OurCallback]:
+        """The callbacks that take part and were removed from the list of the Trainer."""
+        return [callback for member in self._removed_members() if (callback := member.callback()) is not None]
+
+    def begin_batch(self, step: int, *, stage: str = "train", reporting: bool = False, announced: bool = False) -> None:
+        """As that of the hook manager; callbacks that were removed from the list do not act."""
+        self._look_for_absent()
+        self.hook_manager.begin_batch(step, stage=stage, reporting=reporting, announced=announced, absent=self._absent)
+
+    def _look_for_absent(self) -> None:
+        here = self._listed()
+        if self._compared != here:
+            self._compared = [*here]
+            self._absent = [participant for member in self._removed_members() for participant in member.participants]
+
+    def _removed_members(self) -> list[_Member]:
+        known = set(map(id, self._listed()))
+        return [member for member in self._members if id(member.callback()) not in known]
+
+    def _listed(self) -> list[Callback]:
+        trainer = self.trainer
+        return [] if trainer is None else all_callbacks(trainer)
+
+    @property
+    def _present(self) -> Sequence[Participant]:
+        return [each for each in self.participants if each not in self._absent] if self._absent else self.participants
+
+    def has_first(self, participants: Sequence[Participant]) -> bool:
+        """Whether the first participant that acts is among those of a callback: that one does what is done once, before all."""
+        present = self._present
+        return bool(present) and present[0] in participants
+
+    def has_last(self, participants: Sequence[Participant]) -> bool:
+        """Whether the last participant that acts is among those of a callback: that one does what is done once, after all."""
+        present = self._present
+        return bool(present) and present[-1] in participants
+
+    def leads(self, prefix: str, stage: str) -> bool:
+        """Whether no monitor that has begun writes the global numbers of a stage with a prefix: the next one does."""
+        return not any(each.prefix == prefix and stage in each.plans for each in self._written)
+
+    def begin_writing(self, written: Written) -> None:
+        """Note what a monitor writes.
+
+        Raises:
+            RuleError: a monitor before it writes the same tag.
+        """
+        refuse_common_tags([*self._written, written])
+        self._written.append(written)
+
+    def logdir_of(self, callback: OurCallback) -> str | os.PathLike[str] | None:
+        """The folder for event files of our own: that of the callback, or else of the first callback that has one."""
+        if callback.logdir is not None or not callback.loggers:
+            return callback.logdir
+        trainer = self.trainer
+        every = [] if trainer is None else our_callbacks(trainer)
+        return next((each.logdir for each in every if each.logdir is not None), None)
+
+    def own_board(self, logdir: str | os.PathLike[str]) -> OwnBoard:
+        """The TensorBoard of our own in a folder: one for all callbacks, closed when the run ends.
+
+        Raises:
+            RuleError: the folder cannot be written to, which the first write would find only then.
+        """
+        folder, trainer = checked_logdir(logdir), self.trainer
+        assert trainer is not None
+        if folder not in self._boards:
+            board = OwnBoard(folder, self._kept.boards, lightning_logger(trainer))
+            self._boards[folder] = self.hook_manager.run_handles.keep(board)
+        return self._boards[folder]
+
+    def begin_capture(self, folder: Path) -> None:
+        """Note the folder of a capture.
+
+        Raises:
+            RuleError: another capture writes into it.
+        """
+        if folder in self._capture_folders:
+            raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
+        self._capture_folders.add(folder)
 
 
-def for_each_stage(method: str) -> tuple[Any, ...]:
-    """Lightning's hooks that call a method with each stage other than `train`."""
+class _Member(NamedTuple):
+    """A callback that takes part in a run."""
 
-    def hook_of(stage: str) -> Any:
-        def hook(self: OurCallback, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
-            getattr(self, method)(stage, trainer, pl_module, *args, **kwargs)
-
-        return hook
-
-    return tuple(map(hook_of, ("validate", "test", "predict")))
+    callback: ReferenceType[OurCallback]
+    participants: list[Participant]
+    leave: WeakMethod[Callable[[BaseException | None], None]]
 
 
-def our_callbacks(trainer: Trainer) -> list[OurCallback]:
-    """The callbacks of this package in a trainer, in order.
+class _Pause:
+    """Pauses the hooks of a run while another run, which began inside it, uses the same model."""
 
-    Lightning adds those from the environment to the list that the Trainer is given. A second Trainer with that list has
-    those of the first too: only its own count, which come last.
-    """
-    ours = [callback for callback in all_callbacks(trainer) if isinstance(callback, OurCallback)]
-    marks = [callback.environment for callback in ours if callback.environment is not None]
-    return [callback for callback in ours if callback.environment is None or callback.environment == marks[-1]]
+    def __init__(self, outer: Run) -> None:
+        self._outer: Run | None = outer
 
+    def install(self) -> None:
+        if self._outer is not None:
+            self._outer.hook_manager.pause(self)
 
-def warn_if_in_use(callback: OurCallback, trainer: Trainer) -> bool:
-    """Whether a callback is in use by a run of another trainer, within which a run of this one began."""
-    owner = None if callback._hook_manager is None else owner_of(callback._hook_manager)
-    if owner is trainer or not is_running(owner):
-        return False
-    warnings.warn(
-        f"{type(callback).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
-        "give each Trainer a callback of its own",
-        stacklevel=2,
-    )
-    return True
+    def remove(self) -> None:
+        """A second call does nothing, nor does one after the outer run has ended."""
+        outer, self._outer = self._outer, None
+        if outer is not None and outer.is_live:
+            outer.meter.interrupt()
+            outer.hook_manager.resume(self)
 
 
-def take_part_once(callback: OurCallback, trainer: Trainer) -> None:
-    """Leave a callback in the list of a trainer once: Lightning would call it twice, and what it changes would change twice."""
-    here: Any = trainer
-    places = [i for i, each in enumerate(here.callbacks) if each is callback]
-    if len(places) > 1:
-        here.callbacks = [each for i, each in enumerate(here.callbacks) if i not in places[1:]]
-        warnings.warn(
-            f"{type(callback).__name__} appears {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
-        )
-
-
-def hook_manager_of(trainer: Trainer, pl_module: LightningModule) -> HookManager:
-    """One that callbacks of this trainer have joined, or a new one; `begin_run` must come before its first join."""
-    for hook_manager in [callback._hook_manager for callback in our_callbacks(trainer)]:
-        if hook_manager is not None and hook_manager.model is pl_module:
-            return hook_manager
-    # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
-    for made in [made for made in _OWNERS if made.model is pl_module]:
-        if owner_of(made) is trainer or not is_running(owner_of(made)):
-            made.close()
-    hook_manager = HookManager(pl_module, deferred(trainer, optimizers_of, ()))
-    _OWNERS[hook_manager] = ref(trainer)
-    return hook_manager
-
-
-def note_callbacks(trainer: Trainer, hook_manager: HookManager) -> None:
-    """Note which callbacks are there when a run begins; `removed_from` compares."""
-    _LISTED[hook_manager] = [ref(callback) for callback in our_callbacks(trainer)]
-
-
-def removed_from(trainer: Trainer, hook_manager: HookManager) -> list[OurCallback]:
-    """The callbacks that take part in a run and were removed from the list of its trainer, which tells them nothing more."""
-    here = set(map(id, all_callbacks(trainer)))
-    listed = [callback() for callback in _LISTED.get(hook_manager, ())]
-    return [each for each in listed if each is not None and id(each) not in here and each._hook_manager is hook_manager]
-
-
-def note_absent(trainer: Trainer, hook_manager: HookManager) -> None:
-    """Before a batch: callbacks that were removed from the list do not act in it, although other callbacks begin it for all."""
-    here = all_callbacks(trainer)
-    if hook_manager.seen_callbacks != here:
-        hook_manager.seen_callbacks = [*here]
-        removed = removed_from(trainer, hook_manager)
-        hook_manager.absent = [participant for callback in removed for participant in callback._participants]
-
-
-def end_removed(trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> None:
-    """When a run is over: call `teardown` of callbacks that were removed from the list; Lightning does not."""
-    for_each(lambda callback: callback.teardown(trainer, pl_module, ""), removed_from(trainer, hook_manager))
+def run_of(trainer: Trainer, pl_module: LightningModule) -> LightningRun:
+    """The run in which callbacks of this trainer take part, or a new one, which the first that joins begins."""
+    for run in runs_on(pl_module):
+        if not isinstance(run, LightningRun) or run.model is not pl_module:
+            continue
+        if run.trainer is trainer and any(map(run.has, our_callbacks(trainer))):
+            return run
+        # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+        if run.trainer is trainer or not is_running(run.trainer):
+            run.close()
+    return LightningRun(trainer, pl_module)

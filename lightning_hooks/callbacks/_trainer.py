@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.scaling import ScalerWatch
+from lightning_hooks.kept import Kept, kept_on
 from lightning_hooks.private import are_off, attribute, private
 from lightning_hooks.saved_state import read_mapping, read_number, starting_again
 
@@ -23,8 +27,28 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _SAVED_AS = "lightning_hooks.loss_scaler"
-_UNCALLED: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
-_REPLACED: WeakSet[Trainer] = WeakSet()  # of which `warn_if_replaced` has warned
+
+
+@dataclass(eq=False)
+class Remembered(Kept):
+    """What runs of one Trainer remember of earlier ones.
+
+    Args:
+        uncalled: the names of the modules that a run has reported as never called.
+        warned_replaced: whether `warn_if_replaced` has warned.
+        captures: the folder of captures, if the loggers have no folder of their own for each run.
+        boards: the folder of the event files of our own, by the folder that holds one for each Trainer.
+    """
+
+    uncalled: set[str] = field(default_factory=set)
+    warned_replaced: bool = False
+    captures: Path | None = None
+    boards: dict[Path, Path] = field(default_factory=dict)
+
+
+def remembered(trainer: Trainer) -> Remembered:
+    """What the runs of a Trainer remember."""
+    return kept_on(trainer, Remembered)
 
 
 def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:
@@ -47,6 +71,11 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 def is_running(trainer: Trainer | None) -> bool:
     """Whether a run of a trainer is active; a failed one is not."""
     return trainer is not None and trainer.state.status == "running"
+
+
+def lightning_logger(trainer: Trainer) -> logging.Logger:
+    """A logger of Lightning's own: its lines are shown where those of Lightning are."""
+    return logging.getLogger(next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer"))
 
 
 def is_alone(trainer: Trainer) -> bool:
@@ -143,18 +172,13 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
     return seen[batch_idx] if batch_idx < len(seen) else None
 
 
-def uncalled_of(trainer: Trainer) -> set[str]:
-    """The modules that a run of this Trainer has reported as never called."""
-    return _UNCALLED.setdefault(trainer, set())
-
-
 def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
     """Warn, once for a Trainer, that its module has another one, whose callbacks Lightning calls around the optimizer's step.
 
     It is not put back here: Lightning also reads from it how to clip, so that would change the training.
     """
-    if pl_module.trainer is not trainer and trainer not in _REPLACED:
-        _REPLACED.add(trainer)
+    if pl_module.trainer is not trainer and not remembered(trainer).warned_replaced:
+        remembered(trainer).warned_replaced = True
         warnings.warn(
             "another Trainer has run the module within this fit, and is still the module's trainer. Lightning now takes from "
             "that one how to clip, and which callbacks to call before a backward and before the optimizer steps: 'param', "

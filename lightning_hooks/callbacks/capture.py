@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +14,13 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_for_strategy
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer, skip_failed
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
-from lightning_hooks.callbacks._run import our_callbacks
-from lightning_hooks.callbacks._trainer import current_step, in_fit, sample_indices
+from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._trainer import current_step, in_fit, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
 from lightning_hooks.engine.capture_participant import CaptureParticipant
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, capture_report
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError
@@ -35,7 +33,6 @@ from lightning_hooks.rules.tensors import check_tensor
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
-_FOLDERS: WeakKeyDictionary[Trainer, Path] = WeakKeyDictionary()  # of Trainers whose loggers have none for each run
 _LOCAL = "give a local one, folder='…'"
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
@@ -161,18 +158,15 @@ class ActivationCapture(HooksCallback):
         return super()._label or "ActivationCapture: "
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
         refuse_for_strategy(trainer, [(f"{self._label}tensor", None, (self.tensor,))])
         targets = self._targets(pl_module)
         if not targets:  # the same on every rank
             return []
         folder = self._folder(trainer)
-        for other in our_callbacks(trainer):
-            if other is not self and isinstance(other, ActivationCapture) and other._files is not None:
-                if other._files.folder == folder:
-                    raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
+        run.begin_capture(folder)
         self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
-        writer = logger_writer(self, trainer, hook_manager)
+        writer = logger_writer(self, trainer, run)
         self._loggers = writer if self.tensorboard and writer.loggers else None  # ranks but 0 have none
         self._shown = {}
         return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
@@ -194,12 +188,13 @@ class ActivationCapture(HooksCallback):
         folder = Path(root).resolve() / "captures"
         if getattr(next(iter(trainer.loggers), None), "log_dir", None) is not None:
             return folder
-        if trainer not in _FOLDERS:
+        kept = remembered(trainer)
+        if kept.captures is None:
             made = folder
             with suppress(OSError):  # the writer says why on every rank
                 made = new_folder(folder) if trainer.is_global_zero else folder
-            _FOLDERS[trainer] = trainer.strategy.broadcast(made)
-        return _FOLDERS[trainer]
+            kept.captures = trainer.strategy.broadcast(made)
+        return kept.captures
 
     @property
     @override
@@ -253,9 +248,9 @@ class ActivationCapture(HooksCallback):
 
     def _show(self, trainer: Trainer, stage: str) -> None:
         last = self._shown.pop(stage, None)
-        if self._loggers is None or not last:
+        if self._loggers is None or self._run is None or not last:
             return
-        skip_failed(self._loggers, trainer)
+        self._loggers.skip_failed(self._run.failed_loggers)
         self._loggers.write_capture(last, f"captures_{stage}", self._step)
         if not self._loggers.loggers:
             self._loggers = None

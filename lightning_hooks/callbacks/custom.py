@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_for_strategy
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, hooks_report
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
@@ -69,7 +69,7 @@ class CustomHooks(HooksCallback):
         return {stage for rule in self.hooks for stage in rule.stages}
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
         refuse_for_strategy(trainer, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
         bound = resolve_hooks(pl_module, self.hooks, self._label)
         if not any(hook.runners for hook in bound):

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import (
+    Written,
     check_options,
     options_repr,
-    refuse_common_tags,
     refuse_empty_loaders,
     refuse_for_strategy,
     refuse_idle_stages,
@@ -23,9 +23,8 @@ from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
-from lightning_hooks.callbacks._run import our_callbacks
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step, is_alone
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, plan_report
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
@@ -171,7 +170,7 @@ class StatsMonitor(HooksCallback):
         return Match(plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps))
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
         refuse_narrow(trainer.strategy.root_device)
         refuse_empty_loaders(trainer, self.stages)
@@ -182,23 +181,17 @@ class StatsMonitor(HooksCallback):
             return []
         about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
         refuse_for_strategy(trainer, about)
-        self._log = MonitorLog(self, trainer, hook_manager)
+        self._log = MonitorLog(self, trainer, run)
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
-        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, StatsMonitor)]
-        others = [other for other in ours if other is not self and other._hook_manager is not None]
-        led = {stage for other in others if other.prefix == self.prefix for stage in other._producers}
-        self._producers = producers_of(self, led, hook_manager, plan, publisher, alone)
+        self._producers = producers_of(self, run, plan, publisher, alone)
         if self._trained is not None:
             damaged = self._trained.load_state_dict(self._saved)
-            damaged += self._overhead_limit.start(self._trained.observer, hook_manager, self._saved)
+            damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
             self._warn_of_damage(damaged)
             self._saved = {}
         plans = plans_of(self._producers)
         limits = limits_of(self, plan, plans)
-        written = [
-            (each.prefix, plans_of(each._producers), each._log.writer.limits) for each in others if each._log is not None
-        ]
-        refuse_common_tags([*written, (self.prefix, plans, limits)])
+        run.begin_writing(Written(self.prefix, plans, limits))
         self._log.start(trainer, plans, limits)
         self._publisher = publisher  # closed with the run, so not before all checks have passed
         publisher.start(plan)
@@ -214,14 +207,9 @@ class StatsMonitor(HooksCallback):
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
-    @property
-    @override
-    def _failed_loggers(self) -> list[tuple[Any, Exception]]:
-        return [] if self._log is None else self._log.writer.failed
-
     def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
-        if self._log is not None and producer is not None and self._hook_manager is not None:
-            self._log.write_page(trainer, producer.observer, self._hook_manager.participants)
+        if self._log is not None and producer is not None and self._run is not None:
+            self._log.write_page(trainer, producer.observer, self._run.participants)
 
     @property
     @override

@@ -12,12 +12,12 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import refuse_empty_loaders, refuse_for_strategy
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer, skip_failed
+from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, has_scaler, in_fit, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.match_report import Match, transforms_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
@@ -92,12 +92,12 @@ class AppliesRules(HooksCallback):
         return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor, where=self._label)
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, hook_manager: HookManager) -> Sequence[Participant]:
+    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_for_strategy(trainer, about)
         refuse_narrow(trainer.strategy.root_device)
         refuse_empty_loaders(trainer, () if in_fit(trainer) else self._stages)  # only to start needs all processes
-        taken = sum(len(p.transforms) for p in hook_manager.participants if isinstance(p, Changer))
+        taken = sum(len(p.transforms) for p in run.participants if isinstance(p, Changer))
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
         transforms = self.bound_transforms(pl_module, seed, taken)
         if not any(bound.targets for bound in transforms):
@@ -106,7 +106,7 @@ class AppliesRules(HooksCallback):
         if self._saved:
             self._warn_of_damage(changer.load_state_dict(self._saved))
             self._saved = {}
-        self._writer = logger_writer(self, trainer, hook_manager)
+        self._writer = logger_writer(self, trainer, run)
         self._publisher = Publisher([self._writer])
         return [changer]
 
@@ -117,21 +117,21 @@ class AppliesRules(HooksCallback):
 
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
-        hook_manager = self._hook_manager
-        if hook_manager is None or not is_log_step(trainer, step):
+        run = self._run
+        if run is None or not is_log_step(trainer, step):
             return
-        if any(participant.reports for participant in hook_manager.participants):
+        if any(participant.reports for participant in run.participants):
             return  # a monitor writes them into its own event
-        reports = hook_manager.take_reports()  # on every rank, also where nothing is written: it may be a collective
+        reports = run.hook_manager.take_reports()  # on every rank, also where nothing is written: it may be a collective
         if not reports or self._publisher is None:
             return
         try:
-            lost = [] if self._writer is None else skip_failed(self._writer, trainer)
+            lost = [] if self._writer is None else self._writer.skip_failed(run.failed_loggers)
             if lost and self._writer is not None and not self._writer.loggers:
                 raise lost[0]
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
         except Exception as error:
-            if not any(isinstance(participant, Observer) and participant.stopped for participant in hook_manager.participants):
+            if not any(isinstance(participant, Observer) and participant.stopped for participant in run.participants):
                 raise
             self._publisher = None
             said = f"stopped reporting after {type(error).__name__}: {error}; training continues"

@@ -108,7 +108,7 @@ def _version(distribution: str) -> str:
 
 
 def _match(arguments: list[str]) -> None:
-    from lightning_hooks.callbacks._run import our_callbacks
+    from lightning_hooks.callbacks._ours import our_callbacks
 
     cli = _lightning_cli(arguments)
     cli.model.configure_model()  # a fit would: some models make their layers here
@@ -122,7 +122,7 @@ def _match(arguments: list[str]) -> None:
 
 def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
     """Refuse what a fit would refuse although each callback alone is valid."""
-    from lightning_hooks.callbacks._checks import refuse_changed_sums, refuse_common_tags
+    from lightning_hooks.callbacks._checks import Written, refuse_changed_sums, refuse_common_tags
     from lightning_hooks.callbacks._monitor_log import limits_of
     from lightning_hooks.callbacks._trainer import has_scaler
     from lightning_hooks.callbacks.monitor import StatsMonitor
@@ -140,7 +140,7 @@ def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
             plan, plans = _plans(callback, cli.model)
             if "train" in plans:
                 refuse_changed_sums(plan, changers)
-            written.append((callback.prefix, plans, limits_of(callback, plan, plans)))
+            written.append(Written(callback.prefix, plans, limits_of(callback, plan, plans)))
     refuse_common_tags(written)
     if has_scaler(cli.trainer):
         for changer in changers:

@@ -8,10 +8,10 @@ closes the gate and removes the hooks, so that none gets into a copy of the mode
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from weakref import WeakSet
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,7 +24,6 @@ from lightning_hooks.hooks import Gate
 from lightning_hooks.plan.refresh import Refresh
 
 TRAIN = "train"
-_LIVE: WeakSet[HookManager] = WeakSet()  # for `paused`, which is given a model only; keeps nothing alive
 
 
 @dataclass
@@ -42,35 +41,41 @@ class HookManager:
     Args:
         model: the root module.
         optimizers: called for the optimizers whose updates are watched; they may change during a fit.
+        install_final: installs what runs the phase `final`; called for the steps of a run in which a participant reads it.
+        meter: the clock of overhead.
+        warned_uncalled: the names of modules of which a warning has said that they are never called.
 
     Attributes:
         participants: who may act, in order.
-        absent: those of them whose callbacks the user has removed from the Trainer; they act again when these are back.
-        seen_callbacks: the callbacks of the Trainer when those that are absent were looked for last; set by the callback.
         stage: of the batch that began last.
         scale: the loss scale of the last backward; None where none was noted.
         refresh: looks up targets again that were replaced in the model.
         uncalled: warns of modules that were not called.
         run_handles: of what stays until this is closed.
-        install_final: installs what runs the phase `final`, and gives away its handle; set by the callback.
-        announced: whether `backward_begins` is called before each backward of the loss in the batches to come.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]] = tuple) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Callable[[], Sequence[Optimizer]] = tuple,
+        *,
+        install_final: InstallFinal | None = None,
+        meter: Meter | None = None,
+        warned_uncalled: set[str] | None = None,
+    ) -> None:
         self.model = model
         self.gate = Gate(model)
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self.scale: Tensor | None = None
         self.refresh = Refresh(model)
-        self.uncalled = Uncalled()
+        self.uncalled = Uncalled(warned_uncalled)
         self.participants: list[Participant] = []
-        self.absent: Sequence[Participant] = ()
-        self.seen_callbacks: Sequence[object] = ()
         self.stage = TRAIN
-        self.announced = False
         self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
-        self.install_final: InstallFinal | None = None
+        self._install_final = install_final
+        self._reads_final = False
+        self._announced = False
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._paused_by: list[object] = []
@@ -97,11 +102,6 @@ class HookManager:
         """The ids of the hooked modules that were called in the step of the current stage."""
         return self._steps[self.stage].called
 
-    @property
-    def present(self) -> list[Participant]:
-        """The participants that are not absent."""
-        return [each for each in self.participants if each not in self.absent] if self.absent else self.participants
-
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
         return any(each is participant for each, _ in self.active)
@@ -110,7 +110,7 @@ class HookManager:
         """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
         self.participants = [*self.participants, participant]
         self._installed.discard()
-        _LIVE.add(self)
+        self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
         participant.joined(self.gate, self.run_handles)
         self._installed.install_compiled(self.participants)
@@ -127,21 +127,33 @@ class HookManager:
         self.refresh.forget()
         self._installed.discard()
 
-    def begin_batch(self, step: int, *, stage: str = TRAIN, reporting: bool = False) -> None:
+    def begin_batch(
+        self,
+        step: int,
+        *,
+        stage: str = TRAIN,
+        reporting: bool = False,
+        announced: bool = False,
+        absent: Collection[Participant] = (),
+    ) -> None:
         """Open the gate for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
 
         Args:
             step: the number of the step; in other stages than `train`, of the batch.
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
+            announced: whether `backward_begins` is called before each backward of the loss in this batch.
+            absent: the participants that do not act in the step, because their callbacks were removed from the Trainer.
         """
         if self._paused_by:
-            self._resumes = partial(self.begin_batch, step, stage=stage, reporting=reporting)
+            again: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced, "absent": absent}
+            self._resumes = partial(self.begin_batch, step, **again)
             return
         self.stage = stage
-        self.gate.waits = self.announced and stage == TRAIN and not self.gate.announced
+        self._announced = announced
+        self.gate.waits = announced and stage == TRAIN and not self.gate.announced
         if self._steps[stage].number != step:
-            self._begin_step(step, stage, reporting)
+            self._begin_step(step, stage, reporting, absent)
         if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
             if self._installed.active is not None:
                 self._installed.remove()
@@ -234,7 +246,6 @@ class HookManager:
         self.refresh.forget()
         self.uncalled.forget()
         self._steps.clear()
-        _LIVE.discard(self)
 
     def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
         """Run `before_step` of one participant, if it acts: each has its turn among the callbacks of other packages."""
@@ -277,7 +288,7 @@ class HookManager:
         self.gate.begin_backward()
 
     def backward_ends(self) -> None:
-        self.gate.end_backward(waits=self.announced and self.stage == TRAIN)
+        self.gate.end_backward(waits=self._announced and self.stage == TRAIN)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
@@ -299,7 +310,7 @@ class HookManager:
     def _common_account(self) -> Account:
         return self.meter.common if self.stage == TRAIN else self.meter.aside
 
-    def _begin_step(self, number: int, stage: str, reporting: bool) -> None:
+    def _begin_step(self, number: int, stage: str, reporting: bool, absent: Collection[Participant]) -> None:
         if stage == TRAIN:
             self._note_costs()
             self._memos.clear()
@@ -310,13 +321,13 @@ class HookManager:
         active = []
         for participant in self.participants:
             key = participant.due(number, stage)
-            if key is not None and (participant.serves_all or participant not in self.absent):
+            if key is not None and (participant.serves_all or participant not in absent):
                 active.append((participant, key))
         step.number, step.active = number, tuple(active)
         step.called.clear()
         if active:
             # Where a monitor takes part the reports are in its event, and nowhere else.
-            monitored = any(participant.reports for participant in self.present)
+            monitored = any(participant.reports for participant in self.participants if participant not in absent)
             reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
             with self._common_account:
                 for participant, _ in active:
@@ -343,11 +354,6 @@ class HookManager:
     def _open(self) -> None:
         """Install the hooks of the step under way, and open the gate; nothing where no participant acts."""
         if self.active:
-            self._installed.install(self.active, self.called, self.participants, self.install_final)
+            install_final = self._install_final if self._reads_final else None
+            self._installed.install(self.active, self.called, self.participants, install_final)
             self._installed.open_gate()
-
-
-def live_hook_managers(model: nn.Module) -> list[HookManager]:
-    """The hook managers whose model is this one, holds it, or is held by it."""
-    inside = set(map(id, model.modules()))
-    return [each for each in list(_LIVE) if id(each.model) in inside or any(m is model for m in each.model.modules())]

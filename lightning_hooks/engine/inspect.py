@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lightning_hooks.engine.change.resolve import resolve_applies
-from lightning_hooks.engine.hook_manager import live_hook_managers
 from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
+from lightning_hooks.engine.run import runs_on
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.hooks import for_each
@@ -46,7 +46,7 @@ def paused(model: nn.Module) -> Iterator[None]:
         >>> with paused(nn.Linear(1, 1)):
         ...     pass
     """
-    hook_managers = live_hook_managers(model)
+    hook_managers = [run.hook_manager for run in runs_on(model)]
     pause = object()
     try:
         for hook_manager in hook_managers:

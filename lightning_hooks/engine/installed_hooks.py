@@ -34,8 +34,9 @@ from lightning_hooks.hooks import (
 )
 from lightning_hooks.tensor_kinds import without_subclass
 
-InstallFinal: TypeAlias = Callable[[Handles], None]
-"""Installs what runs the phase `final`, after it gave its handle to the handles."""
+InstallFinal: TypeAlias = Callable[[Handles, Callable[[], RunPhase | None]], None]
+"""Gives the handles what is installed, and installs it: a wrapper that runs the phase `final` by the hook manager's `phase`,
+which is known weakly."""
 GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]
 """Parameters with the hooks on their gradients, by the id of the parameter."""
 
@@ -129,7 +130,7 @@ class InstalledHooks:
             for optimizer in self._optimizers():
                 self._hook_updates(optimizer, warns=reads)
         if install_final is not None:
-            install_final(self._hook_handles)
+            install_final(self._hook_handles, self._phase)
 
     def _hook_updates(self, optimizer: Optimizer, *, warns: bool) -> None:
         try:

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.change.changer import Changer
 from lightning_hooks.engine.change.resolve import resolve_applies
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.run import Run
 from lightning_hooks.engine.session_checks import (
     AllParameters,
     as_optimizers,
@@ -116,7 +116,7 @@ class Instrument:
         refuse_other_stages(applies, hook_rules)
         if not self.optimizers:
             rules = without_optimizer(rules, applies, hook_rules)
-        self._hook_manager = HookManager(model)
+        self._run = Run(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
@@ -152,19 +152,19 @@ class Instrument:
         if self._was_entered:
             raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
         self._was_entered = True
-        run_handles = self._hook_manager.run_handles
+        run_handles = self._run.hook_manager.run_handles
         try:
             self._publisher.start(self._plan)
             for optimizer in self.optimizers:
                 register(optimizer, self._before, run_handles, before=True)
             for participant in self._participants:
-                self._hook_manager.join(participant)
+                self._run.join(participant)
             for optimizer in self.optimizers:  # last, since it ends the step
                 register(optimizer, self._after, run_handles, before=False)
                 self._held[id(optimizer)] = parameters_of(optimizer)
             self._begin()
         except BaseException as error:
-            self._hook_manager.close()
+            self._run.close()
             self._publisher.close(error)
             raise
         return self
@@ -173,7 +173,7 @@ class Instrument:
         """Remove all hooks, and let go of the model."""
         if self._is_over:
             return
-        self._hook_manager.close()
+        self._run.close()
         try:
             if kind is None:
                 self._publish_pending()
@@ -185,7 +185,7 @@ class Instrument:
         """Drop what holds the model: the object may be kept for its last step."""
         self._is_over = True
         self._model = ref(self.model)
-        del self._hook_manager, self._plan
+        del self._run, self._plan
         self._producer, self._participants, self.optimizers = None, [], []
         self._held.clear()
 
@@ -213,7 +213,7 @@ class Instrument:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
             every: Any = AllParameters(self.model)
-            self._hook_manager.before_step(self._producer.observer, every)
+            self._run.hook_manager.before_step(self._producer.observer, every)
         self._end()
 
     def compute(self) -> dict[str, float]:
@@ -228,23 +228,23 @@ class Instrument:
         return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
-        self._hook_manager.begin_batch(self._step, reporting=self._producer is None)
+        self._run.hook_manager.begin_batch(self._step, reporting=self._producer is None)
 
     def _end(self) -> None:
         self._stepped.clear()
-        self._hook_manager.gate.shut()
+        self._run.hook_manager.gate.shut()
         try:
             self._publish()
         finally:  # where a consumer fails, the loop may go on
-            self._hook_manager.end_step()
+            self._run.hook_manager.end_step()
             self._step += 1
             self._begin()
 
     def _publish(self) -> None:
-        reports = self._hook_manager.take_reports()
-        if self._producer is not None and self._hook_manager.acts(self._producer.observer):
+        reports = self._run.hook_manager.take_reports()
+        if self._producer is not None and self._run.hook_manager.acts(self._producer.observer):
             self._producer.end(self._step, reports)
-            self._producer.observer.note_uncalled(self._hook_manager.called)
+            self._producer.observer.note_uncalled(self._run.hook_manager.called)
         else:
             if self._producer is not None:
                 self._producer.agree()
@@ -269,20 +269,20 @@ class Instrument:
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()
         self._look_up_replaced(optimizer)
-        for participant in self._hook_manager.participants:
-            self._hook_manager.before_step(participant, optimizer)
-        self._hook_manager.phase("final", optimizer)
-        self._hook_manager.phase("before_update", optimizer)
+        for participant in self._run.hook_manager.participants:
+            self._run.hook_manager.before_step(participant, optimizer)
+        self._run.hook_manager.phase("final", optimizer)
+        self._run.hook_manager.phase("before_update", optimizer)
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
         """Look targets up where the optimizer has other parameters than at its step before, since a loop has no epochs."""
         before, held = self._held[id(optimizer)], parameters_of(optimizer)
         self._held[id(optimizer)] = held
         if len(before) != len(held) or not all(map(is_, before, held)):
-            self._hook_manager.refresh_in_batch()
+            self._run.hook_manager.refresh_in_batch()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._hook_manager.phase("after_update", optimizer)
+        self._run.hook_manager.phase("after_update", optimizer)
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._end()

@@ -12,12 +12,12 @@ from lightning_hooks.errors import listed
 class Uncalled:
     """Warns of modules that were not called; each is looked at in the first step in which its rule acts, and not later.
 
-    Attributes:
-        said: the names of which there was a warning; a Trainer has one set for all its runs.
+    Args:
+        warned: the names of which there was a warning; a Trainer has one set for all its runs. Default: none.
     """
 
-    def __init__(self) -> None:
-        self.said: set[str] = set()
+    def __init__(self, warned: set[str] | None = None) -> None:
+        self._warned = set() if warned is None else warned
         self._steps: set[Active] = set()  # kinds of steps that were looked at
         self._judged: set[tuple[Participant, str, str]] = set()
 
@@ -41,8 +41,8 @@ class Uncalled:
             for rule in participant.module_rules(key):
                 for name, kind in self._not_called(participant, rule, called):
                     idle.setdefault(name, (kind, {}))[1][_shown(participant, rule)] = None
-        new = {name: found for name, found in idle.items() if name not in self.said}
-        self.said.update(new)
+        new = {name: found for name, found in idle.items() if name not in self._warned}
+        self._warned.update(new)
         if new:
             _warn(new)
         return bool(idle)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeGuard
-from weakref import WeakKeyDictionary
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from lightning_hooks.kept import Kept, kept_on
 from lightning_hooks.private import attribute
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.charts import categories, layout_summary
@@ -32,8 +33,17 @@ if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
 
 
-_CATEGORIES: WeakKeyDictionary[SummaryWriter, dict[str, Any]] = WeakKeyDictionary()  # of Custom Scalars, by title
-_ABOUT: WeakKeyDictionary[SummaryWriter, dict[str, dict[str, Any]]] = WeakKeyDictionary()  # of rows, by prefix and name
+@dataclass(eq=False)
+class _Announced(Kept):
+    """What all who write with one `SummaryWriter` have said about their charts and rows: the last one says it for all.
+
+    Args:
+        categories: of Custom Scalars, by title.
+        rows: by prefix and name.
+    """
+
+    categories: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
@@ -84,14 +94,15 @@ class RunWriter:
         tag = f"{prefix}hooks/taps"
         plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
-        known = _CATEGORIES.setdefault(self._writer, {})
+        announced = kept_on(self._writer, _Announced)
+        known = announced.categories
         for category in categories(pairs, prefix, transforms=transforms):
             charts = known.setdefault(category.title, category).chart
             titles = {chart.title for chart in charts}
             charts.extend(chart for chart in category.chart if chart.title not in titles)
         summary.MergeFrom(layout_summary(known.values()))
         if about:
-            rows = _ABOUT.setdefault(self._writer, {}).setdefault(prefix, {})
+            rows = announced.rows.setdefault(prefix, {})
             rows.update({name: {**rows.get(name, {}), **known} for name, known in about.items()})
             summary.MergeFrom(self._builder.about(rows, prefix))
         for index in indices:

@@ -13,8 +13,8 @@ from lightning_hooks import ActivationCapture, StatsMonitor
 from lightning_hooks.callbacks._guard import HooksGuard
 from tests.callbacks.models import Net, adamw, assert_clean, data, trainer_of
 
-LINES = {"_attach", "install", "join", "wrap_final"}
-INSTRUCTIONS = {"begin_run"}
+LINES = {"_attach", "install", "join", "take_part"}
+INSTRUCTIONS = {"_begin"}
 
 
 def interrupt(number: int, by_instruction: bool) -> None:

@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 from typing import Any
+from weakref import WeakMethod, ref
 
 import pytest
 import torch
@@ -13,19 +14,23 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
 from lightning_hooks.callbacks._guard import WrappedHook
-from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.hooks import Handles
 from tests.callbacks.models import Gan, Net, assert_clean, data, norm, trainer_of, watch_fit
 
 NAME = "configure_gradient_clipping"
 
 
-def wrapped(model: Net) -> tuple[WrappedHook, HookManager, list[Any]]:
-    hook_manager, seen = HookManager(model), []
-    hook_manager.phase = lambda name, optimizer: seen.append((name, optimizer))  # type: ignore[method-assign]
-    hook = WrappedHook(model, NAME, hook_manager)
-    hook.install(Handles())
-    return hook, hook_manager, seen
+class Phases(list[Any]):
+    """Notes the phases, as the hook manager runs them; known weakly."""
+
+    def run(self, name: str, optimizer: Any, has_closure: bool) -> None:
+        self.append((name, optimizer))
+
+
+def wrapped(model: Net) -> tuple[WrappedHook, Phases]:
+    hook, seen = WrappedHook(model), Phases()
+    hook.install(Handles(), WeakMethod(seen.run))
+    return hook, seen
 
 
 def test_it_calls_the_method_then_tells_the_moment_and_goes_away() -> None:
@@ -37,14 +42,14 @@ def test_it_calls_the_method_then_tells_the_moment_and_goes_away() -> None:
             return "done"
 
     model = Clips()
-    hook, kept, seen = wrapped(model)
+    hook, seen = wrapped(model)
     assert model.configure_gradient_clipping("opt", 1.0, gradient_clip_algorithm="norm") == "done"
     assert calls == [("opt", (1.0,), {"gradient_clip_algorithm": "norm"})] and seen == [("final", "opt")]
     assert hook.__code__ is Clips.configure_gradient_clipping.__code__
     hook.remove()
     hook.remove()
     assert_clean(model)
-    assert model.configure_gradient_clipping("opt") == "done" and len(seen) == 1 and kept is not None
+    assert model.configure_gradient_clipping("opt") == "done" and len(seen) == 1
 
 
 def test_a_method_that_a_user_put_on_the_instance_is_called_and_put_back() -> None:
@@ -54,38 +59,38 @@ def test_a_method_that_a_user_put_on_the_instance_is_called_and_put_back() -> No
         return f"mine {optimizer}"
 
     model.configure_gradient_clipping = mine  # type: ignore[method-assign,assignment]
-    hook, kept, seen = wrapped(model)
+    hook, seen = wrapped(model)
     assert model.configure_gradient_clipping("opt") == "mine opt" and len(seen) == 1
     assert copy.deepcopy(model).configure_gradient_clipping("copy") == "mine copy" and len(seen) == 1
     hook.remove()
-    assert model.__dict__[NAME] is mine and kept is not None
+    assert model.__dict__[NAME] is mine
 
 
 def test_what_a_user_puts_in_its_place_during_the_fit_stays() -> None:
     model = Net()
-    hook, kept, _ = wrapped(model)
+    hook, _ = wrapped(model)
     model.__dict__[NAME] = mine = lambda *a: None
     hook.remove()
-    assert model.__dict__[NAME] is mine and kept is not None
+    assert model.__dict__[NAME] is mine
 
 
 def test_lightning_does_not_take_it_for_an_override() -> None:
     model = Net()
-    hook, kept, _ = wrapped(model)
+    hook, _ = wrapped(model)
     assert not is_overridden(NAME, model)
     hook.remove()
-    assert kept is not None
 
 
-def test_it_keeps_neither_the_module_nor_the_dispatcher_alive() -> None:
+def test_it_keeps_neither_the_module_nor_the_hook_manager_alive() -> None:
     model = Net()
-    hook, kept, seen = wrapped(model)
-    del kept
+    hook, seen = wrapped(model)
+    known = ref(seen)
+    del seen
     gc.collect()
+    assert known() is None
     trainer = trainer_of(".")
     model.trainer = trainer
     model.configure_gradient_clipping(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert seen == []
     model.trainer = None
     del model
     gc.collect()
@@ -96,10 +101,10 @@ def test_it_keeps_neither_the_module_nor_the_dispatcher_alive() -> None:
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
 def test_a_copy_has_the_plain_method_bound_to_itself(copier: Any) -> None:
     model = Net()
-    hook, kept, seen = wrapped(model)
+    hook, seen = wrapped(model)
     twin = copier(model)
     method = twin.configure_gradient_clipping
-    assert method.__self__ is twin and method.__func__ is Net.configure_gradient_clipping and kept is not None
+    assert method.__self__ is twin and method.__func__ is Net.configure_gradient_clipping
     twice = copier(twin)
     assert twice.configure_gradient_clipping.__self__ is twice and seen == []
     assert model.__dict__[NAME] is hook

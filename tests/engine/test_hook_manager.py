@@ -66,7 +66,7 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
 def test_a_step_begins_with_no_module_called_and_only_due_steps_have_hooks():
     model = net()
     with instrument(model, watch=RULES) as watched:
-        hook_manager = watched._hook_manager
+        hook_manager = watched._run.hook_manager
         for step in range(3):
             assert hook_manager.step == step and not hook_manager.called
             model(torch.randn(3, 4)).sum().backward()
@@ -226,7 +226,7 @@ def test_a_module_that_was_replaced_is_looked_up_once(monkeypatch):
         run(model, watched, 2)
         model(torch.randn(3, 4)).sum().backward()
         model[0] = nn.Linear(4, 4)
-        watched._hook_manager.refresh.request()  # as at the start of an epoch
+        watched._run.hook_manager.refresh.request()  # as at the start of an epoch
         watched.step()
         run(model, watched, 3)
         assert "output_mean/0" in watched.compute()
