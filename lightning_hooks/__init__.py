@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.hooks.ready_made import print_shapes as print_shapes
     from lightning_hooks.hooks.ready_made import print_stats as print_stats
     from lightning_hooks.hooks.ready_made import save_to as save_to
+    from lightning_hooks.records import RunContext as RunContext
+    from lightning_hooks.records import RunFacts as RunFacts
     from lightning_hooks.records import StepConsumer as StepConsumer
     from lightning_hooks.records import StepView as StepView
     from lightning_hooks.rules import Apply as Apply
@@ -102,7 +104,7 @@ _PUBLIC = {
     ),
     "hooks.hook_point": ("HookPoint",),
     "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
-    "records": ("StepConsumer", "StepView"),
+    "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),
     "rules": ("Apply", "Hook", "Watch"),
     "stats.accumulators": ("Accumulator",),
     "stats.columns": ("Column",),

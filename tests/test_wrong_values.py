@@ -40,7 +40,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "When": {"condition": lightning_hooks.EverySteps(2), "transform": Scale(1.0)},
 }
 # Made by the package, not by users: their arguments are not checked. The others have no arguments of their own.
-OTHERS = {"Capture", "Context", "Instrument", "Run", "StepView", "HookPoint", "StepConsumer", "Transform", "instrument"}
+OTHERS = {"Capture", "Context", "Instrument", "Run", "RunContext", "RunFacts", "StepView"}
+OTHERS |= {"HookPoint", "StepConsumer", "Transform", "instrument"}
 INSTEAD = {("TopK", "fraction"): {"k": None}}
 
 

@@ -127,6 +127,19 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
     return scale
 
 
+def host_loss_scale(trainer: Trainer) -> float | None:
+    """The scale of the loss without waiting for a device: 1.0 without a scaler, None if only the device knows it."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is None:
+        return None if str(trainer.precision).startswith("16") else 1.0  # DeepSpeed keeps its scale to itself
+    if not hasattr(scaler, "_scale") or are_off():
+        return None
+    scale: Tensor | None = scaler._scale
+    if scale is None:  # before the first backward the number is on the host
+        return float(scaler.get_scale())
+    return float(scale) if scale.device.type == "cpu" else None
+
+
 def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
     """What the loss scaler found in the gradients of an optimizer since its last step, as a tensor: 0 for nothing infinite.
 

@@ -24,6 +24,7 @@ from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import current_step, is_alone
 from lightning_hooks.engine.match_report import Match, plan_report
 from lightning_hooks.engine.monitor.producer import Producer
@@ -34,6 +35,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
+from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
@@ -121,6 +123,7 @@ class StatsMonitor(HooksCallback):
         self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
         self._log: MonitorLog | None = None
+        self._context: TrainerContext | None = None  # of the consumers, if there are any
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:
@@ -130,7 +133,7 @@ class StatsMonitor(HooksCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything."""
         self._flush()
-        return {**super().__getstate__(), "_producers": {}, "_log": None}
+        return {**super().__getstate__(), "_producers": {}, "_log": None, "_context": None}
 
     @override
     def _state(self) -> dict[str, Any]:
@@ -194,7 +197,10 @@ class StatsMonitor(HooksCallback):
         run.begin_writing(Written(self.prefix, plans, limits))
         self._log.start(trainer, plans, limits)
         self._publisher = publisher  # closed with the run, so not before all checks have passed
-        publisher.start(plan)
+        if self.consumers:
+            folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
+            self._context = TrainerContext(trainer, folder)
+        publisher.start(plan, self._context or RunContext())
         return [producer.observer for producer in self._producers.values()]
 
     @property
@@ -214,7 +220,8 @@ class StatsMonitor(HooksCallback):
     @property
     @override
     def _pending(self) -> bool:
-        return self._trained is not None and self._trained.is_pending
+        requested = self._context is not None and self._context.has_requests
+        return requested or (self._trained is not None and self._trained.is_pending)
 
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
@@ -223,16 +230,21 @@ class StatsMonitor(HooksCallback):
             return
         observer = producer.observer
         acts = not observer.stopped and hook_manager.acts(observer)
-        if not acts and not producer.is_pending:
-            return
-        with producer.guard():
-            if not acts:
-                producer.agree()
-            else:
-                producer.end(step, hook_manager.take_reports())
-                observer.note_uncalled(hook_manager.called)
-            self._overhead_limit.warn(observer)
-        self._write_page(trainer, producer)
+        if acts or producer.is_pending:
+            with producer.guard():
+                if not acts:
+                    producer.agree()
+                else:
+                    producer.end(step, hook_manager.take_reports())
+                    observer.note_uncalled(hook_manager.called)
+                self._overhead_limit.warn(observer)
+            self._write_page(trainer, producer)
+        self._fulfil_requests(trainer)
+
+    def _fulfil_requests(self, trainer: Trainer) -> None:
+        """Do what consumers have requested, at a moment at which all ranks have published the same views."""
+        if self._context is not None and self._context.has_requests:
+            self._context.fulfil(trainer)
 
     def _flush(self) -> None:
         """Publish the steps that have ended and whose tables were still being copied from a device."""
@@ -246,12 +258,14 @@ class StatsMonitor(HooksCallback):
         """Called after an epoch: write its last steps, since what follows may take long."""
         super().on_train_epoch_end(trainer, pl_module)
         self._flush()
+        self._fulfil_requests(trainer)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
         self._flush()
         self._write_page(trainer, self._trained)
+        self._fulfil_requests(trainer)
 
     @override
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -263,7 +277,7 @@ class StatsMonitor(HooksCallback):
         try:
             super()._detach(error)
         finally:
-            self._producers, self._log = {}, None
+            self._producers, self._log, self._context = {}, None, None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -286,6 +300,7 @@ class StatsMonitor(HooksCallback):
                 producer.observer.table.clear()  # for the next run
         if self._trained is None:  # otherwise a step of training tells more
             self._write_page(trainer, producer)
+        self._fulfil_requests(trainer)
 
     def _plan(self, model: nn.Module) -> Plan:
         return resolve(model, self.watch, self.schedule, self._label)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
+from pathlib import Path
 from time import time
 from types import TracebackType
 from typing import Any, Final, cast
@@ -19,6 +21,7 @@ from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.engine.run import Run
+from lightning_hooks.engine.run_context import LoopContext
 from lightning_hooks.engine.session_checks import (
     AllParameters,
     as_optimizers,
@@ -36,6 +39,7 @@ from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
+from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.processes import of_first_rank, rank
@@ -63,6 +67,7 @@ class Instrument:
         optimizer: one, several, or None (default).
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             step when the step ends. Default: none.
+        folder: where consumers write files, a folder of this machine, which they get as `run.folder`. Default: none.
 
     After the block `compute()` and `record` still give the last step; the object no longer keeps model and optimizers alive.
 
@@ -70,6 +75,7 @@ class Instrument:
         model: the root module.
         optimizers: the optimizers whose steps end a step; empty if `step()` ends it, and after the block.
         record: the last ended step, with histograms.
+        stopped: why a consumer asked to stop, for the loop to act on; None if none did.
 
     Raises:
         RuleError: an invalid rule or argument, such as an optimizer that holds no parameter of the model, before any hook is
@@ -104,6 +110,7 @@ class Instrument:
         hooks: Sequence[Hook | Mapping[str, Any]] = (),
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         consumers: Sequence[StepConsumer | Mapping[str, Any]] = (),
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -122,6 +129,8 @@ class Instrument:
         self._plan = resolve(model, rules, EveryN())
         if rules:
             refuse_other_rows(self._plan, device)
+        check_local("folder", folder, "give a local one")
+        self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *as_consumers(consumers)])
         self._producer: Producer | None = None
@@ -154,7 +163,7 @@ class Instrument:
         self._was_entered = True
         run_handles = self._run.hook_manager.run_handles
         try:
-            self._publisher.start(self._plan)
+            self._publisher.start(self._plan, self._context)
             for optimizer in self.optimizers:
                 register(optimizer, self._before, run_handles, before=True)
             for participant in self._participants:
@@ -200,6 +209,11 @@ class Instrument:
         if model is None:
             raise RuleError("instrument: the model is gone; after the with block the object does not keep it alive")
         return model
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason that a consumer gave first when it asked to stop; None if none did."""
+        return self._context.stopped
 
     def step(self) -> None:
         """End the step, in a loop without an optimizer.

@@ -10,11 +10,12 @@ from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.reading import as_object
 
-_METHODS = {"start": "plan", "consume": "view", "close": "error"}
+_METHODS = {"start": ("plan", "run"), "consume": ("view",), "close": ("error",)}
 
 
 @runtime_checkable
@@ -30,11 +31,12 @@ class StepConsumer(Protocol):
         ...         print(view.step, norms.names[norms.values.argmax()])
     """
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, run: RunContext) -> None:
         """Called before the first step, when the rules are resolved.
 
         Args:
             plan: of the monitor.
+            run: its folder, how it trains, and how to stop it or to save a checkpoint.
         """
         return None
 
@@ -69,8 +71,8 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
         missing = [name for name in _METHODS if not callable(getattr(consumer, name, None))]
         if missing:
             raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
-        for name, argument in _METHODS.items():
-            check_takes(getattr(consumer, name), f"consumers[{i}].{name}", argument)
+        for name, arguments in _METHODS.items():
+            check_takes(getattr(consumer, name), f"consumers[{i}].{name}", *arguments)
     return made
 
 
@@ -84,11 +86,11 @@ class Publisher:
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
         self._consumers = list(consumers)
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, run: RunContext) -> None:
         """Start every consumer; where one fails, the others that have started are left to be closed."""
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            consumer.start(plan)
+            consumer.start(plan, run)
             self._consumers.append(consumer)
 
     def publish(self, view: StepView) -> None:

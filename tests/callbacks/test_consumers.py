@@ -24,7 +24,7 @@ class Notes(StepConsumer):
         self.views: list[StepView] = []
         self.fails_at = fails_at
 
-    def start(self, plan: Any) -> None:
+    def start(self, plan: Any, run: Any) -> None:
         self.log.append("start")
 
     def consume(self, view: StepView) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
@@ -24,6 +25,7 @@ from lightning_hooks import (
     Apply,
     GradientTransforms,
     HooksError,
+    RunContext,
     Scale,
     SkipStep,
     StatsMonitor,
@@ -35,6 +37,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.transforms import Context, Transform
+from tests import late_copies
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, weights_of
 from tests.conformance._tools import Book, Spy, everything, loader, randn
@@ -281,6 +284,56 @@ def consumers(root: Path) -> dict[str, Any]:
     keeps = Keeps()
     fit(root, net(), mine(3), StatsMonitor(everything(), consumers=[keeps]))
     return {"seen": keeps.seen}
+
+
+class Acts(StepConsumer):
+    """Asks for a checkpoint at the view of step 1, and to stop at that of step 3; notes at which step of the Trainer it did."""
+
+    def start(self, plan: Any, run: RunContext) -> None:
+        self.run = run
+
+    def consume(self, view: StepView) -> None:
+        if view.step == 1:
+            self.run.save_checkpoint("spike")
+        if view.step == 3:
+            self.run.stop("enough")
+
+
+class ReadsOnOneRank(Callback):
+    """Publishes the view of the last step on rank 0 alone, before the copy from a device has arrived."""
+
+    def __init__(self, monitor: StatsMonitor) -> None:
+        self.monitor = monitor
+        self.saved: list[int] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_rank == 0:
+            self.monitor.latest  # noqa: B018
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self.saved.append(trainer.global_step)
+
+
+def consumers_act(root: Path) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for how in ("at once", "late"):
+        with pytest.MonkeyPatch.context() as patch:
+            if how == "late":
+                late_copies.install(patch)
+            for every in (1, 2):
+                folder = root / f"{how}{every}"
+                folder.mkdir(exist_ok=True)
+                acts = Acts()
+                rules = [Apply(Scale(0.5), params="*")]
+                monitor = StatsMonitor(everything(), every_n_steps=every, consumers=[acts])
+                reads = ReadsOnOneRank(monitor)
+                model = net()
+                trainer = fit(folder, model, mine(8), GradientTransforms(rules), monitor, reads)
+                ended = {"stopped_at": trainer.global_step, "saved_at": reads.saved, "weights": bits(model)}
+                dist.barrier()
+                known = {"folder": str(acts.run.folder), "files": sorted(path.name for path in folder.glob("*.ckpt"))}
+                out[f"{how}, every {every}"] = {**ended, **known, "ranks": acts.run.facts.ranks}
+    return out
 
 
 def own_accumulator(root: Path) -> dict[str, Any]:

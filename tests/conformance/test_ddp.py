@@ -25,7 +25,7 @@ CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
     *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
-    *("no_batches_on_one_rank", "own_accumulator", "units"),
+    *("no_batches_on_one_rank", "own_accumulator", "units", "consumers_act"),
 ]
 
 
@@ -226,3 +226,13 @@ def test_units_are_those_of_all_ranks_and_micro_batches(ranks: dict[str, list[An
         for stat in UNIT_STATS:
             wanted = compute(stat, held, float(len(x)), bool((x >= 0).all()))
             assert results[0]["values"][stat][name] == pytest.approx(wanted, rel=1e-9, nan_ok=True), (name, stat)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("how", ["at once", "late"])
+def test_what_a_consumer_asks_for_happens_at_the_same_step_on_every_rank(ranks: Any, how: str, every: int) -> None:
+    first, second = (result[f"{how}, every {every}"] for result in ranks["consumers_act"])
+    late = how == "late"
+    assert first == second
+    assert first["saved_at"] == [2 + late] and first["stopped_at"] == 4 + late
+    assert first["files"] == ["spike.ckpt"] and Path(first["folder"]).name == f"{how}{every}" and first["ranks"] == 2

@@ -681,7 +681,7 @@ class _Notes(StepConsumer):
 
 
 class _NoFile(_Notes):
-    def start(self, plan) -> None:
+    def start(self, plan, run) -> None:
         raise OSError("no such file")
 
 
@@ -942,3 +942,69 @@ def test_after_the_block_the_object_has_the_last_step_and_holds_neither_model_no
         _ = watched.model
     with pytest.raises(RuleError, match="step.. was called after the with block"):
         watched.step()
+
+
+class _Acts(StepConsumer):
+    """Does something with the run at a step."""
+
+    def __init__(self, at, does) -> None:
+        self.at, self.does = at, does
+
+    def start(self, plan, run) -> None:
+        self.run = run
+
+    def consume(self, view) -> None:
+        if view.step == self.at:
+            self.does(self.run)
+
+
+def _loop(consumer, steps=4, **options):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.25)
+    done = 0
+    with instrument(
+        model, watch=[Watch(params="*", tensors="grad")], optimizer=optimizer, consumers=[consumer], **options
+    ) as watched:
+        for _ in range(steps):
+            if watched.stopped:
+                break
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            done += 1
+    return done, watched.stopped
+
+
+def test_a_loop_sees_that_a_consumer_asked_to_stop():
+    def stop(run):
+        run.stop("too large")
+        run.stop("another reason")
+
+    assert _loop(_Acts(1, stop)) == (2, "too large")
+    assert _loop(_Acts(9, stop)) == (4, None)
+
+
+def test_a_consumer_cannot_save_what_only_the_loop_knows():
+    with pytest.raises(
+        UnsupportedError, match="save_checkpoint: instrument does not know what the loop would save as 'a.ckpt'"
+    ):
+        _loop(_Acts(0, lambda run: run.save_checkpoint("a")))
+    with pytest.raises(RuleError, match="save_checkpoint: name must be the name of a file"):
+        _loop(_Acts(0, lambda run: run.save_checkpoint("a/b")))
+
+
+def test_a_consumer_gets_the_folder_that_the_user_gave(tmp_path):
+    for folder, wanted in ((None, None), (tmp_path, tmp_path), (str(tmp_path), tmp_path)):
+        _loop(acts := _Acts(0, print), folder=folder)
+        assert acts.run.folder == wanted
+    with pytest.raises(RuleError, match="folder must be a folder of this machine, got 's3://runs'"):
+        _loop(_Acts(0, print), folder="s3://runs")
+
+
+def test_the_facts_of_a_loop_are_those_of_its_optimizer():
+    found = []
+    _loop(_Acts(0, lambda run: found.append(run.facts)))
+    (facts,) = found
+    ((kind, (group,)),) = [(each.type, each.groups) for each in facts.optimizers]
+    assert kind == "SGD" and (group.lr, group.weight_decay, group.params) == (0.5, 0.25, ("weight", "bias"))
+    assert (facts.precision, facts.accumulate, facts.rank, facts.ranks, facts.loss_scale) == (None, None, 0, 1, None)

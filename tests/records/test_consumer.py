@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, StepConsumer, StepView, Watch, instrument
+from lightning_hooks import RuleError, RunContext, StepConsumer, StepView, Watch, instrument
 from lightning_hooks.records.consumer import Publisher, as_consumers
 
 
@@ -55,14 +55,14 @@ def test_where_closing_is_interrupted_the_others_are_closed():
 
 def test_those_that_were_not_started_are_not_closed():
     class Starts(Notes):
-        def start(self, plan):
+        def start(self, plan, run):
             if "start" in self.fails:
                 raise ValueError("cannot start")
 
     log = []
     publisher = Publisher([Starts(log, "a"), Starts(log, "b", ["start"]), Starts(log, "c")])
     with pytest.raises(ValueError, match="cannot start"):
-        publisher.start(None)
+        publisher.start(None, RunContext())
     publisher.close(None)
     assert log == [("a", None)]
 
@@ -97,9 +97,18 @@ def test_what_is_no_consumer_is_refused():
     assert as_consumers(None) == []
 
 
+def test_a_start_that_does_not_take_the_run_is_refused():
+    class Old(StepConsumer):
+        def start(self, plan): ...
+        def consume(self, view): ...
+
+    with pytest.raises(RuleError, match=r"consumers\[0\].start: .* cannot be called with \(plan, run\); it takes \(plan\)$"):
+        as_consumers([Old()])
+
+
 def test_three_methods_are_enough():
     class Own:
-        def start(self, plan): ...
+        def start(self, plan, run): ...
         def consume(self, view): ...
         def close(self, error): ...
 
