@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._checks import setting_of
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
 from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun, run_of
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 class HooksCallback(OurCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
-    A subclass has `_build`, `_rules` and `match`, and overrides what it needs of the methods up to `_load_state`. State goes
-    through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the same `state_key`, and with
-    a key that contains the rules a changed rule would lose the state of all others.
+    A subclass has `_resolve`, `_lines`, `_build` and `_rules`, and overrides what it needs of `_check` and of the methods up to
+    `_load_state`. State goes through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the
+    same `state_key`, and with a key that contains the rules a changed rule would lose the state of all others.
     """
 
     def __init__(self) -> None:
@@ -52,18 +53,8 @@ class HooksCallback(OurCallback):
         self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
         self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
 
-    @property
-    def _stages(self) -> Collection[str]:
-        """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
-        return self.stages
-
-    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
-        """Resolve the rules; raises before anything is hooked. Empty if no rule matches anything."""
-        raise NotImplementedError
-
-    @property
-    def _rules(self) -> str:
-        """The rules by the names that messages use: `watch[0], watch[1]`."""
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Sequence[Participant]:
+        """The participants; empty if no rule matches anything. It raises before anything is hooked."""
         raise NotImplementedError
 
     def _end_step(self, trainer: Trainer, step: int) -> None:
@@ -131,7 +122,7 @@ class HooksCallback(OurCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model is on its device: resolve the rules, all or nothing."""
         self._detach()
-        if not {"train", "validate"}.isdisjoint(self._stages):
+        if self._acts_in_fit:
             self._attach(trainer, pl_module)
 
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -151,7 +142,11 @@ class HooksCallback(OurCallback):
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> list[Participant]:
         try:
-            participants = list(self._build(trainer, pl_module, run))
+            setting = setting_of(trainer, pl_module)
+            self._refuse_setting(setting)
+            resolved = self._resolve(pl_module, trainer, run.earlier)
+            run.earlier = self._check(resolved, setting, run.earlier)
+            participants = list(self._build(trainer, run, resolved))
         except (RuleError, UnsupportedError) as error:
             if str(error).startswith(self._label):
                 raise

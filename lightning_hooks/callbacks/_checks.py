@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lightning_hooks.callbacks._trainer import in_fit, is_alone
-from lightning_hooks.engine.change.changer import Changer
-from lightning_hooks.engine.participant import Participant
+import torch
+
+from lightning_hooks.callbacks._trainer import has_scaler, is_alone, is_under_way
+from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
@@ -16,6 +18,7 @@ from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import typed
 from lightning_hooks.rules.patterns import FLATTENED
+from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -30,22 +33,84 @@ _EMPTY: Final = "allow_zero_length_dataloader_with_multiple_devices"
 _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on modules work here"
 
 
-def refuse_for_strategy(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterable[str]]]) -> None:
+@dataclass(frozen=True)
+class Setting:
+    """How a run trains, as far as checks ask. Without arguments: one process on the CPU, as for a match without a Trainer.
+
+    Args:
+        function: of the Trainer: `fit`, `validate`, `test` or `predict`.
+        strategy: the names of the classes of the strategy.
+        precision: as Lightning calls it.
+        is_scaled: whether the loss is multiplied by a scale, from some step on.
+        alone: whether the run has one process.
+        may_skip: whether a process without batches skips the run of a stage.
+        device: of this process; None before processes are started.
+        optimizers: empty before they are made.
+    """
+
+    function: str = "fit"
+    strategy: tuple[str, ...] = ()
+    precision: str = "32-true"
+    is_scaled: bool = False
+    alone: bool = True
+    may_skip: bool = False
+    device: torch.device | None = None
+    optimizers: Sequence[Any] = ()
+
+    @property
+    def skippable(self) -> str:
+        """The stage that one of several processes may skip; empty if there is none."""
+        run = "validate" if self.function == "fit" else self.function
+        return run if self.may_skip and not self.alone else ""
+
+
+def setting_of(trainer: Trainer, model: Any) -> Setting:
+    """The setting of a Trainer whose run is under way, or, before that, of a fit."""
+    begun = is_under_way(trainer)
+    said_by = [model, getattr(trainer, "datamodule", None)]
+    return Setting(
+        function=trainer.state.fn.value if begun and trainer.state.fn is not None else "fit",
+        strategy=tuple(kind.__name__ for kind in type(trainer.strategy).__mro__),
+        precision=str(trainer.precision),
+        is_scaled=has_scaler(trainer),
+        alone=is_alone(trainer),
+        may_skip=any(getattr(each, _EMPTY, False) for each in said_by),
+        device=trainer.strategy.root_device if begun else None,
+        optimizers=tuple(trainer.optimizers) if begun else (),
+    )
+
+
+class Earlier(NamedTuple):
+    """What callbacks before one in the list do. Callbacks that are valid alone need not be valid together.
+
+    Args:
+        written: what monitors write.
+        transforms: those that act.
+    """
+
+    written: tuple[Written, ...] = ()
+    transforms: tuple[BoundTransform, ...] = ()
+
+    def leads(self, written: Written, stage: str) -> bool:
+        """Whether a monitor is the first with its prefix in a stage: it writes the global numbers."""
+        return next(each for each in self.written if each.prefix == written.prefix and stage in each.plans) is written
+
+
+def refuse_for_strategy(setting: Setting, rules: Iterable[tuple[str, Any, Iterable[str]]]) -> None:
     """Refuse rules whose result could not be correct with the strategy of a trainer.
 
     Args:
-        trainer: whose strategy.
+        setting: whose strategy.
         rules: each with its name in messages, and its tensors.
 
     Raises:
         UnsupportedError: a rule on parameters that the strategy shards itself; one on gradients that flow through modules
             under a loss scale that the strategy hides.
     """
-    names = [kind.__name__ for kind in type(trainer.strategy).__mro__]
-    sharding = next((name for name in names if name in _SHARDING), None)
+    sharding = next((name for name in setting.strategy if name in _SHARDING), None)
     if sharding is None:
         return
-    scaled = sharding == "DeepSpeedStrategy" and str(trainer.precision).startswith("16")
+    scaled = sharding == "DeepSpeedStrategy" and setting.precision.startswith("16")
     for where, rule, tensors in rules:
         if getattr(rule, "params", None) is not None:
             raise UnsupportedError(
@@ -59,26 +124,39 @@ def refuse_for_strategy(trainer: Trainer, rules: Iterable[tuple[str, Any, Iterab
             )
 
 
-def refuse_empty_loaders(trainer: Trainer, stages: Collection[str]) -> None:
+def refuse_empty_loaders(setting: Setting, stages: Collection[str]) -> None:
     """Refuse a stage whose run one of several processes may skip, because it has no batches: the others would wait for it.
 
     Lightning allows that only where a module or its data say so; a process that skips a run calls no callback.
 
     Args:
-        trainer: of the run under way.
+        setting: of the run.
         stages: in which all processes must take part.
 
     Raises:
         UnsupportedError: with the stage.
     """
-    run = "validate" if in_fit(trainer) else trainer.state.fn
-    stage = next((stage for stage in stages if stage == run), None)
-    said_by = [trainer.lightning_module, getattr(trainer, "datamodule", None)]
-    if stage is not None and not is_alone(trainer) and any(getattr(each, _EMPTY, False) for each in said_by):
+    stage = setting.skippable
+    if stage and stage in stages:
         raise UnsupportedError(
             f"stages: with {_EMPTY} = True a process without batches skips {stage!r}, and the others would wait for it "
             f"for ever. Give every process at least one batch and leave it False, or omit {stage!r}"
         )
+
+
+def refuse_setting(setting: Setting, stages: Collection[str]) -> None:
+    """Refuse a device without float64 numbers, and stages that a process may skip.
+
+    Args:
+        setting: of the run.
+        stages: in which all processes must take part.
+
+    Raises:
+        UnsupportedError: with the reason.
+    """
+    if setting.device is not None:
+        refuse_narrow(setting.device)
+    refuse_empty_loaders(setting, stages)
 
 
 def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:
@@ -107,20 +185,6 @@ def refuse_idle_stages(stages: Iterable[str], watch: Sequence[Watch]) -> None:
     asked = (parse_tensor(tensor)[0] for rule in watch if rule.modules is not None for tensor in rule.tensors or ("output",))
     if others and set(FORWARD_TENSORS).isdisjoint(asked):
         raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {others[0]!r} has no gradients")
-
-
-def refuse_changed_sums(plan: Plan, participants: Iterable[Participant]) -> None:
-    """Refuse to compare a step's gradient with those of its micro-batches if a transform has changed it in between.
-
-    Raises:
-        RuleError: with the statistic.
-    """
-    asked = {stat for each in plan.rows_and_groups for stat in each.stats} & {"micro_cosine", "noise_scale"}
-    if asked and any(isinstance(p, Changer) and p.acts_before for p in participants):
-        raise RuleError(
-            f"watch: {min(asked)!r} compares the gradient of the step with those of its micro-batches, and a transform of "
-            "when='step' before this callback would change it; put StatsMonitor before GradientTransforms"
-        )
 
 
 class Written(NamedTuple):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from torch import nn
 
 from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.errors import RuleError, did_you_mean, shortened, shown
-from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
@@ -124,8 +119,6 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
             raise RuleError(f"{where}: {name} has no option {shown(option)}{did_you_mean(option[:100], options)}")
     try:
         callback: HooksCallback = _KNOWN[name](**arguments)
-        if isinstance(callback, StatsMonitor):
-            _check_statistics(callback)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
         raise RuleError(f"{where}: {name}: {shortened(str(error))}") from error
     for name, value in (defaults or {}).items():
@@ -133,14 +126,6 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
             setattr(callback, name, value)
     callback.origin = where
     return callback
-
-
-def _check_statistics(monitor: StatsMonitor) -> None:
-    """Statistics are resolved against a model: here one without layers, in which no pattern can match."""
-    rules = [dataclasses.replace(rule, strict=False) for rule in monitor.watch or ()]
-    with warnings.catch_warnings():  # when callbacks are made, never in a step: each filter that is set makes Python forget
-        warnings.simplefilter("ignore")  # which warnings it has shown
-        resolve(nn.Module(), rules, monitor.schedule)
 
 
 def _read(file: Path, where: str) -> Any:

@@ -1,22 +1,23 @@
-"""The base of every callback of this package, and which callbacks of a Trainer are of this package."""
+"""The base of every callback of this package: its rules in a model, without a run. And those callbacks of a Trainer."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
-from lightning_hooks.engine.match_report import Match
+from lightning_hooks.engine.match_report import Match, MatchLine
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class OurCallback(Callback):
-    """What tells a callback of this package.
+    """What a callback of this package knows without a run: its rules, what they match, and whether they are valid.
 
     Attributes:
         origin: the file and the key in it that it was read from, for messages; empty for one made in Python.
@@ -35,7 +36,68 @@ class OurCallback(Callback):
     stages: Collection[str] = ("train",)
 
     def match(self, model: LightningModule) -> Match:
-        """What the rules match in a model, without a run."""
+        """The dry run: what the rules match in a model.
+
+        Args:
+            model: the root module.
+
+        Raises:
+            RuleError: the errors that a fit would raise.
+        """
+        resolved = self._resolve(model)
+        self._check(resolved, Setting(), Earlier())
+        return Match(self._lines(resolved))
+
+    @property
+    def _stages(self) -> Collection[str]:
+        """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
+        return self.stages
+
+    def _refuse_setting(self, setting: Setting) -> None:
+        """Refuse how a run trains, whatever its model; called before ranks exchange anything."""
+
+    def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Any:
+        """The rules resolved in a model; what that is, the subclass knows.
+
+        Args:
+            model: the root module.
+            trainer: of the run that begins; None if only a report is wanted.
+            earlier: what callbacks before this one do; None for nothing.
+
+        Raises:
+            RuleError: a rule is invalid in this model, or matches nothing.
+        """
+        raise NotImplementedError
+
+    def _check(self, resolved: Any, setting: Setting, earlier: Earlier) -> Earlier:
+        """Check the resolved rules. It changes nothing: `fit` and `match` call it alike.
+
+        Args:
+            resolved: from `_resolve`.
+            setting: how the run trains.
+            earlier: what callbacks before this one do.
+
+        Returns:
+            What callbacks up to this one do.
+
+        Raises:
+            RuleError: the rules are not valid together with those of callbacks before.
+            UnsupportedError: they cannot have a correct result in this setting.
+        """
+        return earlier
+
+    def _lines(self, resolved: Any) -> list[MatchLine]:
+        """What the rules match, for a report."""
+        raise NotImplementedError
+
+    @property
+    def _acts_in_fit(self) -> bool:
+        """Whether it takes part in a fit, of which a validation may be a part."""
+        return not {"train", "validate"}.isdisjoint(self._stages)
+
+    @property
+    def _rules(self) -> str:
+        """The rules by the names that messages use: `watch[0], watch[1]`."""
         raise NotImplementedError
 
     @property
@@ -76,3 +138,25 @@ def take_part_once(callback: OurCallback, trainer: Trainer) -> None:
         warnings.warn(
             f"{type(callback).__name__} appears {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
         )
+
+
+def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallback, Match]]:
+    """What a fit of the callbacks of a Trainer would match, one after the other; then the checks of the fit.
+
+    Args:
+        trainer: that has not begun.
+        model: the root module.
+
+    Raises:
+        RuleError: the errors that a fit would raise, also where each callback is valid alone.
+        UnsupportedError: likewise.
+    """
+    every: list[tuple[OurCallback, Any]] = []
+    for callback in our_callbacks(trainer):
+        every.append((callback, callback._resolve(model)))
+        yield callback, Match(callback._lines(every[-1][1]))
+    setting, earlier = setting_of(trainer, model), Earlier()
+    for callback, resolved in every:
+        if callback._acts_in_fit:
+            callback._refuse_setting(setting)
+            earlier = callback._check(resolved, setting, earlier)

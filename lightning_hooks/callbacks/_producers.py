@@ -1,4 +1,4 @@
-"""The producers of a monitor: one for each of its stages."""
+"""The plans of a monitor's stages, and the producers of their step views."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lightning_hooks.callbacks._checks import refuse_changed_sums
-from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.plan.plan import Plan
@@ -18,39 +16,38 @@ if TYPE_CHECKING:
     from lightning_hooks.callbacks.monitor import StatsMonitor
 
 
+def plans_of(monitor: StatsMonitor, plan: Plan) -> dict[str, Plan]:
+    """What a monitor watches in each of its stages; a stage for which no rule matches anything is skipped with a warning.
+
+    Args:
+        monitor: whose stages count.
+        plan: of the monitor.
+    """
+    plans: dict[str, Plan] = {}
+    for stage in [stage for stage in STAGE_PREFIX if stage in monitor.stages]:
+        watched = plan if stage == "train" else plan.forward()
+        if watched.rows or stage == "train":
+            plans[stage] = watched
+        elif plan.rows:  # otherwise a warning says that nothing is watched in any stage
+            warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
+    return plans
+
+
 def producers_of(
-    monitor: StatsMonitor,
-    run: LightningRun,
-    plan: Plan,
-    publisher: Publisher,
-    alone: bool,
+    monitor: StatsMonitor, plans: Mapping[str, Plan], leads: Mapping[str, bool], device: Any, publisher: Publisher, alone: bool
 ) -> dict[str, Producer]:
-    """What makes the step views of each stage; a stage for which no rule matches anything is skipped with a warning.
+    """What makes the step views of each stage.
 
     Args:
         monitor: whose options count.
-        run: in which the monitor takes part.
-        plan: of the monitor.
+        plans: of its stages.
+        leads: whether the monitor writes the global numbers of a stage: no monitor before it does so under the same tags.
+        device: of the model.
         publisher: takes the views.
         alone: whether the run has one process, whatever process group there is.
-
-    Raises:
-        RuleError: statistics of pairs behind a transform.
     """
-    found: dict[str, Producer] = {}
-    device: Any = run.model.device
-    for stage in [stage for stage in STAGE_PREFIX if stage in monitor.stages]:
-        watched = plan if stage == "train" else plan.forward()
-        if stage == "train":
-            refuse_changed_sums(plan, run.participants)
-        elif not watched.rows:
-            warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
-            continue
-        observer = Observer(watched, stage, on_error=monitor.on_error, device=device, alone=alone, label=monitor._label)
-        found[stage] = Producer(observer, publisher, summaries=run.leads(monitor.prefix, stage))
-    return found
-
-
-def plans_of(producers: Mapping[str, Producer]) -> dict[str, Plan]:
-    """What is watched in each stage."""
-    return {stage: producer.observer.plan for stage, producer in producers.items()}
+    producers: dict[str, Producer] = {}
+    for stage, plan in plans.items():
+        observer = Observer(plan, stage, on_error=monitor.on_error, device=device, alone=alone, label=monitor._label)
+        producers[stage] = Producer(observer, publisher, summaries=leads[stage])
+    return producers

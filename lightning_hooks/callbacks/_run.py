@@ -10,7 +10,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import Written, refuse_common_tags
+from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
 from lightning_hooks.callbacks._own_board import OwnBoard, checked_logdir
@@ -44,6 +44,7 @@ class LightningRun(Run):
 
     Attributes:
         is_fit: whether it is a fit; a validation may be a part of one, or stand alone.
+        earlier: what the callbacks that have attached so far do.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
 
@@ -54,11 +55,11 @@ class LightningRun(Run):
         self._trainer = ref(trainer)
         self._kept = kept
         self.is_fit = in_fit(trainer)
+        self.earlier = Earlier()
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
         self._absent: list[Participant] = []  # of callbacks that were removed; these act again when they are back
-        self._written: list[Written] = []
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
 
@@ -149,19 +150,6 @@ class LightningRun(Run):
         """Whether the last participant that acts is among those of a callback: that one does what is done once, after all."""
         present = self._present
         return bool(present) and present[-1] in participants
-
-    def leads(self, prefix: str, stage: str) -> bool:
-        """Whether no monitor that has begun writes the global numbers of a stage with a prefix: the next one does."""
-        return not any(each.prefix == prefix and stage in each.plans for each in self._written)
-
-    def begin_writing(self, written: Written) -> None:
-        """Note what a monitor writes.
-
-        Raises:
-            RuleError: a monitor before it writes the same tag.
-        """
-        refuse_common_tags([*self._written, written])
-        self._written.append(written)
 
     def logdir_of(self, callback: OurCallback) -> str | os.PathLike[str] | None:
         """The folder for event files of our own: that of the callback, or else of the first callback that has one."""

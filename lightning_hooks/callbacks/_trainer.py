@@ -158,6 +158,11 @@ def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
     return torch.stack(found).sum() if found else None
 
 
+def is_under_way(trainer: Trainer) -> bool:
+    """Whether a run has begun: processes are started, and in a fit there are optimizers."""
+    return trainer.state.fn is not None and is_running(trainer)
+
+
 def in_fit(trainer: Trainer) -> bool:
     """Whether the run is a fit; a validation may be part of one, or stand alone."""
     return trainer.state.fn == "fit"

@@ -6,22 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import options_repr, refuse_empty_loaders, refuse_for_strategy
+from lightning_hooks.callbacks._checks import Earlier, Setting, options_repr, refuse_empty_loaders, refuse_for_strategy
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import current_step, in_fit, remembered, sample_indices
+from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
 from lightning_hooks.engine.capture_participant import CaptureParticipant
-from lightning_hooks.engine.match_report import Match, capture_report
+from lightning_hooks.engine.match_report import MatchLine, capture_report
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
@@ -33,6 +33,7 @@ from lightning_hooks.rules.tensors import check_tensor
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
+Targets: TypeAlias = list[Target[nn.Module]]
 _LOCAL = "give a local one, folder='…'"
 _SHOWN = 512  # samples of the last batch that TensorBoard gets
 
@@ -136,19 +137,21 @@ class ActivationCapture(HooksCallback):
         """A copy or a pickle is not attached to anything."""
         return {**super().__getstate__(), "_files": None, "_loggers": None, "_shown": {}}
 
-    def match(self, model: LightningModule) -> Match:
-        """The dry run: what the patterns match in a model.
+    @override
+    def _refuse_setting(self, setting: Setting) -> None:
+        refuse_for_strategy(setting, [(f"{self._label}tensor", None, (self.tensor,))])
+        if self.folder is None and setting.function != "fit":  # asking for the folder is a collective
+            refuse_empty_loaders(setting, self.stages)
 
-        Args:
-            model: the root module.
+    @override
+    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Targets:
+        return self._targets(model)
 
-        Raises:
-            RuleError: the errors that a run would raise.
-        """
-        kept = f"reduce={self.reduce!r}" if self.reduce else "all of it"
-        return Match(capture_report(self._targets(model), self.tensor, kept))
+    @override
+    def _lines(self, resolved: Targets) -> list[MatchLine]:
+        return capture_report(resolved, self.tensor, f"reduce={self.reduce!r}" if self.reduce else "all of it")
 
-    def _targets(self, model: nn.Module) -> list[Target[nn.Module]]:
+    def _targets(self, model: nn.Module) -> Targets:
         how: dict[str, Any] = {"types": self.types, "leaves": self.leaves, "strict": self.strict}
         return list(select(named_modules(model), self.modules, **how, where=f"{self._label}modules"))
 
@@ -158,10 +161,8 @@ class ActivationCapture(HooksCallback):
         return super()._label or "ActivationCapture: "
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
-        refuse_for_strategy(trainer, [(f"{self._label}tensor", None, (self.tensor,))])
-        targets = self._targets(pl_module)
-        if not targets:  # the same on every rank
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: Targets) -> Sequence[Participant]:
+        if not resolved:  # the same on every rank
             return []
         folder = self._folder(trainer)
         run.begin_capture(folder)
@@ -169,7 +170,7 @@ class ActivationCapture(HooksCallback):
         writer = logger_writer(self, trainer, run)
         self._loggers = writer if self.tensorboard and writer.loggers else None  # ranks but 0 have none
         self._shown = {}
-        return [CaptureParticipant(targets, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+        return [CaptureParticipant(resolved, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
     def _folder(self, trainer: Trainer) -> Path:
         """The given folder, the log folder of this run, or where loggers have none of their own for each run a new one.
@@ -178,11 +179,9 @@ class ActivationCapture(HooksCallback):
 
         Raises:
             RuleError: the log folder is not on this machine.
-            UnsupportedError: one of several processes may skip the run, and so not be asked.
         """
         if self.folder is not None:
             return Path(self.folder).expanduser().resolve()
-        refuse_empty_loaders(trainer, () if in_fit(trainer) else self.stages)
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import refuse_for_strategy
+from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
-from lightning_hooks.engine.match_report import Match, hooks_report
+from lightning_hooks.engine.match_report import MatchLine, hooks_report
 from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
+from lightning_hooks.engine.user_hooks.participant import BoundHook, UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook
 from lightning_hooks.rules.reading import as_rules
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
 
 
 class CustomHooks(HooksCallback):
@@ -52,29 +52,28 @@ class CustomHooks(HooksCallback):
         """The rules."""
         return f"CustomHooks(hooks={self.hooks!r})"
 
-    def match(self, model: LightningModule) -> Match:
-        """The dry run: what the rules match in a model.
-
-        Args:
-            model: the root module.
-
-        Raises:
-            RuleError: the errors that a fit would raise.
-        """
-        return Match(hooks_report(resolve_hooks(model, self.hooks, self._label)))
-
     @property
     @override
     def _stages(self) -> Collection[str]:
         return {stage for rule in self.hooks for stage in rule.stages}
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
-        refuse_for_strategy(trainer, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
-        bound = resolve_hooks(pl_module, self.hooks, self._label)
-        if not any(hook.runners for hook in bound):
+    def _refuse_setting(self, setting: Setting) -> None:
+        refuse_for_strategy(setting, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
+
+    @override
+    def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundHook]:
+        return resolve_hooks(model, self.hooks, self._label)
+
+    @override
+    def _lines(self, resolved: list[BoundHook]) -> list[MatchLine]:
+        return hooks_report(resolved)
+
+    @override
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Sequence[Participant]:
+        if not any(hook.runners for hook in resolved):
             return []
-        return [UserHooksParticipant(bound, optimizers=deferred(trainer, optimizers_of, ()))]
+        return [UserHooksParticipant(resolved, optimizers=deferred(trainer, optimizers_of, ()))]
 
     @property
     @override

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import (
+    Earlier,
+    Setting,
     Written,
     check_options,
     options_repr,
-    refuse_empty_loaders,
+    refuse_common_tags,
     refuse_for_strategy,
     refuse_idle_stages,
+    refuse_setting,
 )
 from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
@@ -26,7 +29,8 @@ from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import current_step, is_alone
-from lightning_hooks.engine.match_report import Match, plan_report
+from lightning_hooks.engine.change.checks import refuse_changed_sums
+from lightning_hooks.engine.match_report import MatchLine, plan_report
 from lightning_hooks.engine.monitor.producer import Producer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError
@@ -40,10 +44,16 @@ from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+
+class Resolved(NamedTuple):
+    """The rules of a monitor in a model: the plan, and that of each stage in which there is anything to watch."""
+
+    plan: Plan
+    plans: dict[str, Plan]
 
 
 class StatsMonitor(HooksCallback):
@@ -159,47 +169,58 @@ class StatsMonitor(HooksCallback):
         self._flush()
         return self._latest.values()
 
-    def match(self, model: LightningModule) -> Match:
-        """The dry run: what the rules match in a model.
-
-        Args:
-            model: the root module.
-
-        Raises:
-            RuleError: the errors that a fit would raise.
-        """
-        plan = self._plan(model)
-        watched = plan if "train" in self.stages else plan.forward()
-        return Match(plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps))
+    @override
+    def _refuse_setting(self, setting: Setting) -> None:
+        refuse_setting(setting, self.stages)
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
+    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
+        plan = resolve(model, self.watch, self.schedule, self._label)
+        return Resolved(plan, plans_of(self, plan))
+
+    @override
+    def _check(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
+        plan, plans = resolved
+        if not plan.rows:
+            return earlier
+        about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
+        refuse_for_strategy(setting, about)
+        if "train" in plans:
+            refuse_changed_sums(plan, earlier.transforms)
+        written = (*earlier.written, Written(self.prefix, plans, limits_of(self, plan, plans)))
+        refuse_common_tags(written)
+        return earlier._replace(written=written)
+
+    @override
+    def _lines(self, resolved: Resolved) -> list[MatchLine]:
+        plan, _ = resolved
+        watched = plan if "train" in self.stages else plan.forward()
+        return plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps)
+
+    @override
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Sequence[Participant]:
         self._latest, self._producers = Latest(self.prefix), {}
-        refuse_narrow(trainer.strategy.root_device)
-        refuse_empty_loaders(trainer, self.stages)
-        plan, alone = self._plan(pl_module), is_alone(trainer)
+        plan, alone = resolved.plan, is_alone(trainer)
+        model: Any = run.model
         if not alone:
-            refuse_other_rows(plan, pl_module.device)
+            refuse_other_rows(plan, model.device)
         if not plan.rows:
             return []
-        about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
-        refuse_for_strategy(trainer, about)
+        written = run.earlier.written[-1]  # what this monitor writes
         self._log = MonitorLog(self, trainer, run)
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
-        self._producers = producers_of(self, run, plan, publisher, alone)
+        leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
+        self._producers = producers_of(self, written.plans, leads, model.device, publisher, alone)
         if self._trained is not None:
             damaged = self._trained.load_state_dict(self._saved)
             damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
             self._warn_of_damage(damaged)
             self._saved = {}
-        plans = plans_of(self._producers)
-        limits = limits_of(self, plan, plans)
-        run.begin_writing(Written(self.prefix, plans, limits))
-        self._log.start(trainer, plans, limits)
-        self._publisher = publisher  # closed with the run, so not before all checks have passed
+        self._log.start(trainer, written.plans, written.limits)
         if self.consumers:
             folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
             self._context = TrainerContext(trainer, folder)
+        self._publisher = publisher  # closed with the run, so not before all checks have passed
         publisher.start(plan, self._context or RunContext())
         return [producer.observer for producer in self._producers.values()]
 
@@ -301,6 +322,3 @@ class StatsMonitor(HooksCallback):
         if self._trained is None:  # otherwise a step of training tells more
             self._write_page(trainer, producer)
         self._fulfil_requests(trainer)
-
-    def _plan(self, model: nn.Module) -> Plan:
-        return resolve(model, self.watch, self.schedule, self._label)

@@ -11,14 +11,15 @@ import torch
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import refuse_empty_loaders, refuse_for_strategy
+from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import deferred, has_scaler, in_fit, is_alone, is_log_step, loss_scale
+from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.change.bound import BoundTransform
 from lightning_hooks.engine.change.changer import Changer
+from lightning_hooks.engine.change.checks import refuse_unsupported
 from lightning_hooks.engine.change.resolve import resolve_applies
-from lightning_hooks.engine.match_report import Match, transforms_report
+from lightning_hooks.engine.match_report import MatchLine, transforms_report
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError
@@ -26,7 +27,6 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.reading import as_rules
-from lightning_hooks.stats.sections import refuse_narrow
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -70,17 +70,6 @@ class AppliesRules(HooksCallback):
         """The transforms in use during a run."""
         return next((p for p in self._participants if isinstance(p, Changer)), None)
 
-    def match(self, model: LightningModule) -> Match:
-        """The dry run: what the rules match in a model.
-
-        Args:
-            model: the root.
-
-        Raises:
-            RuleError: where a fit would.
-        """
-        return Match(transforms_report(self.bound_transforms(model)))
-
     def bound_transforms(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
         """The rules resolved in a model: each transform with its targets.
 
@@ -92,17 +81,34 @@ class AppliesRules(HooksCallback):
         return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor, where=self._label)
 
     @override
-    def _build(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> Sequence[Participant]:
+    def _refuse_setting(self, setting: Setting) -> None:
+        refuse_setting(setting, () if setting.function == "fit" else self._stages)  # only to start needs all processes
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
-        refuse_for_strategy(trainer, about)
-        refuse_narrow(trainer.strategy.root_device)
-        refuse_empty_loaders(trainer, () if in_fit(trainer) else self._stages)  # only to start needs all processes
-        taken = sum(len(p.transforms) for p in run.participants if isinstance(p, Changer))
+        refuse_for_strategy(setting, about)
+
+    @override
+    def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundTransform]:
+        if trainer is None:
+            return self.bound_transforms(model)
         seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
-        transforms = self.bound_transforms(pl_module, seed, taken)
-        if not any(bound.targets for bound in transforms):
+        return self.bound_transforms(model, seed, 0 if earlier is None else len(earlier.transforms))
+
+    @override
+    def _check(self, resolved: list[BoundTransform], setting: Setting, earlier: Earlier) -> Earlier:
+        if not any(bound.targets for bound in resolved):
+            return earlier
+        refuse_unsupported(resolved, setting.optimizers, scaled=setting.is_scaled)
+        return earlier._replace(transforms=(*earlier.transforms, *resolved))
+
+    @override
+    def _lines(self, resolved: list[BoundTransform]) -> list[MatchLine]:
+        return transforms_report(resolved)
+
+    @override
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: list[BoundTransform]) -> Sequence[Participant]:
+        if not any(bound.targets for bound in resolved):
             return []
-        changer = self._changer(transforms, trainer)
+        changer = self._changer(resolved, trainer)
         if self._saved:
             self._warn_of_damage(changer.load_state_dict(self._saved))
             self._saved = {}
@@ -188,9 +194,7 @@ class GradientTransforms(AppliesRules):
     @override
     def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
         scale = deferred(trainer, loss_scale, None)
-        changer = Changer(transforms, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
-        changer.refuse_unsupported(trainer.optimizers, scaled=has_scaler(trainer))
-        return changer
+        return Changer(transforms, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
 
 
 class ActivationTransforms(AppliesRules):

@@ -17,8 +17,6 @@ from lightning_hooks.errors import HooksError, UnsupportedError, printable
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-    from lightning_hooks.callbacks import StatsMonitor
-    from lightning_hooks.plan.plan import Plan
 
 _USAGE = """usage: lightning-hooks COMMAND [options]
 
@@ -108,49 +106,14 @@ def _version(distribution: str) -> str:
 
 
 def _match(arguments: list[str]) -> None:
-    from lightning_hooks.callbacks._ours import our_callbacks
+    from lightning_hooks.callbacks._ours import matched, our_callbacks
 
     cli = _lightning_cli(arguments)
     cli.model.configure_model()  # a fit would: some models make their layers here
-    ours = our_callbacks(cli.trainer)
-    if not ours:
+    if not our_callbacks(cli.trainer):
         print("the config has no callback of lightning_hooks")
-    for callback in ours:
-        print(f"{type(callback).__name__}\n{callback.match(cli.model)}\n")
-    _refuse_together(cli, ours)
-
-
-def _refuse_together(cli: LightningCLI, ours: Sequence[Any]) -> None:
-    """Refuse what a fit would refuse although each callback alone is valid."""
-    from lightning_hooks.callbacks._checks import Written, refuse_changed_sums, refuse_common_tags
-    from lightning_hooks.callbacks._monitor_log import limits_of
-    from lightning_hooks.callbacks._trainer import has_scaler
-    from lightning_hooks.callbacks.monitor import StatsMonitor
-    from lightning_hooks.callbacks.transforms import GradientTransforms
-    from lightning_hooks.engine.change.changer import Changer
-
-    written = []
-    changers: list[Changer] = []
-    for callback in ours:
-        if isinstance(callback, GradientTransforms):
-            transforms = callback.bound_transforms(cli.model)
-            if any(bound.targets for bound in transforms):
-                changers.append(Changer(transforms))
-        elif isinstance(callback, StatsMonitor) and not {"train", "validate"}.isdisjoint(callback.stages):
-            plan, plans = _plans(callback, cli.model)
-            if "train" in plans:
-                refuse_changed_sums(plan, changers)
-            written.append(Written(callback.prefix, plans, limits_of(callback, plan, plans)))
-    refuse_common_tags(written)
-    if has_scaler(cli.trainer):
-        for changer in changers:
-            changer.refuse_unsupported((), scaled=True)  # a fit knows the optimizers too
-
-
-def _plans(monitor: StatsMonitor, model: Any) -> tuple[Plan, dict[str, Plan]]:
-    """What a monitor would watch, and in each stage."""
-    plan = monitor._plan(model)
-    return plan, {stage: plan if stage == "train" else plan.forward() for stage in monitor.stages}
+    for callback, report in matched(cli.trainer, cli.model):
+        print(f"{type(callback).__name__}\n{report}\n")
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

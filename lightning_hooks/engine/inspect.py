@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lightning_hooks.engine.change.checks import refuse_unsupported
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.run import runs_on
@@ -126,7 +127,9 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
     lines = []
     if by_kind[Watch]:
         lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
-    lines += transforms_report(resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply")))
+    transforms = resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply"))
+    refuse_unsupported(transforms, (), scaled=False)
+    lines += transforms_report(transforms)
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines)
 

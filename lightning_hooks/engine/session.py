@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.change.changer import Changer
+from lightning_hooks.engine.change.checks import refuse_unsupported
 from lightning_hooks.engine.change.resolve import resolve_applies
 from lightning_hooks.engine.monitor.observer import Observer
 from lightning_hooks.engine.monitor.producer import Producer
@@ -144,9 +145,8 @@ class Instrument:
         seed = torch.initial_seed()
         seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
-            changer = Changer(transforms, rank=rank())
-            changer.refuse_unsupported(self.optimizers, scaled=False)
-            self._participants.append(changer)
+            refuse_unsupported(transforms, self.optimizers, scaled=False)
+            self._participants.append(Changer(transforms, rank=rank()))
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)

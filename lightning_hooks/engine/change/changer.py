@@ -10,15 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from lightning_hooks.engine.change.activations import ForwardChange
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved, read_link
 from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
-from lightning_hooks.engine.scaling import unscales_itself
-from lightning_hooks.engine.shards import params_for, put_back, refuse_sharded, shards_of, share_of, takes_shards
+from lightning_hooks.engine.shards import params_for, put_back, shards_of, share_of, takes_shards
 from lightning_hooks.engine.sites import AbsentParts
-from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.saved_state import read_count, read_list, starting_again
@@ -203,21 +201,6 @@ class Changer(Participant):
                 bound.report.load_state_dict(saved.get("report"))
         return damaged
 
-    def refuse_unsupported(self, optimizers: Sequence[Optimizer], *, scaled: bool) -> None:
-        """Refuse what has no correct result on these parameters, with these optimizers, or under a loss scaler."""
-        for bound in self.transforms:
-            if bound.when == "backward":
-                if bound.rule.params is not None:
-                    effect = "the rule would do nothing. Use when='step', or a rule on modules"
-                    refuse_sharded(bound.targets, bound.where, effect)
-                if scaled and getattr(bound.transform, "repairs_nonfinite", False):
-                    raise UnsupportedError(
-                        f"{bound.where}: {bound.name} in backward would hide the overflow from the loss scaler, whose scale "
-                        "then grows without end; use when='step' on params, or bf16-mixed"
-                    )
-            elif bound.when == "step":
-                _refuse_optimizers(bound, optimizers, scaled)
-
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
         requested = any(bound.context.skip_reason is not None for bound in self._at_step)
@@ -287,21 +270,3 @@ def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
     if not broken.any():  # waits for the device, as coalescing does
         return result
     return result + torch.sparse_coo_tensor(stored.indices(), broken, stored.shape, check_invariants=False)
-
-
-def _refuse_optimizers(bound: BoundTransform, optimizers: Sequence[Optimizer], scaled: bool) -> None:
-    """Refuse optimizers that a transform at the step does not go with."""
-    for optimizer in optimizers:
-        name = type(optimizer).__name__
-        known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
-        if bound.may_skip and not (known or getattr(optimizer, "skips_missing_gradients", False)):
-            raise UnsupportedError(
-                f"{bound.where}: {bound.name} skips a step by taking the gradients away, and {name} is not known to keep "
-                "parameters without a gradient, and their state, unchanged. If it does, set skips_missing_gradients = True "
-                "on it"
-            )
-        if scaled and unscales_itself(optimizer):
-            raise UnsupportedError(
-                f"{bound.where}: {name}(fused=True) unscales inside its own step, so gradients are still scaled when the rule "
-                "would act; use fused=False or when='backward'"
-            )
