@@ -20,7 +20,7 @@ from lightning_hooks.records.run_context import (
     check_reason,
     checkpoint_name,
 )
-from lightning_hooks.stats.ranks import rank, world_size
+from lightning_hooks.stats.processes import rank, world_size
 
 
 def facts_of_optimizers(optimizers: Iterable[Any], model: nn.Module) -> tuple[OptimizerFacts, ...]:
