@@ -46,12 +46,12 @@ def ours_in(caught: Any) -> list[str]:
 
 
 def tables(directory: str | Path) -> list[tuple[int, list[str]]]:
-    """Step and tags of every event that holds a part of our table."""
+    """Step and tags of every event that holds the numbers of our table."""
     found = []
     for file in sorted(Path(directory).glob("*tfevents*")):
         for event in LegacyEventFileLoader(str(file)).Load():
             tags = [value.tag for value in event.summary.value]
-            if any(tag.startswith("table/") and not tag.startswith("table/about/") for tag in tags):
+            if any(tag.startswith("table/") and not tag.startswith(("table/about/", "table/index/")) for tag in tags):
                 found.append((event.step, tags))
     return found
 
