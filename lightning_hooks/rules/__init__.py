@@ -1,6 +1,6 @@
-"""Rules: what a user writes, from Python or YAML; their patterns and schedules.
+"""Rules that users write in Python or YAML: `Watch`, `Apply` and `Hook`, with their patterns and schedules.
 
-In a rule, None (`null` in YAML) means the default. Flags are True or False, nothing else.
+In a rule, None (`null` in YAML) means the default. A flag must be True or False.
 """
 
 from lightning_hooks.rules.apply import Apply

@@ -1,4 +1,4 @@
-"""`Apply`: the rule that says what to change."""
+"""`Apply`: the rule that selects tensors and the transforms that change them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Apply:
         params: patterns of parameter names. Give exactly one of `params` and `modules`.
         modules: patterns of module names, to change activations or gradients of activations.
         types: only modules (or parameters of modules) of these classes; default: all.
-        tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations; also one part:
-            `output[0]`). Default: `output_grad`; in `ActivationTransforms`, `output`.
+        tensor: with `modules`: `output_grad` or `input_grad` (gradients), `output` or `input` (activations; a path such as
+            `output[0]` selects one tensor of several). Default: `output_grad`; in `ActivationTransforms`, `output`.
         when: with `params`: `step` (default: the gradient of the optimizer step) or `backward` (each gradient as backward
             computes it). Rules on gradients of modules act in backward, rules on activations in forward.
         stages: the stages in which activations change: any of `train`, `validate`, `test`, `predict`; default `train`.
         strict: whether a rule without a match is an error (default) or a warning.
 
     Raises:
-        RuleError: an invalid value.
+        RuleError: a field has an invalid value.
 
     Example:
         >>> from lightning_hooks.transforms import Scale
@@ -106,15 +106,15 @@ class Apply:
         """The tensor that the rule changes: `grad` of a parameter, or `tensor` of a module.
 
         Args:
-            default: the tensor of a rule on modules without `tensor`; default `output_grad`.
+            default: the tensor if the rule is on modules and has no `tensor`; default `output_grad`.
         """
         return "grad" if self.params is not None else self.tensor or default
 
     def acts_at(self, default: str = "output_grad") -> str:
-        """When the rule acts: `step`, `backward`, or `forward` for activations.
+        """The moment at which the rule acts: `step`, `backward`, or `forward` for activations.
 
         Args:
-            default: the tensor of a rule on modules without `tensor`; default `output_grad`.
+            default: the tensor if the rule is on modules and has no `tensor`; default `output_grad`.
         """
         if self.params is not None:
             return self.when or "step"

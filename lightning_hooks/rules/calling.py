@@ -1,4 +1,4 @@
-"""What a user's function takes: checked by its signature when a rule is made, so that no step ends in a `TypeError`."""
+"""Checks of the signature of a user's function when a rule is constructed, so that no step ends in a `TypeError`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lightning_hooks.errors import RuleError
 
 
 def takes(call: Any, *arguments: str) -> bool | None:
-    """Whether something can be called with so many positional arguments; None if it does not say what it takes.
+    """Whether a callable accepts these positional arguments; None if its signature is not known, as of functions in C.
 
     Args:
-        call: anything that can be called.
-        arguments: their names.
+        call: a callable.
+        arguments: the names of the positional arguments; only their number counts.
 
     Example:
         >>> takes(lambda tensor: tensor, "tensor"), takes(lambda tensor: tensor, "name", "tensor")
@@ -32,8 +32,9 @@ def takes(call: Any, *arguments: str) -> bool | None:
 
 
 def _signature(call: Any) -> inspect.Signature | None:
-    """What something takes; None if it does not say."""
-    is_module = getattr(type(call).__call__, "__module__", "") == "torch.nn.modules.module"  # takes anything but in forward
+    """The signature of a callable; None if Python does not know one."""
+    # `nn.Module.__call__` accepts any arguments and passes them to `forward`, which has the signature that counts.
+    is_module = getattr(type(call).__call__, "__module__", "") == "torch.nn.modules.module"
     try:
         return inspect.signature(call.forward if is_module else call)
     except (TypeError, ValueError):
@@ -41,10 +42,10 @@ def _signature(call: Any) -> inspect.Signature | None:
 
 
 def check_takes(call: Any, where: str, *arguments: str) -> None:
-    """Refuse something that cannot be called with these arguments; what does not say what it takes is accepted.
+    """Check that a callable accepts these positional arguments; one without a known signature passes.
 
     Raises:
-        RuleError: with the option and the arguments.
+        RuleError: the callable does not accept the arguments; the message names the option and the arguments.
     """
     if takes(call, *arguments) is False:
         given = f"({', '.join(arguments)})"
@@ -52,15 +53,16 @@ def check_takes(call: Any, where: str, *arguments: str) -> None:
 
 
 def check_takes_tensor(call: Any, where: str) -> None:
-    """Refuse something that cannot be called with one tensor. Functions of torch do not say so: they are called with one.
+    """Check that a callable accepts one tensor. Functions in C of torch have no signature: call them with a small tensor.
 
     Raises:
-        RuleError: with the option.
+        RuleError: the callable does not accept a tensor; the message names the option.
     """
     check_takes(call, where, "tensor")
     if not _is_of_torch(call):
         return
-    import torch  # here, so that a rule of names alone does not load torch
+    # Import torch here, so that a rule that holds only names does not load torch.
+    import torch
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -68,12 +70,13 @@ def check_takes_tensor(call: Any, where: str) -> None:
         except TypeError as error:
             reason = str(error).partition("\n")[0]
             raise RuleError(f"{where}: {call!r} cannot be called with (tensor): {reason}") from error
-        except Exception:  # it takes a tensor, but not of every shape or type
+        # Any other error means that the function accepts a tensor, but not of this shape or dtype.
+        except Exception:
             return
 
 
 def _is_of_torch(call: Any) -> bool:
-    """Whether something is a function in C of torch itself; one of another library may not be called for a check."""
+    """Whether a callable is a function in C of torch. Functions of other libraries are not called for a check."""
     if isinstance(call, MethodDescriptorType):
         return call.__objclass__.__module__.partition(".")[0] == "torch"
     if not isinstance(call, BuiltinFunctionType) or "torch" not in sys.modules:

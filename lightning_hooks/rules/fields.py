@@ -1,6 +1,6 @@
 """The fields of rules: their types, their checks, and a `repr` that is valid code.
 
-A check raises a `RuleError` that names the option and the value.
+Every check raises a `RuleError` that names the option and the value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 
-if TYPE_CHECKING:  # a rule of names alone needs no torch
+# A rule that holds only names must not load torch.
+if TYPE_CHECKING:
     from torch import Tensor
     from torchmetrics import Metric
 
@@ -39,18 +40,19 @@ GroupSpec: TypeAlias = int | str | Sequence[str | tuple[str, str]] | Mapping[str
 """Groups of rows: a depth of the module tree, patterns, or a mapping of names to patterns."""
 
 TransformSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
-"""A transform: itself, its name or import path, or a mapping with `class_path` and `init_args`."""
+"""A transform: an object, a name or import path, or a mapping with `class_path` and `init_args`."""
 
 CallSpec: TypeAlias = str | Mapping[str, Any] | Callable[..., Any]
-"""Something to call: itself, its import path, or a mapping with `class_path` and `init_args`."""
+"""A callable: the object, its import path, or a mapping with `class_path` and `init_args`."""
 
 EXPRESSION: Final = "re:"
-"""What a pattern that is a regular expression begins with."""
+"""The prefix of a pattern that is a regular expression."""
 _PATTERNS: Final = ("modules", "params")
 _NAMES: Final = (*_PATTERNS, "tensors", "stages")
 _SEVERAL: Final = (*_NAMES, "types", "stats")
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of a Path too, which has one slash left
-_LONGEST_NAME: Final = 255  # bytes of a file name, in nearly all file systems
+# One slash is enough, because `Path("s3://bucket")` becomes `s3:/bucket`.
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_LONGEST_NAME: Final = 255  # bytes, of a file name in nearly all file systems
 _EMPTY: Final = {
     **dict.fromkeys(_PATTERNS, "an empty list; give at least one pattern"),
     "types": "an empty list; give at least one class, or omit it for all",
@@ -60,16 +62,16 @@ _EMPTY: Final = {
 
 
 def check_one_target(rule: Any) -> None:
-    """Refuse a rule that has both `modules` and `params`, or neither."""
+    """Raise unless the rule has exactly one of `modules` and `params`."""
     if (rule.modules is None) == (rule.params is None):
         have = "both" if rule.modules is not None else "neither"
         raise RuleError(f"modules: {type(rule).__name__} needs exactly one of modules and params, got {have}")
 
 
 def normalise(rule: Any) -> None:
-    """Check what rules have in common, and make lists tuples, so that equal rules compare equal and cannot change later.
+    """Check the fields that all rules have, and turn lists into tuples, so that rules compare by value and cannot change.
 
-    One pattern stays a string. Flags are True or False only: `"false"` counts as true.
+    A single pattern stays a string. Flags must be True or False, because a string such as `"false"` is true in Python.
     """
     for field in dataclasses.fields(rule):
         name, value = field.name, getattr(rule, field.name)
@@ -94,13 +96,13 @@ def normalise(rule: Any) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse anything but True and False."""
+    """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {shown(value)}")
 
 
 def as_count(name: str, value: Any, at_least: int = 0) -> int:
-    """A value that is an integer of at least `at_least` and fits into 64 bits; True and False are none."""
+    """The value, if it is an integer (not a bool) of at least `at_least` that fits into 64 bits; otherwise raise."""
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value < 2**63:
         below = " and below 2**63" if isinstance(value, int) and value >= 2**63 else ""
         raise RuleError(f"{name} must be an integer of at least {at_least}{below}, got {shown(value)}")
@@ -108,12 +110,12 @@ def as_count(name: str, value: Any, at_least: int = 0) -> int:
 
 
 def check_local(name: str, folder: Any, instead: str) -> None:
-    """Refuse what is no path, and a folder elsewhere (`s3://…`), of which `Path` would make a local one of that name.
+    """Raise unless a folder is a path on this machine: `Path` would turn `s3://…` into a local folder of that name.
 
     Args:
-        name: of the option.
-        folder: its value; anything. None is for no folder.
-        instead: what would be right instead of a folder elsewhere.
+        name: the name of the option.
+        folder: the value of the option, of any type; None for no folder.
+        instead: advice for the message if the folder is a URL.
     """
     if folder is None:
         return
@@ -126,7 +128,7 @@ def check_local(name: str, folder: Any, instead: str) -> None:
 
 
 def check_path(name: str, path: str | os.PathLike[str]) -> None:
-    """Refuse what is no path, and a path that no file can have: with a NUL character, or too long for this machine."""
+    """Raise unless the value is a path that a file can have: without NUL characters, and not too long for this machine."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise RuleError(f"{name} must be a path, got {shown(path)}")
     try:
@@ -135,45 +137,46 @@ def check_path(name: str, path: str | os.PathLike[str]) -> None:
         raise RuleError(f"{name} must be a path without NUL characters, got {shown(path)}") from error
     except OSError as error:
         too_long = error.errno == errno.ENAMETOOLONG
-        # The system looks at the parts in order, and stops at the first folder that does not exist.
+        # The system stops at the first folder that does not exist, so check the length of the later parts here.
         if too_long or any(len(os.fsencode(part)) > _LONGEST_NAME for part in Path(path).parts):
             raise RuleError(f"{name} must be a path that is short enough for this machine, got {shown(path)}") from error
 
 
 def check_expressions(name: str, patterns: Iterable[str]) -> None:
-    """Refuse a regular expression (`re:…`, `!re:…`) among patterns that is none."""
+    """Raise if a pattern that begins with `re:` or `!re:` is not a valid regular expression."""
     for pattern in patterns:
         expression = pattern.removeprefix("!")
         if expression.startswith(EXPRESSION):
             try:
                 re.compile(expression.removeprefix(EXPRESSION))
-            except (re.error, OverflowError, RecursionError) as error:  # a{1,99999999999}, thousands of groups in each other
+            # OverflowError: a repeat count such as a{1,99999999999}. RecursionError: thousands of nested groups.
+            except (re.error, OverflowError, RecursionError) as error:
                 reason = "it is nested too deep" if isinstance(error, RecursionError) else error
                 raise RuleError(f"{name}: {shown(expression)} is not a valid regular expression ({reason})") from error
 
 
 def as_patterns(name: str, patterns: Any) -> list[str]:
-    """One pattern or several as a list; none for None."""
-    found = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
-    if not isinstance(found, Sequence) or isinstance(found, bytes):
+    """One or several patterns as a list; an empty list for None."""
+    values = [patterns] if isinstance(patterns, str) else [] if patterns is None else patterns
+    if not isinstance(values, Sequence) or isinstance(values, bytes):
         raise RuleError(f"{name} must be a pattern or a list of patterns, got {shown(patterns)}")
-    for i, pattern in enumerate(found):
+    for i, pattern in enumerate(values):
         if not isinstance(pattern, str):
             raise RuleError(f"{name}[{i}] must be a string, got {shown(pattern)}")
-    check_expressions(name, found)
-    return list(found)
+    check_expressions(name, values)
+    return list(values)
 
 
 def as_stages(stages: Any) -> tuple[str, ...]:
-    """The stages of a callback, from one or several."""
-    several = isinstance(stages, Sequence) and not isinstance(stages, str)
-    found = tuple(stages) if several else (stages,)
-    check_stages(None if stages is None else found)
-    return found
+    """One or several stages as a tuple."""
+    is_list = isinstance(stages, Sequence) and not isinstance(stages, str)
+    values = tuple(stages) if is_list else (stages,)
+    check_stages(None if stages is None else values)
+    return values
 
 
 def check_stages(stages: Sequence[str] | None) -> None:
-    """Refuse an unknown stage, or no stage."""
+    """Raise if a stage is unknown, or if there is none."""
     if stages is None:
         raise RuleError(f"stages must be one or more of {', '.join(STAGES)}, got None; omit it for the default")
     if not stages:
@@ -185,11 +188,11 @@ def check_stages(stages: Sequence[str] | None) -> None:
 
 
 def short_repr(rule: Any, *implied: str) -> str:
-    """The fields that differ from their defaults; classes and functions by the import path that a rule accepts for them.
+    """The `repr` of a rule: the fields that differ from their defaults, with import paths for classes and functions.
 
     Args:
         rule: a dataclass.
-        implied: fields whose value follows from the others.
+        implied: names of fields to omit, because other fields determine their value.
     """
     shown = [
         f"{field.name}={typed(getattr(rule, field.name))}"
@@ -200,19 +203,20 @@ def short_repr(rule: Any, *implied: str) -> str:
 
 
 def typed(value: Any) -> str:
-    """The `repr` of a value; of classes and functions in it their import path, where that leads back to them."""
+    """The `repr` of a value, with import paths for classes and functions that can be imported from there."""
     if type(value) is tuple:
         return f"({', '.join(map(typed, value))}{',' if len(value) == 1 else ''})"
     if "<" in repr(value) and dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = (f"{each.name}={typed(getattr(value, each.name))}" for each in dataclasses.fields(value) if each.repr)
         return f"{type(value).__name__}({', '.join(shown)})"
-    if not repr(value).startswith("<"):  # is valid code
+    # A `repr` that does not start with "<" is taken for valid code.
+    if not repr(value).startswith("<"):
         return repr(value)
     name = getattr(value, "__qualname__", None)
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if not isinstance(name, str) or module is None or module.__name__ == "__main__":
         return repr(value)
-    found: Any = module
+    imported: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return repr(f"{module.__name__}.{name}") if found is value else repr(value)
+        imported = getattr(imported, part, None)
+    return repr(f"{module.__name__}.{name}") if imported is value else repr(value)

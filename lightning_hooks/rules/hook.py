@@ -1,4 +1,4 @@
-"""`Hook`: the rule that says which function of the user's to call."""
+"""`Hook`: the rule that registers a user's function as a torch hook."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
 
 _IN_ORDER: Final = ("saved_tensors", "post_accumulate_grad", *OPTIMIZER_KINDS)
-"""Kinds that torch cannot put before others."""
-
-
+"""The kinds of hooks that torch always runs in the order of registration."""
 _ARGUMENTS: Final = {
     "forward_pre": ("module", "args"),
     "forward": ("module", "args", "output"),
@@ -40,7 +38,7 @@ _ARGUMENTS: Final = {
     "optimizer_step_pre": ("optimizer", "args", "kwargs"),
     "optimizer_step_post": ("optimizer", "args", "kwargs"),
 }
-"""What a hook of each kind is called with; with `with_kwargs`, `kwargs` follow `args`."""
+"""The arguments with which torch calls a hook of each kind; with `with_kwargs`, `kwargs` follows `args`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Hook:
         kind: the kind of torch hook: `forward_pre`, `forward`, `full_backward_pre`, `full_backward`, `output_grad` (on
             every output tensor), `input_grad` (the module's own contribution), `node_pre` and `node` (on the output's
             `grad_fn`), `saved_tensors` (around the forward), with `params` `param_grad` and `post_accumulate_grad`, with
-            neither `optimizer_step_pre` and `optimizer_step_post`.
+            neither of `modules` and `params` `optimizer_step_pre` and `optimizer_step_post`.
         modules: patterns of module names.
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes; default: all.
@@ -70,7 +68,7 @@ class Hook:
         strict: whether a rule without a match is an error (default) or a warning.
 
     Raises:
-        RuleError: an invalid value.
+        RuleError: a field has an invalid value.
 
     Example:
         >>> Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
@@ -94,21 +92,21 @@ class Hook:
     calls: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
-        """Check and normalise the fields; find what is to be called."""
+        """Check and normalise the fields, and import the callable."""
         normalise(self)
-        every = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
-        if self.kind not in every:
-            raise RuleError(f"kind: unknown kind {self.kind!r}{did_you_mean(self.kind, every)}; there are {', '.join(every)}")
-        wanted = "modules" if self.kind in MODULE_KINDS else "params" if self.kind in PARAM_KINDS else ""
+        kinds = (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)
+        if self.kind not in kinds:
+            raise RuleError(f"kind: unknown kind {self.kind!r}{did_you_mean(self.kind, kinds)}; there are {', '.join(kinds)}")
+        target = "modules" if self.kind in MODULE_KINDS else "params" if self.kind in PARAM_KINDS else ""
         for field in ("modules", "params"):
-            if (getattr(self, field) is not None) != (field == wanted):
-                needs = f"needs {wanted}" if wanted else "takes neither modules nor params"
+            if (getattr(self, field) is not None) != (field == target):
+                needs = f"needs {target}" if target else "takes neither modules nor params"
                 raise RuleError(f"{field}: a hook of kind {self.kind!r} {needs}")
         if self.leaves and self.modules is None:
             raise RuleError("leaves=True goes with modules")
         if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
             raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
-        if self.types is not None and not wanted:
+        if self.types is not None and not target:
             raise RuleError(f"types goes with modules and params, not with {self.kind!r}")
         if self.prepend and self.kind in _IN_ORDER:
             raise RuleError(f"prepend does not go with {self.kind!r}: torch runs these hooks in the order in which they came")
@@ -119,7 +117,7 @@ class Hook:
 
     @property
     def shown(self) -> str:
-        """What is called, for messages."""
+        """The name of the callable in messages."""
         call = self.call
         return call if isinstance(call, str) else getattr(call, "__qualname__", None) or repr(call)
 
@@ -134,7 +132,8 @@ class Hook:
 
     def _callable(self, item: Any, where: str) -> Any:
         call = as_callable(item, where)
-        if not hasattr(call, "for_kind"):  # which serves every kind
+        # A ready-made hook has `for_kind`, which adapts the hook to the arguments of any kind.
+        if not hasattr(call, "for_kind"):
             names = [*_ARGUMENTS[self.kind]]
             if self.with_kwargs:
                 names.insert(2, "kwargs")

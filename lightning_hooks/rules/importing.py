@@ -1,4 +1,4 @@
-"""Import paths: the object that a dotted path in a rule names."""
+"""Import of the object that a dotted path in a rule names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def import_object(path: str, where: str) -> Any:
 
     Args:
         path: `package.module.name`.
-        where: the option that holds it, for messages.
+        where: the option that holds the path, for messages.
 
     Raises:
-        RuleError: nothing can be imported from there; with the nearest names, or with what the import itself raised.
+        RuleError: the path does not exist (the message has the nearest names), or the import raises (it has the error).
 
     Example:
         >>> import_object("math.sqrt", "stats")(4.0)
@@ -30,26 +30,26 @@ def import_object(path: str, where: str) -> Any:
     if target is None:
         raise RuleError(f"{where}: cannot import {path!r}: there is no module {parts[0]!r}")
     for end, name in enumerate(parts[1:], start=2):
-        # As in `from package import name`: an attribute first, then a module that is not imported yet.
+        # Look up an attribute first, then a module that is not imported yet, as `from package import name` does.
         if hasattr(target, name):
             target = getattr(target, name)
             continue
-        found = _module(".".join(parts[:end]), path, where) if isinstance(target, ModuleType) else None
-        if found is None:
-            hint = did_you_mean(name, [known for known in dir(target) if not known.startswith("_")])
+        submodule = _module(".".join(parts[:end]), path, where) if isinstance(target, ModuleType) else None
+        if submodule is None:
+            hint = did_you_mean(name, [public for public in dir(target) if not public.startswith("_")])
             holder = ".".join(parts[: end - 1])
             raise RuleError(f"{where}: cannot import {path!r}: {holder} has no {name!r}{hint}")
-        target = found
+        target = submodule
     return target
 
 
 def _module(name: str, path: str, where: str) -> ModuleType | None:
-    """The module of that name; None where there is none."""
+    """The module of that name, imported; None if it does not exist."""
     try:
         return importlib.import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return None
-        # The module exists and raises: its author needs to see the error.
+        # The module exists, but its code raises. Include the error in the message, so that its author can find the cause.
         reason = f"{type(error).__name__}: {error}"
         raise RuleError(f"{where}: cannot import {path!r}: importing {name} raises {reason}") from error

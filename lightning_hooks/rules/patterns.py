@@ -1,4 +1,4 @@
-"""Patterns: from names in a rule to modules and parameters of a model."""
+"""Patterns: select the modules and parameters of a model that a rule names."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Target(Generic[T]):
     """A module or a parameter that patterns can match.
 
     Args:
-        name: its first dotted name, without the parts of wrappers.
-        owner: of a parameter the module that holds it, of a module itself.
-        others: its other names, for example of a tied weight.
+        name: the first dotted name, without the parts that wrappers such as DDP add.
+        value: the module or parameter.
+        owner: the module that holds the parameter; for a module the module itself.
+        others: the other names of the same object, for example of a tied weight.
     """
 
     name: str
@@ -44,29 +45,30 @@ class Target(Generic[T]):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """All its names, the first one first."""
+        """All names of the target, beginning with `name`."""
         return (self.name, *self.others)
 
     def call_also(self, name: str) -> None:
-        """Add a name, unless it is known."""
+        """Add another name, unless the target already has it."""
         if name not in self.aliases:
             self.others += (name,)
 
 
 def each_once(targets: Iterable[Target[T]]) -> list[Target[T]]:
-    """The first target of each object: a fit may give two names to one module or parameter, as tying weights does."""
-    found: dict[int, Target[T]] = {}
+    """The first target of each object, because a fit may tie two parameters or modules that were separate targets."""
+    by_id: dict[int, Target[T]] = {}
     for target in targets:
-        found.setdefault(id(target.value), target)
-    return list(found.values())
+        by_id.setdefault(id(target.value), target)
+    return list(by_id.values())
 
 
 class Modules(list[Target[nn.Module]]):
     """The modules of a model that can be hooked.
 
     Args:
-        unhooked: the names of the others, with the reason.
-        scripted: those of the others that are called.
+        targets: these modules.
+        unhooked: maps the name of each other module to the reason why it cannot be hooked.
+        scripted: the modules that `torch.jit.script` made; they are called, but cannot be hooked.
     """
 
     def __init__(
@@ -80,8 +82,8 @@ class Modules(list[Target[nn.Module]]):
 def named_modules(model: nn.Module) -> Modules:
     """The modules of a model that can be hooked, by their clean names.
 
-    Without the root, containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made. A
-    shared module appears once, under its first name. Of a wrapper and the module it wraps, only the wrapped module appears.
+    The root, containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made are not
+    included. A shared module appears once, under its first name. Instead of a wrapper, the wrapped module appears.
 
     Example:
         >>> [target.name for target in named_modules(nn.Sequential(nn.ModuleList([nn.Linear(1, 1)]), nn.ReLU()))]
@@ -93,7 +95,8 @@ def named_modules(model: nn.Module) -> Modules:
     scripted: list[Target[nn.Module]] = []
     for raw, module in model.named_modules(remove_duplicate=False):
         name = _clean(raw, model)
-        by_name[name] = module  # a wrapped module comes after its wrapper and takes the name
+        # A wrapped module comes after its wrapper and has the same clean name, so it replaces the wrapper here.
+        by_name[name] = module
     for name, module in by_name.items():
         if name and isinstance(module, torch.jit.RecursiveScriptModule):  # type: ignore[attr-defined]
             scripted.append(Target(name, module, module))
@@ -101,13 +104,13 @@ def named_modules(model: nn.Module) -> Modules:
         elif name and _is_called(module):
             by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
         elif name:
-            own = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
-            unhooked[name] = f"the {type(module).__name__} {own}, and torch calls hooks around forward() only"
+            fault = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
+            unhooked[name] = f"the {type(module).__name__} {fault}, and torch calls hooks around forward() only"
     return Modules(by_id.values(), unhooked, scripted)
 
 
 def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
-    """The parameters of a model by their clean names; a tied one appears once, under its first name."""
+    """The parameters of a model by their clean names; a tied parameter appears once, under its first name."""
     by_id: dict[int, Target[nn.Parameter]] = {}
     for raw_module, module in model.named_modules(remove_duplicate=False):
         prefix = _clean(raw_module, model)
@@ -130,77 +133,77 @@ def select(
     """The targets that a rule matches, in the order of the model.
 
     Args:
-        targets: of the model.
+        targets: the modules or parameters of the model.
         patterns: globs, `re:` regular expressions, `!` exclusions; a list is the union without its exclusions.
         types: classes, class names or import paths, of the module or of the parameter's module; default all.
-        leaves: only modules without children.
-        strict: whether matching nothing is an error or a warning.
+        leaves: whether to select only modules without children; default False.
+        strict: whether a rule that matches nothing raises (default) or warns.
         where: the option, for messages: `watch[0].modules`.
         advice: the end of the error's message.
 
     Raises:
-        NoMatchError: nothing matches, with the three nearest names.
-        RuleError: an invalid regular expression, or a type that does not exist.
+        NoMatchError: nothing matches; the message has the three nearest names.
+        RuleError: a regular expression is invalid, or a type does not exist.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    wanted = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
-    unwanted = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
-    given = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
-    kinds = None if given is None else [_kind(kind, where) for kind in given]
+    inclusions = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
+    exclusions = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
+    types = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
+    kinds = None if types is None else [_kind(kind, where) for kind in types]
 
     def matches(target: Target[T]) -> bool:
-        named = any(p.fullmatch(alias) for p in wanted for alias in target.aliases)
-        excluded = any(p.fullmatch(alias) for p in unwanted for alias in target.aliases)
+        named = any(p.fullmatch(alias) for p in inclusions for alias in target.aliases)
+        excluded = any(p.fullmatch(alias) for p in exclusions for alias in target.aliases)
         if not named or excluded or (leaves and any(target.owner.children())):
             return False
         return kinds is None or any(_is_kind(target.owner, kind) for kind in kinds)
 
-    found = [target for target in targets if matches(target)]
+    selected = [target for target in targets if matches(target)]
     scripted = [target.name for target in getattr(targets, "scripted", ()) if matches(target)]
     refused = [name for name in scripted if name in patterns]
-    if refused or not found:
-        message = _no_match(targets, refused, None, where) if refused else _no_match(targets, patterns, given, where)
+    if refused or not selected:
+        message = _no_match(targets, refused, None, where) if refused else _no_match(targets, patterns, types, where)
         if strict:
             raise NoMatchError(f"{message}{advice}")
         warnings.warn(message, stacklevel=2)
     elif scripted:
         warnings.warn(f"{where}: the rule has no effect on {listed(scripted)}: {_SCRIPTED}", stacklevel=2)
-    return found
+    return selected
 
 
 def matched_by(
     model: nn.Module, rules: Iterable[R], where: str, modules: Sequence[Target[nn.Module]] | None = None
 ) -> Iterator[tuple[str, R, list[Target[Any]]]]:
-    """The rules of a list, each with its name in messages (`watch[0]`) and the targets that it matches in a model.
+    """For each rule of a list: its name in messages (`watch[0]`), the rule, and the targets that it matches in a model.
 
     Args:
         model: the root.
-        rules: `Watch`, `Apply` or `Hook`; a rule on optimizers matches nothing.
-        where: the option that holds them: `watch`.
-        modules: those that can be matched; default all.
+        rules: `Watch`, `Apply` or `Hook` rules; a rule on optimizers has no targets.
+        where: the option that holds the rules: `watch`.
+        modules: the modules that can be matched; default all.
 
     Raises:
         NoMatchError: a strict rule matches nothing.
-        RuleError: as of `select`.
-        UnsupportedError: it matches a parameter under torch's `FullyShardedDataParallel` (FSDP1).
+        RuleError: a regular expression is invalid, or a type does not exist.
+        UnsupportedError: a rule matches a parameter under torch's `FullyShardedDataParallel` (FSDP1).
     """
-    known: dict[str, Any] = {
+    candidates: dict[str, Any] = {
         "modules": named_modules(model) if modules is None else modules,
         "params": named_parameters(model),
     }
     for position, rule in enumerate(rules):
-        here, given, targets = f"{where}[{position}]", cast(Any, rule), []
-        for option, there in known.items():
+        here, fields, targets = f"{where}[{position}]", cast(Any, rule), []
+        for option, all_targets in candidates.items():
             if (patterns := getattr(rule, option)) is not None:
-                how = {"types": given.types, "leaves": getattr(rule, "leaves", False), "strict": given.strict}
-                targets = select(there, patterns, **how, where=f"{here}.{option}")
+                how = {"types": fields.types, "leaves": getattr(rule, "leaves", False), "strict": fields.strict}
+                targets = select(all_targets, patterns, **how, where=f"{here}.{option}")
                 if option == "params":
                     _refuse_flattened(model, targets, f"{here}.{option}")
         yield here, rule, targets
 
 
 def _refuse_flattened(model: nn.Module, targets: Iterable[Target[Any]], where: str) -> None:
-    # By name: to import the class takes long, and most models do not use it.
+    # Compare the names of classes: importing FSDP takes long, and most models do not use it.
     flat = [m for m in model.modules() if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(m).__mro__)]
     held = {id(parameter) for module in flat for parameter in module.parameters()}
     for target in targets:
@@ -230,8 +233,8 @@ def _attributes(kind: type) -> set[str]:
 
 
 def _is_called(module: nn.Module) -> bool:
-    # A module without a forward of its own (ModuleList, ModuleDict, ParameterList) cannot be called.
-    # The class of a traced module has none that can be read.
+    # A module whose class does not define forward() (ModuleList, ModuleDict, ParameterList) cannot be called. The class of a
+    # module from torch.jit.trace does not define forward() in Python either, but such a module is called.
     return isinstance(module, torch.jit.ScriptModule) or (
         getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
     )
@@ -267,9 +270,9 @@ def _no_match(targets: Sequence[Target[T]], patterns: list[str], types: Sequence
     shown = patterns[0] if len(patterns) == 1 else patterns
     message = f"{where}: {shown!r} matches nothing"
     if types is not None:
-        there = sorted({type(target.owner).__name__ for target in targets})
-        wanted = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
-        message += f" of types {wanted} (the model has {', '.join(there)})"
+        present = sorted({type(target.owner).__name__ for target in targets})
+        names_of_types = [kind if isinstance(kind, str) else kind.__name__ for kind in types]
+        message += f" of types {names_of_types} (the model has {', '.join(present)})"
     for pattern in [pattern for pattern in patterns if not pattern.startswith("!")]:
         for name, reason in getattr(targets, "unhooked", {}).items():
             if _compile(pattern, where).fullmatch(name):

@@ -1,7 +1,7 @@
-"""Reading: rules, transforms and callables from mappings, as YAML, jsonargparse and Hydra give them.
+"""Reading of rules, transforms and callables from mappings, as YAML, jsonargparse and Hydra give them.
 
-Hydra's containers are sequences and mappings, but neither `list` nor `dict`. `where` is the option that holds what is read; a
-`RuleError` begins with it.
+Containers of Hydra are a `Sequence` or `Mapping`, but neither `list` nor `dict`. The argument `where` of each function is the
+option that holds the value; messages of `RuleError` begin with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def as_rules(kind: type[R], rules: Any, where: str) -> list[R]:
     """Read a list of rules from instances and mappings (plain, or Hydra's containers).
 
     Raises:
-        RuleError: with the key of the invalid value (`watch[2].stats`) and what is allowed.
+        RuleError: a rule is invalid; the message has the key of the value (`watch[2].stats`) and what is allowed.
     """
     if isinstance(rules, (kind, Mapping)):
         rules = [rules]
@@ -37,15 +37,15 @@ def _as_rule(kind: type[R], rule: Any, where: str) -> R:
         return rule
     if not isinstance(rule, Mapping):
         raise RuleError(f"{where} must be a {kind.__name__} or a mapping, got {shown(rule)}")
-    every = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
-    known = [field.name for field in every]
+    fields_of_kind = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    names = [field.name for field in fields_of_kind]
     fields = {str(key): value for key, value in rule.items() if key != "_target_"}
     for key in fields:
-        if key == "stage" and "when" in known:
+        if key == "stage" and "when" in names:
             raise RuleError(f"{where}: unknown key 'stage'; it is called when: 'step' or 'backward'")
-        if key not in known:
-            raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}; {kind.__name__} has {', '.join(known)}")
-    for field in every:
+        if key not in names:
+            raise RuleError(f"{where}: unknown key {key!r}{did_you_mean(key, names)}; {kind.__name__} has {', '.join(names)}")
+    for field in fields_of_kind:
         if field.default is dataclasses.MISSING and field.name not in fields:
             raise RuleError(f"{where}.{field.name} is missing")
     try:
@@ -70,25 +70,27 @@ def as_transform(item: Any, where: str) -> Any:
     if not isinstance(path, str) and not isinstance(path, type):
         raise RuleError(f"{where} must be a transform, a class path or a mapping with class_path, got {shown(item)}")
     kind = _transform_class(path, where) if isinstance(path, str) else path
-    # Before it is called: the path may name any class, and any function, that can be imported.
+    # Check the class before calling it, because the path may name any class or function that can be imported.
     is_class_of_transforms = isinstance(kind, type) and _makes_callables(kind) and _takes_tensors_and_context(kind)
-    made = _made(kind, arguments, where) if is_class_of_transforms else None
+    made = _construct(kind, arguments, where) if is_class_of_transforms else None
     if not callable(made) or not _takes_tensors_and_context(made):
         raise RuleError(f"{where}: {path!r} is not a class of transforms; a function of one tensor goes into Function(…)")
     return made
 
 
 def _takes_tensors_and_context(call: Any) -> bool:
-    """Whether something, or each object of a class, can be called with two arguments.
+    """Whether a callable, or each object of a class, accepts two positional arguments.
 
-    Functions of torch that do not say what they take cannot.
+    The answer for functions in C without a signature is False.
     """
     is_class = isinstance(call, type)
     kind = call if is_class else type(call)
-    is_module = getattr(kind.__call__, "__module__", "") == "torch.nn.modules.module"  # takes anything but in forward
+    # `nn.Module.__call__` accepts any arguments and passes them to `forward`, which has the signature that counts.
+    is_module = getattr(kind.__call__, "__module__", "") == "torch.nn.modules.module"
     method = call.forward if is_module else kind.__call__ if is_class else call
     try:
-        inspect.signature(method).bind(*[None] * (3 if is_class else 2))  # a method of a class takes the object too
+        # A method that is looked up on the class takes the object as an additional first argument.
+        inspect.signature(method).bind(*[None] * (3 if is_class else 2))
     except TypeError:
         return False
     except ValueError:
@@ -97,7 +99,7 @@ def _takes_tensors_and_context(call: Any) -> bool:
 
 
 def _makes_callables(kind: type) -> bool:
-    """Whether the objects of a class can be called; the class itself always can."""
+    """Whether the objects of a class are callable. `callable(kind)` would be true for every class."""
     return any("__call__" in vars(base) for base in kind.__mro__)
 
 
@@ -105,45 +107,49 @@ def as_callable(item: Any, where: str, *arguments: str) -> Any:
     """A callable from an instance, an import path, or a mapping with `class_path` and `init_args`.
 
     Args:
-        item: what the rule holds.
-        where: the option that holds it, for messages.
-        arguments: the names of the positional arguments with which it is called; not checked if there are none.
+        item: the value in the rule.
+        where: the option that holds the value, for messages.
+        arguments: the names of the positional arguments that the callable will get; without names, they are not checked.
 
     Raises:
-        RuleError: it cannot be imported or made, or cannot be called with these arguments.
+        RuleError: the callable cannot be imported or constructed, or does not accept these arguments.
     """
-    wanted = "a class whose objects can be called"
-    found = import_object(item, where) if isinstance(item, str) else as_object(item, where, _makes_callables, wanted)
-    if isinstance(found, type) or not callable(found):
+    expected = "a class whose objects can be called"
+    call = import_object(item, where) if isinstance(item, str) else as_object(item, where, _makes_callables, expected)
+    if isinstance(call, type) or not callable(call):
         raise RuleError(
             f"{where} must be a function, an object that can be called, or the import path of one, got {shown(item)}"
         )
     if arguments == ("tensor",):
-        check_takes_tensor(found, where)
+        check_takes_tensor(call, where)
     elif arguments:
-        check_takes(found, where, *arguments)
-    return found
+        check_takes(call, where, *arguments)
+    return call
 
 
-def as_object(item: Any, where: str, is_right: Callable[[type], bool], wanted: str) -> Any:
-    """An object from a mapping with `class_path` and `init_args`; anything else is returned as it is.
+def as_object(item: Any, where: str, is_allowed: Callable[[type], bool], expected: str) -> Any:
+    """Construct an object from a mapping with `class_path` and `init_args`; return anything else unchanged.
 
     Args:
-        where: the option that holds it, for messages.
-        is_right: whether a class is one of those that the option takes. Nothing is called before this is known.
-        wanted: which classes these are, in words.
+        item: the value of the option.
+        where: the option that holds the value, for messages.
+        is_allowed: whether the option allows a class. A class that is not allowed is never called.
+        expected: a description of the allowed classes, for the message.
+
+    Raises:
+        RuleError: the class cannot be imported, is not allowed, or raises.
     """
     if not isinstance(item, Mapping):
         return item
     path, arguments = _class_path(item, where)
     kind = import_object(str(path), where)
-    if not isinstance(kind, type) or not is_right(kind):
-        raise RuleError(f"{where}: class_path must name {wanted}, got {shown(path)}")
-    return _made(kind, arguments, where)
+    if not isinstance(kind, type) or not is_allowed(kind):
+        raise RuleError(f"{where}: class_path must name {expected}, got {shown(path)}")
+    return _construct(kind, arguments, where)
 
 
-def _made(kind: type, arguments: Mapping[str, Any], where: str) -> Any:
-    """An object of a class, which may be the user's own: what it raises gets the name of the option."""
+def _construct(kind: type, arguments: Mapping[str, Any], where: str) -> Any:
+    """An object of a class. If the constructor raises, which may be the user's code, the error gets the name of the option."""
     try:
         return kind(**arguments)
     except TypeError as error:
@@ -157,7 +163,7 @@ def _made(kind: type, arguments: Mapping[str, Any], where: str) -> Any:
 
 
 def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any]]:
-    """The class and the arguments that a mapping names, as jsonargparse (`class_path`) or Hydra (`_target_`) write it."""
+    """The class and the arguments in a mapping of jsonargparse (with `class_path`) or Hydra (with `_target_`)."""
     fields = {str(key): value for key, value in item.items()}
     if "class_path" not in fields and "_target_" in fields:
         return fields.pop("_target_"), fields
@@ -168,10 +174,10 @@ def _class_path(item: Mapping[Any, Any], where: str) -> tuple[Any, dict[str, Any
 
 
 def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The arguments under `init_args` in a mapping without its `class_path`, beside which no other key is allowed."""
+    """The arguments under `init_args`, the only key that a mapping may have besides `class_path`, which `fields` lacks."""
     beside = [key for key in fields if key != "init_args"]
     if beside:
-        # jsonargparse has `dict_kwargs` for arguments too.
+        # jsonargparse also writes arguments under `dict_kwargs`, which is not an argument itself.
         given = ", ".join(f"{key}: …" for key in beside if key != "dict_kwargs")
         raise RuleError(
             f"{where}: unknown key {', '.join(map(repr, beside))} beside class_path and init_args; arguments go under "
@@ -184,7 +190,8 @@ def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _transform_class(path: str, where: str) -> Any:
-    from lightning_hooks import transforms  # here, so that a rule that names no transform does not load torch
+    # Import transforms here, so that a rule that names no transform does not load torch.
+    from lightning_hooks import transforms
 
     if "." not in path or path.startswith("lightning_hooks."):
         name = path.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Schedules: at which steps something happens."""
+"""Schedules: the steps at which a rule or a monitor acts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lightning_hooks.rules.fields import as_count
 
 @dataclass(frozen=True)
 class EveryN:
-    """Steps at which something happens, counted as Lightning counts: (step + 1) % n == 0.
+    """A schedule of steps, counted as Lightning counts: a step is due if (step + 1) % every == 0.
 
     Args:
-        every: every how many steps; 1 is each.
-        first: the first step that counts, default 0.
-        last: the last step that counts, default none.
-        steps: an explicit list of steps instead.
+        every: the interval in steps; default 1, each step.
+        first: the first step that can be due; default 0.
+        last: the last step that can be due; default None, no last step.
+        steps: an explicit list of steps, which replaces the interval.
 
     Example:
         >>> EveryN(every=10).due(9), EveryN(every=10).due(10), EveryN(steps=(3, 5)).due(5)
@@ -32,16 +32,16 @@ class EveryN:
     steps: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Both are used at every step, and a list of steps may be long. The hash is of integers only, so that it is the same
-        # in every process.
+        # Compute the hash and the sorted steps once, because every step uses both and a list of steps may be long. The hash is
+        # of integers only: it has no None, whose hash can differ between processes.
         last = -1 if self.last is None else self.last
         object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
         if self.steps is not None:
             object.__setattr__(self, "_ordered", sorted(set(self.steps)))
 
     def __hash__(self) -> int:
-        known: int = self.__dict__["_hash"]
-        return known
+        cached: int = self.__dict__["_hash"]
+        return cached
 
     def due(self, step: int) -> bool:
         """Whether a step is in the schedule."""
@@ -50,7 +50,7 @@ class EveryN:
         return (step + 1) % self.every == 0 and step >= self.first and (self.last is None or step <= self.last)
 
     def next(self, step: int) -> int | None:
-        """The first step of the schedule that is not before `step`; None if there is none.
+        """The first due step that is at least `step`; None if there is none.
 
         Example:
             >>> EveryN(every=10).next(10), EveryN(every=10, last=15).next(10), EveryN(steps=(3, 5)).next(4)
@@ -65,7 +65,7 @@ class EveryN:
         return step if self.last is None or step <= self.last else None
 
     def widened(self, factor: int) -> EveryN:
-        """The same schedule with an interval `factor` (at least 1) times as long; of a list of steps, each `factor`-th.
+        """The same schedule with an interval `factor` (at least 1) times as long; a list keeps each `factor`-th step.
 
         Example:
             >>> EveryN(every=10).widened(4), EveryN(steps=(1, 2, 3, 5)).widened(2).steps
@@ -79,17 +79,20 @@ class EveryN:
 def every_n(value: Any, where: str) -> EveryN:
     """Read a schedule: a number, a list of steps, or a mapping of `first`, `every`, `last`.
 
+    Raises:
+        RuleError: the value is not a schedule; the message begins with `where`.
+
     Example:
         >>> every_n({"first": 10, "every": 5}, "every_n_steps")
         EveryN(every=5, first=10, last=None, steps=None)
     """
-    wanted = "an integer of at least 1, a list of steps, or a mapping with first, every, last"
+    expected = "an integer of at least 1, a list of steps, or a mapping with first, every, last"
     if isinstance(value, EveryN):
         return value
     if isinstance(value, Mapping):
         unknown = [key for key in value if key not in ("first", "every", "last")]
         if unknown:
-            raise RuleError(f"{where}: unknown key {unknown[0]!r}; give {wanted}")
+            raise RuleError(f"{where}: unknown key {unknown[0]!r}; give {expected}")
         numbers = dict(value)
         schedule = EveryN(
             every=as_count(f"{where}.every", numbers.get("every", 1), 1),
@@ -101,8 +104,8 @@ def every_n(value: Any, where: str) -> EveryN:
         return schedule
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not value:
-            raise RuleError(f"{where} is an empty list; give {wanted}")
+            raise RuleError(f"{where} is an empty list; give {expected}")
         return EveryN(steps=tuple(as_count(f"{where}[{i}]", step) for i, step in enumerate(value)))
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RuleError(f"{where} must be {wanted}, got {shown(value)}")
+        raise RuleError(f"{where} must be {expected}, got {shown(value)}")
     return EveryN(every=as_count(where, value, 1))

@@ -1,4 +1,4 @@
-"""The names that rules give to statistics. Their formulas are in `stats`, which holds its own names against these."""
+"""The names of statistics in rules. Their formulas are in `stats`, which asserts that it has the same names."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ NAMES: Final = (
     "top_unit",
     "busiest_unit",
 )
-"""All statistics of the package; of quantiles, of which there are many, three."""
+"""The names of all statistics of the package, with three of the many quantiles."""
 ONLY_OF: Final = {"ratio": "update", "cosine": "grad", "micro_cosine": "grad", "noise_scale": "grad"}
-"""The statistics that only one tensor has."""
+"""The only tensor that has the statistic, by statistic."""
 UNIT_STATS: Final = NAMES[NAMES.index("dead_units") :]
-"""The statistics of units, which tensors of modules have."""
+"""The statistics of units, which only tensors of modules have."""
 _QUANTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
 def quantile_of(stat: str) -> float | None:
-    """The quantile that a name asks for, or None where it names none.
+    """The quantile that the name of a statistic stands for, or None for any other name.
 
     Example:
         >>> quantile_of("p99"), quantile_of("p2.5"), quantile_of("mean")
         (0.99, 0.025, None)
     """
-    found = _QUANTILE.fullmatch(stat)
-    return float(found.group(1)) / 100 if found else None
+    match = _QUANTILE.fullmatch(stat)
+    return float(match.group(1)) / 100 if match else None
 
 
 def is_known(stat: Any) -> bool:
-    """Whether a rule names a statistic of the package; otherwise it gives one of the user's."""
+    """Whether an entry of `stats` is the name of a statistic of the package, not a statistic of the user's."""
     return isinstance(stat, str) and (stat in NAMES or quantile_of(stat) is not None)
 
 
 def check_statistic(stat: Any, tensors: Sequence[str], where: str) -> None:
-    """Refuse a statistic that does not exist, or that none of the tensors has.
+    """Raise if a statistic does not exist, or if the watched tensors do not have it.
 
-    An import path, which has a dot, is imported when the rule is resolved against a model.
+    An import path (a name with a dot) passes: it is imported when the rule is resolved against a model.
     """
     if is_known(stat):
         only = ONLY_OF.get(stat)
@@ -75,5 +75,6 @@ def check_statistic(stat: Any, tensors: Sequence[str], where: str) -> None:
     elif isinstance(stat, str) and "." not in stat:
         known = ", ".join(NAMES)
         raise RuleError(f"{where}: unknown statistic {shown(stat)}{did_you_mean(stat[:100], NAMES)}; known are {known}")
-    elif not isinstance(stat, (str, Mapping)) and not callable(stat) and not hasattr(stat, "columns"):  # an accumulator has
+    # An accumulator has `columns`; its class is not imported here, because it loads torch.
+    elif not isinstance(stat, (str, Mapping)) and not callable(stat) and not hasattr(stat, "columns"):
         raise RuleError(f"{where}: {shown(stat)} is not a statistic; give a name, an import path, a callable or an accumulator")

@@ -1,4 +1,4 @@
-"""The names that rules give to tensors and to kinds of torch hooks."""
+"""The names of tensors and of kinds of torch hooks in rules."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Final
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 
 CHANGED_TENSORS: Final = ("input", "output", "input_grad", "output_grad")
+"""The tensors of modules that `Apply` can change."""
 INNER_TENSORS: Final = {"inner_input_grad": "input_grad", "inner_output_grad": "output_grad"}
-"""The gradients of other backward passes than that of the loss, by the name of the same gradient of the loss."""
+"""Maps each gradient of a backward pass other than that of the loss to the same gradient of the loss."""
 MODULE_TENSORS: Final = (*CHANGED_TENSORS, *INNER_TENSORS)
 PARAM_TENSORS: Final = ("param", "grad", "final_grad", "update", "state")
 FORWARD_TENSORS: Final = ("input", "output")
@@ -30,18 +31,18 @@ _PATH = re.compile(r"(?P<tensor>[a-z_]+)(?P<path>(\[-?\d+\]|\.[A-Za-z_]\w*)*)")
 
 
 def parse_tensor(tensor: str) -> tuple[str, str]:
-    """Split a tensor's name into the tensor and the path to a part of it.
+    """Split the name of a tensor into its kind and the path to one part of a nested output.
 
     Example:
         >>> parse_tensor("output.hidden[0]")
         ('output', '.hidden[0]')
     """
-    found = _PATH.fullmatch(tensor)
-    return (found["tensor"], found["path"]) if found else (tensor, "")
+    match = _PATH.fullmatch(tensor)
+    return (match["tensor"], match["path"]) if match else (tensor, "")
 
 
 def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
-    """Refuse a tensor that a rule on modules, or on parameters, cannot watch."""
+    """Raise if a rule on modules (`of_module`) or on parameters cannot watch a tensor of this name."""
     known: tuple[str, ...]
     others: tuple[str, ...]
     known, others = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)

@@ -1,4 +1,4 @@
-"""`Watch`: the rule that says what to measure."""
+"""`Watch`: the rule that selects tensors and the statistics to compute."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ class Watch:
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
         leaves: only modules without children; default False.
-        tensors: of a module `input`, `output`, `input_grad`, `output_grad` (also one part: `output[0]`, `output.logits`), and
-            `inner_input_grad`, `inner_output_grad`: these gradients in every backward but that of the loss;
-            of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (of its optimizer's state:
+        tensors: of a module `input`, `output`, `input_grad`, `output_grad` (or one part: `output[0]`, `output.logits`), and
+            `inner_input_grad`, `inner_output_grad`: the same gradients in every backward pass except that of the loss;
+            of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (an entry of the optimizer's state:
             `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
-        stats: names of statistics, callables, import paths or `torchmetrics.Metric` classes. Default: `mean`, `std`, `norm`,
-            `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`. A callable is named by its `__name__`, an
-            object by its class; different statistics of the same name become `name`, `name_2`, … in the order of the rules.
+        stats: names of statistics, callables, accumulators, import paths or `torchmetrics.Metric` classes. Default: `mean`,
+            `std`, `norm`, `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`. A function is named by its
+            `__name__`, an object by its class; different statistics of the same name become `name`, `name_2`, … in the
+            order of the rules.
         group_by: merge rows of the rule exactly. A number merges by blocks of that depth of the module tree. A list of
             patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
             target without a match keeps its own row. Default: no groups.
-        every_n_steps: the schedule of this rule; default: that of the monitor.
+        every_n_steps: the schedule of this rule; default: the schedule of the monitor.
         units: measure each unit (channel, feature, head, expert) of modules' tensors: `auto`, or the dimension of the units.
-            With it `stats` also has the statistics of units. Naming one of these in `stats` means `auto`. Without a schedule of
-            its own, the rule measures them every tenth step. Default: no units.
-        heads: merge neighbouring units into so many groups, such as the heads of an attention layer; default: no groups.
+            The statistics of units are then added to `stats`. A statistic of units in `stats` implies `auto`. A rule without
+            `every_n_steps` measures units at every tenth step. Default: no units.
+        heads: merge neighbouring units into this number of groups, such as the heads of an attention layer; default: no groups.
         unit_vectors: whether each unit has curves of its own on the page; default False.
         strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
             or a warning.
 
     Raises:
-        RuleError: an invalid value.
+        RuleError: a field has an invalid value.
 
     Example:
         >>> Watch(params="*.weight", tensors=["grad"], stats="norm")
@@ -89,13 +90,13 @@ class Watch:
 
     @property
     def has_units(self) -> bool:
-        """Whether it asks for units or one of their statistics."""
+        """Whether the rule has `units`, or a statistic of units in `stats`."""
         named = self.stats if isinstance(self.stats, tuple) else ()
         return self.units is not None or any(isinstance(stat, str) and stat in UNIT_STATS for stat in named)
 
     @property
     def watched(self) -> Sequence[str]:
-        """The tensors that the rule watches: those that it names, or the default ones."""
+        """The tensors that the rule watches: `tensors`, or the default."""
         default = ("output", "output_grad") if self.modules is not None else ("param", "grad", "update")
         return (self.tensors,) if isinstance(self.tensors, str) else self.tensors or default
 
