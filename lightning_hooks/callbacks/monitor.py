@@ -36,8 +36,8 @@ from lightning_hooks.engine.participant import Participant
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
@@ -203,7 +203,7 @@ class StatsMonitor(HooksCallback):
         plan, alone = resolved.plan, is_alone(trainer)
         model: Any = run.model
         if not alone:
-            refuse_other_rows(plan, model.device)
+            check_ranks_agree(plan, model.device)
         if not plan.rows:
             return []
         written = run.earlier.written[-1]  # what this monitor writes

@@ -35,8 +35,8 @@ from lightning_hooks.engine.session_checks import (
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks.user_kinds import closure_of
+from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.plan.same import refuse_other_rows
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
@@ -129,7 +129,7 @@ class Instrument:
         refuse_narrow(device)
         self._plan = resolve(model, rules, EveryN())
         if rules:
-            refuse_other_rows(self._plan, device)
+            check_ranks_agree(self._plan, device)
         check_local("folder", folder, "give a local one")
         self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
         self._latest = Latest()

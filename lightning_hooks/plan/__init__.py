@@ -1,1 +1,1 @@
-"""Rules resolved against a model: the rows of a monitor, and keeping them when a fit replaces modules."""
+"""Plan of a monitor: the rows that its rules request of a model, and their refresh when a fit replaces modules."""

@@ -18,30 +18,38 @@ from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import first_holder
 
 LOSS_SCALED = ("input_grad", "output_grad")
-"""The tensors that are multiplied by a loss scale."""
+"""The tensors that a loss scale multiplies."""
 
 
 @dataclass
 class Matched:
-    """What a rule matched."""
+    """A rule with the rows that it requests.
+
+    Args:
+        rule: the rule.
+        where: the rule in messages: `watch[0]`.
+        members: the indices of the rows.
+        groups: the groups into which `group_by` of the rule merges rows.
+    """
 
     rule: Watch
-    where: str  # its name in messages
-    members: array[int] = field(default_factory=lambda: array("i"))  # the indices of its rows
-    groups: list[Row] = field(default_factory=list)  # where it merges rows
+    where: str
+    members: array[int] = field(default_factory=lambda: array("i"))
+    groups: list[Row] = field(default_factory=list)
 
 
 @dataclass
 class Plan:
-    """Every row of a monitor.
+    """The rows and groups of a monitor, with the rules that request them.
 
     Args:
-        rows: in the order of the table.
-        rules: what each rule matched.
-        schedules: of all rules.
-        groups: of rows, with the indices that follow theirs.
-        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
-        accumulators: the user's own, which rules name.
+        rows: the rows, in the order of the table.
+        rules: each rule with its rows.
+        schedules: the schedules of all rules, without duplicates.
+        groups: the groups of rows; their indices follow after all rows.
+        param_row_of: maps each `update` row with a `ratio` to the row of its parameter, and each group of such rows to the
+            group of their parameters.
+        accumulators: the user's own accumulators that rules name.
     """
 
     rows: list[Row]
@@ -54,12 +62,12 @@ class Plan:
 
     @cached_property
     def index(self) -> RowIndex:
-        """What step views say of its rows; one object for as long as the plan is."""
+        """The row index of the step views; the plan creates one and always returns the same object."""
         return RowIndex.of_rows(self.rows, self.groups, self.param_row_of, self.kept)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors of its rows, each once."""
+        """The names of the tensors of the rows, without duplicates."""
         return tuple(dict.fromkeys(row.tensor for row in self.rows))
 
     @cached_property
@@ -69,18 +77,18 @@ class Plan:
 
     @property
     def rows_and_groups(self) -> list[Row]:
-        """The rows, and the groups."""
+        """All rows, then all groups."""
         return [*self.rows, *self.groups]
 
     @property
     def charts(self) -> list[tuple[str, str]]:
-        """Tensor and statistic of every chart, each once."""
+        """The tensor and the statistic of every chart, without duplicates."""
         return list(
             dict.fromkeys((each.tensor, stat) for each in self.rows_and_groups for stat in each.stats if stat != "histogram")
         )
 
     def forward(self) -> Plan:
-        """A plan of the rows that the forward pass fills, each at every batch: what is watched outside training."""
+        """The plan for stages other than training: the rows of forward tensors, due at every batch."""
         kept = [row for row in self.rows if row.kind in FORWARD_TENSORS]
         new_index = {row.index: i for i, row in enumerate(kept)}
         rows = [replace(row, index=i, requests=((EveryN(), row.stats),)) for i, row in enumerate(kept)]
@@ -95,45 +103,47 @@ class Plan:
         }
         rules = [
             replace(
-                found,
-                members=array("i", (new_index[member] for member in found.members if member in new_index)),
-                groups=[groups[group.index] for group in found.groups if group.index in groups],
+                matched,
+                members=array("i", (new_index[member] for member in matched.members if member in new_index)),
+                groups=[groups[group.index] for group in matched.groups if group.index in groups],
             )
-            for found in self.rules
+            for matched in self.rules
         ]
         return Plan(rows, rules, (EveryN(),), [*groups.values()], accumulators=self.accumulators)
 
     @property
     def copied_rows(self) -> dict[int, int | None]:
-        """Rows of parameters, of which each rank or group of ranks has a copy, with the first rank of the group."""
+        """Maps each row of a parameter to the first rank that holds a shard, or to None if every rank holds the whole."""
         return {r.index: first_holder(r.target.value) for r in self.rows if r.kind in PARAM_TENSORS}
 
     @property
     def metrics(self) -> list[tuple[int, UserStatistic]]:
-        """The rows that keep a metric of a user's, which names the row."""
+        """The user's metrics, each with the index of its row. A metric knows its row for messages."""
         metrics = [(row, user) for row in self.rows for user in row.users.values() if user.is_metric]
         return [(row.index, replace(user, row=self.label(row.index))) for row, user in metrics]
 
     @cached_property
     def kept(self) -> tuple[Kept, ...]:
-        """What rows keep besides moments: the accumulators behind the statistics that rules ask for."""
-        asked = RowIndex.of_rows(self.rows, self.groups)
+        """The accumulators besides the moments that compute requested statistics, each with its rows."""
+        index = RowIndex.of_rows(self.rows, self.groups)
         served = [
-            Kept(each, tuple(asked.rows_with(each.serves).tolist()), self._options(each))
+            Kept(each, tuple(index.rows_with(each.serves).tolist()), self._options(each))
             for each in (*BUILT_IN[1:], *self.accumulators)
         ]
         functions = {name: user for row in self.rows_and_groups for name, user in row.users.items() if not user.is_metric}
-        own = [Kept(FunctionMean(name, user), tuple(asked.rows_with(name.__eq__).tolist())) for name, user in functions.items()]
-        return tuple(each for each in (*served, *own) if each.rows)
+        user_functions = [
+            Kept(FunctionMean(name, user), tuple(index.rows_with(name.__eq__).tolist())) for name, user in functions.items()
+        ]
+        return tuple(each for each in (*served, *user_functions) if each.rows)
 
     def _options(self, accumulator: Accumulator) -> dict[int, Any]:
-        """What the store of an accumulator needs to know of its rows."""
+        """The module and the unit options of each row with units, for an accumulator with a store; else empty."""
         if not accumulator.separate:
             return {}
         return {row.index: (row.target.value, row.units) for row in self.rows if row.units is not None}
 
     def stored_at(self, due: Due) -> Mapping[str, frozenset[int]]:
-        """The rows that each store measures when these schedules are due, by the name of the accumulator."""
+        """The rows that each separate store measures when these schedules are due, by the name of its accumulator."""
         if due not in self._stored_at:
             self._stored_at[due] = {
                 each.accumulator.name: frozenset(
@@ -145,5 +155,5 @@ class Plan:
         return self._stored_at[due]
 
     def label(self, row: int) -> str:
-        """A row in messages: its tensor and its module or parameter."""
+        """The description of a row in messages: `grad of encoder.weight`."""
         return f"{self.rows[row].tensor} of {self.rows[row].name}"

@@ -1,4 +1,4 @@
-"""What ranks watch must be the same on all: their tables are merged row by row."""
+"""Check that all ranks have the same plan, because their tables are merged row by row."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.stats.processes import have_the_same, rank, world_size
 
 
-def refuse_other_rows(plan: Plan, device: torch.device | str) -> None:
-    """Refuse plans that differ between ranks, on all of them. Collective, with several ranks.
+def check_ranks_agree(plan: Plan, device: torch.device | str) -> None:
+    """Raise on every rank if the plans of the ranks differ. With several ranks, a collective.
 
     Args:
-        plan: of this rank.
-        device: of the tensors that ranks exchange.
+        plan: the plan of this rank.
+        device: the device of the tensors that ranks exchange.
 
     Raises:
-        RuleError: other rows or statistics on another rank, or other steps.
+        RuleError: another rank has other rows, statistics or schedules.
     """
     asked = [(each.tensor, each.name, each.requests) for each in plan.rows_and_groups]
     if world_size() == 1 or have_the_same(repr(asked), device):

@@ -1,4 +1,4 @@
-"""Refresh of targets: a rule names modules and parameters, and a fit may replace what has the name."""
+"""Refresh of targets: find the modules and parameters that a fit has replaced by others of the same name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from lightning_hooks.rules.patterns import Target, named_modules, named_paramete
 
 
 class Refresh:
-    """Finds out when the targets of rules are no longer those of the model, and looks them up again.
+    """Looks up the targets of rules again when modules or parameters of the model may have been replaced.
 
-    Looking through a large model costs more than a step may, so it is done when an epoch begins, which is when callbacks
-    change models, and where a module that was called in the step before is not called any more.
+    A search of a large model would slow a step down. It therefore runs when an epoch begins, because callbacks change models
+    then, and after a step that did not call a module that the previous step called.
+
+    Attributes:
+        requested: whether to look up targets when the next step begins.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.requested = False  # to be run when the next step begins
+        self.requested = False
         self._called: dict[Hashable, set[int]] = {}
         self._idle: set[int] = set()
         self._gone: set[str] = set()
@@ -31,44 +34,47 @@ class Refresh:
         self._idle.clear()
 
     def forget(self) -> None:
-        """Forget which modules were called: others are hooked from now on."""
+        """Forget which modules were called, because the set of modules with hooks changes."""
         self._called.clear()
         self._idle.clear()
 
     def note(self, key: Hashable, called: set[int]) -> None:
-        """Note which hooked modules a step called, and request a lookup where one is missing.
+        """Record which modules with hooks a step called, and request a lookup if a module of the previous step is missing.
 
         Args:
             key: equal for steps with the same hooks.
-            called: the ids of the modules, which stay alive until `forget`: they are targets of rules.
+            called: the ids of the modules. The modules are targets of rules, so they stay alive until `forget`.
         """
         before = self._called.get(key, set())
         if called == before:
             return
         self._called[key] = set(called)
         missing = before - called - self._idle
-        if missing:  # each is looked up once: a layer that is dropped at random is still in the model
+        # A module that was not called may have been replaced. Search for it only once: with stochastic depth, modules are
+        # skipped at random.
+        if missing:
             self._idle |= missing
             self.requested = True
 
     def run(self, targets: Iterable[Target[Any]]) -> bool:
-        """Look up targets; returns whether any was replaced. Such a target holds the new object afterwards.
+        """Look up targets by name and update those whose object was replaced; returns whether there were any.
 
-        Missing targets are named in one warning.
+        One warning lists the targets that are no longer in the model.
         """
         self.requested = False
-        there: dict[tuple[bool, str], Target[Any]] = {}
+        current: dict[tuple[bool, str], Target[Any]] = {}
         for module in named_modules(self._model):
-            there.update({(False, alias): module for alias in module.aliases})
+            current.update({(False, alias): module for alias in module.aliases})
         for parameter in named_parameters(self._model):
-            there.update({(True, alias): parameter for alias in parameter.aliases})
-        objects = {id(target.value) for target in there.values()}
+            current.update({(True, alias): parameter for alias in parameter.aliases})
+        objects = {id(target.value) for target in current.values()}
         changed = False
         gone: dict[str, None] = {}
         for target in {id(target): target for target in targets}.values():
-            now = there.get((not isinstance(target.value, nn.Module), target.name))
+            now = current.get((not isinstance(target.value, nn.Module), target.name))
             if now is None:
-                if id(target.value) not in objects:  # pruning only renames it: its rows keep the name of the rule
+                # Pruning renames a parameter that stays in the model. Its rows keep the name that the rule matched.
+                if id(target.value) not in objects:
                     gone[target.name] = None
             elif now.value is not target.value:
                 target.value, target.owner, changed = now.value, now.owner, True

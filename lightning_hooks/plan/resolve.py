@@ -1,4 +1,4 @@
-"""Watch rules and a model become a plan: rows, groups of rows, and when they are due."""
+"""Resolve watch rules against a model: the rows, their groups and their schedules become a plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import nn
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.plan.groups import add_groups, index_groups
-from lightning_hooks.plan.own import Own, accumulator_of
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.rows import Requests, Row
 from lightning_hooks.plan.units import ask_for_units, units_schedule
+from lightning_hooks.plan.user_registry import UserRegistry, accumulator_of
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
 from lightning_hooks.rules.patterns import Target, matched_by, named_modules
@@ -28,65 +28,69 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
 
     Args:
         model: the root; names are those of its `named_modules()` and `named_parameters()`.
-        rules: watch rules; None for the default ones.
-        schedule: of the rules that have none of their own.
-        where: what goes before the names of rules in messages.
+        rules: watch rules; None for the default rules.
+        schedule: the schedule of rules without `every_n_steps`.
+        where: the text before the names of rules in messages.
 
     Raises:
-        RuleError: a rule that is invalid here, or matches nothing.
+        RuleError: a rule matches nothing, or is invalid for this model or together with the other rules.
     """
     modules: list[Target[nn.Module]] | None = None
     called = f"{where}watch"
     if rules is None:
         rules, modules = DEFAULT_WATCH, layers(named_modules(model))
         called = f"{where}the default watch"
-    rows: dict[tuple[int, str], Row] = {}  # one for each target and tensor, however many rules name it
+    # Rules that request the same tensor of the same target share a row.
+    rows: dict[tuple[int, str], Row] = {}
 
     def row_of(target: Target[Any], tensor: str) -> Row:
         return rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
 
-    known: dict[Requests, Requests] = {}  # one object for equal requests
-    matched: list[Matched] = []
+    # Rows with equal requests share one tuple, which saves memory with many rows.
+    shared_requests: dict[Requests, Requests] = {}
+    all_matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
-    own = Own()
+    registry = UserRegistry()
     for here, rule, targets in matched_by(model, rules, called, modules):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         units_due = units_schedule(rule, due)
-        names, users = _statistics(rule, here, own)
-        found = Matched(rule, here)
+        names, users = _statistics(rule, here, registry)
+        matched = Matched(rule, here)
         for tensor in rule.watched:
             stats = _stats_of(names, tensor, default=rule.stats is None)
-            fresh = [row_of(target, tensor) for target in targets]
-            found.members.extend(row.index for row in fresh)
-            alone = add_groups(found, fresh, (due, stats), users, here) if rule.group_by is not None else fresh
-            written = {row.index for row in alone}
+            tensor_rows = [row_of(target, tensor) for target in targets]
+            matched.members.extend(row.index for row in tensor_rows)
+            ungrouped = tensor_rows
+            if rule.group_by is not None:
+                ungrouped = add_groups(matched, tensor_rows, (due, stats), users, here)
+            written = {row.index for row in ungrouped}
             of_units = tuple(stat for stat in stats if stat in UNIT_STATS)
             stats = tuple(stat for stat in stats if stat not in UNIT_STATS)
             if of_units:
                 schedules[units_due] = None
-            for row in fresh:
+            for row in tensor_rows:
                 asked = (due, stats if row.index in written else ()), *([(units_due, of_units)] if of_units else ())
                 requests = (*row.requests, *(each for each in asked if each[1] or not of_units))
-                row.requests = known.setdefault(requests, requests)
+                row.requests = shared_requests.setdefault(requests, requests)
                 if of_units:
                     ask_for_units(row, rule, here)
                 if users and row.index in written:
                     row.users = {**row.users, **users}
-        matched.append(found)
-    in_groups = {i for found in matched for group in found.groups if "ratio" in group.stats for i in group.members}
+        all_matched.append(matched)
+    in_groups = {i for matched in all_matched for group in matched.groups if "ratio" in group.stats for i in group.members}
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
-    # Parameters that ratios need are measured, but written only where a rule asks for them.
+    # A ratio needs the norm of the parameter. Without requests, the parameter's row is measured but not written.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
-    accumulators = tuple(own.accumulators.values())
-    plan = Plan([*rows.values()], matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)
+    accumulators = tuple(registry.accumulators.values())
+    plan = Plan([*rows.values()], all_matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)
     index_groups(plan)
     _refuse_common_tags(plan, f"{where}watch")
     return plan
 
 
 def _refuse_common_tags(plan: Plan, where: str) -> None:
-    """Refuse two statistics with one tag, as `norm` of `output_grad` and a user's `grad_norm` of `output`."""
+    """Raise if two statistics have the same tag, such as `norm` of `output_grad` and a user's `grad_norm` of `output`."""
     names: dict[tuple[str, str], set[str]] = {}
     for each in plan.rows_and_groups:
         for stat in each.stats:
@@ -102,34 +106,35 @@ def _refuse_common_tags(plan: Plan, where: str) -> None:
             )
 
 
-def _statistics(rule: Watch, where: str, own: Own) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
+def _statistics(rule: Watch, where: str, registry: UserRegistry) -> tuple[tuple[str, ...], dict[str, UserStatistic]]:
     """The names of a rule's statistics, and the user's own functions and metrics among them.
 
     Args:
-        rule: whose statistics.
+        rule: a watch rule.
         where: the rule in messages.
-        own: what users wrote, of all rules so far.
+        registry: the user's statistics and accumulators of the rules before; those of this rule are added.
     """
     of_units = UNIT_STATS if rule.units is not None else ()
     if rule.stats is None:
         return (*DEFAULT_STATS, *of_units), {}
     names: list[str] = []
     users: dict[str, UserStatistic] = {}
-    for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):  # as the rule has made it
+    # The constructor of the rule has normalised `stats` to a tuple.
+    for position, stat in enumerate(cast(tuple[StatSpec, ...], rule.stats)):
         here = f"{where}.stats[{position}]"
         if is_known(stat):
             names.append(cast(str, stat))
             continue
         accumulator = accumulator_of(stat, here)
         if accumulator is not None:
-            names.extend(own.add_accumulator(accumulator, here))
+            names.extend(registry.add_accumulator(accumulator, here))
             continue
         user = user_statistic(stat, here)
         if is_known(user.name) or user.name == "count":
             raise RuleError(
                 f"{here}: a user's statistic cannot be called {user.name!r}, which is the name of a built-in statistic"
             )
-        user = own.add_statistic(user)
+        user = registry.add_statistic(user)
         users[user.name] = user
         names.append(user.name)
     if not any(name in UNIT_STATS for name in names):
@@ -138,5 +143,6 @@ def _statistics(rule: Watch, where: str, own: Own) -> tuple[tuple[str, ...], dic
 
 
 def _stats_of(names: tuple[str, ...], tensor: str, *, default: bool) -> tuple[str, ...]:
+    """The statistics among `names` that a tensor has; with `default`, updates have a `ratio` too."""
     kept = tuple(name for name in names if ONLY_OF.get(name, tensor) == tensor)
     return (*kept, "ratio") if default and tensor == "update" else kept

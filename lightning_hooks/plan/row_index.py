@@ -1,4 +1,4 @@
-"""Row index: what each row of a step view is of, fixed for as long as the plan is."""
+"""Row index: the names, tensors and requests of the rows of step views. A plan has one row index, which does not change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lightning_hooks.stats.statistics import MAGNITUDE_STATS
 Indices = NDArray[np.intp]
 
 
-class Alike(NamedTuple):
-    """Rows of one tensor with the same requests."""
+class RequestedRows(NamedTuple):
+    """Rows of one tensor for which rules request the same statistics at the same schedules."""
 
     tensor: str
     requests: Requests
@@ -26,13 +26,15 @@ class Alike(NamedTuple):
 
 
 class KeptRows(NamedTuple):
-    """Which rows and groups of a step view keep what an accumulator keeps.
+    """The rows and groups of a step view that keep the state of an accumulator.
+
+    The states of these rows are an array [rows that keep the state, columns] in a view; a slot is a position in this array.
 
     Args:
-        accumulator: as step views need it.
-        rows: the rows, in the order of their numbers in a view.
-        slots: for each row its place among these numbers, -1 where it keeps none and for groups, int [rows and groups].
-        members: for each group whose members keep it, their places.
+        accumulator: the accumulator, as step views use it.
+        rows: the rows that keep the state, in the order of their slots.
+        slots: the slot of each row, int [rows and groups]; -1 for rows without the state and for groups.
+        members: for each group of which all rows keep the state, the slots of these rows.
     """
 
     accumulator: Accumulator
@@ -42,12 +44,12 @@ class KeptRows(NamedTuple):
 
     @classmethod
     def of(cls, kept: Kept, count: int, groups: Mapping[int, tuple[int, ...]]) -> KeptRows:
-        """From the rows of a table.
+        """Assign slots to the rows of an accumulator.
 
         Args:
             kept: the accumulator with its rows.
-            count: how many rows and groups there are.
-            groups: the members of each group.
+            count: the number of rows and groups together.
+            groups: the indices of the rows of each group.
         """
         slots = np.full(count, -1, dtype=np.intp)
         slots[list(kept.rows)] = np.arange(len(kept.rows))
@@ -55,45 +57,48 @@ class KeptRows(NamedTuple):
         return cls(kept.accumulator.for_views(), kept.rows, slots, members)
 
     def has(self, row: int) -> bool:
-        """Whether a row or group keeps it."""
+        """Whether a row keeps the state, or all rows of a group do."""
         return bool(self.slots[row] >= 0) or row in self.members
 
     def take(self, numbers: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
-        """The numbers of rows and groups, float64 [len(rows), columns]; all of them must keep it.
+        """The states of rows and groups, float64 [len(rows), columns]; that of a group is merged from its rows.
 
         Args:
-            numbers: of all rows that keep it, float64 [rows, columns].
-            rows: indices of rows and groups.
+            numbers: the states of all slots, float64 [slots, columns].
+            rows: the indices of the rows and groups, each of which must keep the state.
         """
         slots = self.slots[rows]
         if (slots >= 0).all():
             return numbers[slots]
         parts = [self.members[row] if row in self.members else self.slots[[row]] for row in rows.tolist()]
         starts = np.cumsum([0, *map(len, parts)], dtype=np.intp)[: len(parts)]
-        every = np.concatenate(parts)
+        all_slots = np.concatenate(parts)
         with np.errstate(invalid="ignore", over="ignore"):
-            united: NDArray[np.float64] = self.accumulator.merge(numbers[every], by_starts(starts, len(every)), over_rows=True)
-        return united
+            merged: NDArray[np.float64] = self.accumulator.merge(
+                numbers[all_slots], by_starts(starts, len(all_slots)), over_rows=True
+            )
+        return merged
 
 
 class RowIndex:
-    """What the rows of a step view are: those of the table first, then one for each group.
+    """The names, tensors and requests of the rows of a step view: first the rows of the table, then the groups.
 
-    It holds names and numbers only, no module and no parameter, so a view may be kept after the fit.
+    A row index holds names and numbers but no module or parameter, so a view may be kept after the fit.
 
     Args:
-        names: dotted name of each row.
-        tensors: tensor of each row: `grad`, `output[0]` …
-        module_types: class name of the module of each row, or of the one that holds the parameter; empty for a group.
-        members: of each group (by its index) the indices of the rows that it merges.
+        names: the dotted name of each row.
+        tensors: the tensor of each row: `grad`, `output[0]` …
+        module_types: the class name of the module of each row, or of the module that holds the parameter; empty for a group.
+        members: maps the index of each group to the indices of the rows that the group merges.
         order: the indices of the rows of modules in the order in which they were first measured in the first watched step:
-            `input` and `output` as modules ran, gradients as they came back. Rows that were not measured in it follow in the
-            order of their definition.
-        param_row_of: of an update row the row of its parameter, of a group of updates the group of these.
-        alike: the rows with the same requests.
-        groups: the groups, each by itself.
-        kept: what rows keep besides moments.
-        magnitudes: whether sums of magnitudes and underflows are measured.
+            `input` and `output` in the order of the calls, gradients in the order of backward. Rows that this step did not
+            measure follow in the order of their definition.
+        param_row_of: maps each `update` row with a `ratio` to the row of its parameter, and each group of such rows to the
+            group of their parameters.
+        requested_rows: the rows of the table, together where tensor and requests are the same.
+        groups: the groups, one for each entry.
+        kept: the accumulators besides the moments, each with its rows.
+        magnitudes: whether the moments include sums of magnitudes and counts of underflows.
     """
 
     def __init__(
@@ -104,8 +109,8 @@ class RowIndex:
         members: Mapping[int, tuple[int, ...]] | None = None,
         order: Sequence[int] = (),
         param_row_of: Mapping[int, int] | None = None,
-        alike: Sequence[Alike] = (),
-        groups: Sequence[Alike] = (),
+        requested_rows: Sequence[RequestedRows] = (),
+        groups: Sequence[RequestedRows] = (),
         kept: Sequence[Kept] = (),
         *,
         magnitudes: bool = False,
@@ -114,10 +119,10 @@ class RowIndex:
         self.members: Mapping[int, tuple[int, ...]] = dict(members or {})
         self.order = tuple(order)
         self.param_row_of: Mapping[int, int] = dict(param_row_of or {})
-        self.alike, self.groups = tuple(alike), tuple(groups)
+        self.requested_rows, self.groups = tuple(requested_rows), tuple(groups)
         self.kept = {each.accumulator.name: KeptRows.of(each, len(self.names), self.members) for each in kept}
         self.magnitudes = magnitudes
-        self._of: dict[str, tuple[Indices, tuple[str, ...]]] = {}
+        self._by_tensor: dict[str, tuple[Indices, tuple[str, ...]]] = {}
 
     @classmethod
     def of_rows(
@@ -127,60 +132,64 @@ class RowIndex:
         param_row_of: Mapping[int, int] | None = None,
         kept: Sequence[Kept] = (),
     ) -> RowIndex:
-        """From the rows and the groups of a plan.
+        """The index of the rows and groups of a plan.
 
         Args:
-            rows: of the plan.
-            groups: of these rows.
-            param_row_of: as of this class.
-            kept: as of this class.
+            rows: the rows of the plan.
+            groups: the groups of these rows.
+            param_row_of: see the class.
+            kept: see the class.
         """
-        found: dict[tuple[str, Requests], list[int]] = {}
+        by_requests: dict[tuple[str, Requests], list[int]] = {}
         for row in rows:
-            found.setdefault((row.tensor, row.requests), []).append(row.index)
-        every = (*rows, *groups)
+            by_requests.setdefault((row.tensor, row.requests), []).append(row.index)
+        rows_and_groups = (*rows, *groups)
         return cls(
-            [row.name for row in every],
-            [row.tensor for row in every],
+            [row.name for row in rows_and_groups],
+            [row.tensor for row in rows_and_groups],
             [*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
             {group.index: group.members for group in groups},
             [row.index for row in rows if row.target.owner is row.target.value],
             param_row_of,
-            [Alike(*key, np.array(indices)) for key, indices in found.items()],
-            [Alike(group.tensor, group.requests, np.array([group.index])) for group in groups],
+            [RequestedRows(*key, np.array(indices)) for key, indices in by_requests.items()],
+            [RequestedRows(group.tensor, group.requests, np.array([group.index])) for group in groups],
             kept,
-            magnitudes=any(stat in MAGNITUDE_STATS for row in every for stat in row.stats),
+            magnitudes=any(stat in MAGNITUDE_STATS for row in rows_and_groups for stat in row.stats),
         )
 
     def __len__(self) -> int:
         return len(self.names)
 
     def of(self, tensor: str) -> tuple[Indices, tuple[str, ...]]:
-        """The indices and the names of all rows and groups of a tensor; the same objects at every call."""
-        if tensor not in self._of:
+        """The indices and the names of all rows and groups of a tensor. Every call returns the same objects."""
+        if tensor not in self._by_tensor:
             indices = np.flatnonzero(np.array([each == tensor for each in self.tensors], dtype=np.bool_))
             indices.flags.writeable = False
-            self._of[tensor] = indices, tuple(map(self.names.__getitem__, indices.tolist()))
-        return self._of[tensor]
+            self._by_tensor[tensor] = indices, tuple(map(self.names.__getitem__, indices.tolist()))
+        return self._by_tensor[tensor]
 
     def set_execution_order(self, rows: list[int]) -> None:
-        """Set the order of execution, once. A row may occur several times; rows that did not run come last."""
+        """Move these rows to the front of `order`, by their first occurrence; the other rows follow."""
         self.order = tuple(dict.fromkeys((*rows, *self.order)))
 
-    def rows_with(self, wanted: Callable[[str], bool]) -> Indices:
-        """The rows, without groups, for which or for whose group such a statistic is requested."""
-        found: set[int] = set()
-        for alike in (*self.alike, *self.groups):
-            if any(wanted(stat) for _, stats in alike.requests for stat in stats):
-                found.update(i for row in alike.rows.tolist() for i in self.members.get(row, (row,)))
-        return np.array(sorted(found), dtype=np.intp)
+    def rows_with(self, is_requested: Callable[[str], bool]) -> Indices:
+        """The rows (not groups) for which a statistic is requested, for the row itself or for a group that merges the row.
+
+        Args:
+            is_requested: says for the name of a statistic whether to include its rows.
+        """
+        indices: set[int] = set()
+        for each in (*self.requested_rows, *self.groups):
+            if any(is_requested(stat) for _, stats in each.requests for stat in stats):
+                indices.update(i for row in each.rows.tolist() for i in self.members.get(row, (row,)))
+        return np.array(sorted(indices), dtype=np.intp)
 
 
 def as_indices(rows: Indices | Sequence[int]) -> Indices:
-    """Indices of rows as an array.
+    """The indices of rows as an array.
 
     Raises:
-        RuleError: it is no sequence of integers.
+        RuleError: `rows` is not a sequence of integers.
     """
     indices = np.asarray(rows)
     if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
@@ -189,11 +198,12 @@ def as_indices(rows: Indices | Sequence[int]) -> Indices:
 
 
 def joined(parts: Iterable[Indices]) -> Indices:
+    """The concatenation of index arrays, of which there may be none."""
     return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
 
 
 class Column(NamedTuple):
-    """One statistic of one tensor, or its `count`."""
+    """One statistic of one tensor, or the `count` of its elements, for the rows that are due."""
 
     tensor: str
     stat: str
@@ -202,24 +212,25 @@ class Column(NamedTuple):
 
 
 def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
-    """The columns of what is counted, one for each tensor, and of its statistics."""
+    """The columns that are due: first one `count` for each tensor, then one column for each of its statistics."""
     counted: dict[str, list[int]] = {}
     written: dict[tuple[str, str], list[int]] = {}
-    every = (*index.alike, *index.groups)
-    for i, alike in enumerate(every):
-        stats = requested(alike.requests, due)
+    rows_and_groups = (*index.requested_rows, *index.groups)
+    for i, each in enumerate(rows_and_groups):
+        stats = requested(each.requests, due)
         if stats:
-            counted.setdefault(alike.tensor, []).append(i)
+            counted.setdefault(each.tensor, []).append(i)
         for stat in stats:
-            written.setdefault((alike.tensor, stat), []).append(i)
-    known: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}  # most columns have the rows of others
+            written.setdefault((each.tensor, stat), []).append(i)
+    # Most columns have the same rows. Columns with the same rows share the names and the indices.
+    shared: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}
 
     def column(tensor: str, stat: str, parts: list[int]) -> Column:
         key = tuple(parts)
-        if key not in known:
-            rows = np.sort(joined(every[i].rows for i in parts))
-            known[key] = tuple(map(index.names.__getitem__, rows.tolist())), rows
-        return Column(tensor, stat, *known[key])
+        if key not in shared:
+            rows = np.sort(joined(rows_and_groups[i].rows for i in parts))
+            shared[key] = tuple(map(index.names.__getitem__, rows.tolist())), rows
+        return Column(tensor, stat, *shared[key])
 
     counts = [column(tensor, "count", parts) for tensor, parts in counted.items()]
     return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]

@@ -1,4 +1,4 @@
-"""Rows of a plan: a target, one of its tensors, and the statistics that rules request of it."""
+"""Rows of a plan: each is a tensor of a module or parameter, with the statistics that rules request."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from lightning_hooks.stats.user_statistics import UserStatistic
 Due = frozenset[EveryN]
 """The schedules that are due at a step."""
 Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
-"""Statistics that rules ask for, each with its schedule."""
+"""Statistics that rules request, by schedule: pairs of a schedule and names of statistics."""
 
 _NO_USERS: Mapping[str, UserStatistic] = {}
 
 
 @lru_cache(maxsize=1024)
 def requested(requests: Requests, due: Due) -> tuple[str, ...]:
-    """The statistics that are written when these schedules are due, each once."""
+    """The statistics that are requested when these schedules are due, without duplicates."""
     return tuple(dict.fromkeys(stat for schedule, stats in requests if schedule in due for stat in stats))
 
 
 @dataclass(slots=True)
 class Row:
-    """A target and one of its tensors, or a group: rows that a rule merges into one.
+    """One tensor of a module or parameter, or a group of such rows that a rule merges.
 
     Args:
-        index: in the table; those of groups follow those of rows.
-        tensor: as the rule wrote it: `grad`, `output[0]`.
-        requests: the statistics that rules ask for, each with its schedule. Empty if only another row needs it; a row that is
-            only measured for a group has a request without statistics.
-        users: the user's own statistics among them, by name.
+        index: the position in the table; groups follow after all rows.
+        tensor: the name of the tensor as the rule has it: `grad`, `output[0]`.
+        requests: the statistics that rules request, by schedule. Empty for a parameter that is measured only for the `ratio` of
+            its update. A row that is measured only for a group has a schedule without statistics.
+        users: the user's own statistics among the requested ones, by name.
         target: the module or parameter; None for a group.
         group: the name of a group; empty for a row.
-        units: how its units are measured; None where no rule asks for them.
-        members: of a group, the indices of its rows.
+        units: how the units of the tensor are measured; None if no rule requests statistics of units.
+        members: the indices of the rows that a group merges; empty for a row.
     """
 
     index: int
@@ -54,24 +54,24 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Its name in tags."""
+        """The name of the module, parameter or group in tags."""
         return self.group or self.target.name
 
     @property
     def kind(self) -> str:
-        """The tensor without the path to a part of it."""
+        """The name of the tensor without a path: `output` of `output[0]`."""
         return parse_tensor(self.tensor)[0]
 
     @property
     def path(self) -> str:
-        """The path to the part that is seen; empty for all of it."""
+        """The path to the part of the tensor that is watched, `[0]` of `output[0]`; empty for the whole tensor."""
         return parse_tensor(self.tensor)[1]
 
     @property
     def stats(self) -> tuple[str, ...]:
-        """Every statistic that any rule asks of it, in order, once."""
+        """The statistics that any rule requests, in the order of the rules, without duplicates."""
         return tuple(dict.fromkeys(stat for _, stats in self.requests for stat in stats))
 
     def due(self, schedules: Due) -> bool:
-        """Whether any rule asks for it when these schedules are due."""
+        """Whether a rule requests the row when these schedules are due."""
         return any(schedule in schedules for schedule, _ in self.requests)

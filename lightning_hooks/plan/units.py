@@ -1,4 +1,4 @@
-"""What rules ask of units: of which rows, how, and at which steps."""
+"""Requests for statistics of units: how the units of a row are measured, and at which steps."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from lightning_hooks.rules import Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.units.spec import UnitSpec
 
-_EVERY: Final = 10
-"""Units are measured at most every so many steps, unless a rule has a schedule of its own: they take more arithmetic."""
+_MIN_INTERVAL: Final = 10
+"""The smallest interval at which units are measured if the rule has no schedule: units take more arithmetic."""
 
 
 def units_schedule(rule: Watch, schedule: EveryN) -> EveryN:
-    """At which steps the units of a rule are measured: at some of those at which its other statistics are.
+    """The schedule of the units of a rule: without a schedule of its own, a multiple of the interval of the other statistics.
 
     Example:
         >>> units_schedule(Watch(modules="*", units="auto"), EveryN(every=4)).every
         12
     """
-    if rule.every_n_steps is not None or schedule.steps is not None or schedule.every >= _EVERY:
+    if rule.every_n_steps is not None or schedule.steps is not None or schedule.every >= _MIN_INTERVAL:
         return schedule
-    return replace(schedule, every=-(-_EVERY // schedule.every) * schedule.every)
+    return replace(schedule, every=-(-_MIN_INTERVAL // schedule.every) * schedule.every)
 
 
 def ask_for_units(row: Row, rule: Watch, where: str) -> None:
-    """Note how the units of a row are measured.
+    """Set how the units of a row are measured.
 
     Raises:
-        RuleError: two rules ask for it in different ways.
+        RuleError: another rule requests the units of this row with a different dimension or number of heads.
     """
     axis = None if rule.units in (None, "auto") else int(rule.units)
-    asked = UnitSpec(axis, rule.heads, rule.unit_vectors)
+    requested = UnitSpec(axis, rule.heads, rule.unit_vectors)
     if row.units is None:
-        row.units = asked
+        row.units = requested
         return
-    if row.units[:2] != asked[:2]:
+    if row.units[:2] != requested[:2]:
         raise RuleError(
             f"{where}.units: another rule measures the units of {row.tensor} of {row.name} with units="
             f"{'auto' if row.units.axis is None else row.units.axis!r} and heads={row.units.heads}, this one with units="
             f"{'auto' if axis is None else axis!r} and heads={rule.heads}"
         )
-    row.units = row.units._replace(vectors=row.units.vectors or asked.vectors)
+    row.units = row.units._replace(vectors=row.units.vectors or requested.vectors)

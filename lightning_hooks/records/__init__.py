@@ -1,4 +1,4 @@
-"""Finished steps: the step view, its consumers, the layout of files. Knows statistics, neither engine nor Lightning."""
+"""Finished steps: the step view, its consumers, and the layout of event files. Imports neither engine nor Lightning."""
 
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.run_context import RunContext, RunFacts

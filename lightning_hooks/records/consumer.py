@@ -1,4 +1,4 @@
-"""Consumer: an object that reads step views. The publisher passes each view to all, in order; `Latest` keeps the last."""
+"""Consumers of step views: the protocol, the publisher that passes each view to every consumer, and `Latest`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.reading import as_object
 
 _METHODS = {"start": ("plan", "run"), "consume": ("view",), "close": ("error",)}
+"""The methods of a consumer, each with the names of its arguments."""
 
 
 @runtime_checkable
 class StepConsumer(Protocol):
-    """Reads the steps of a monitor. Inherit from it to need `consume` only, or have the three methods.
+    """Reads the steps of a monitor. A subclass needs only `consume`; any other class needs all three methods.
 
-    All are called on every rank, by the thread that trains. What they take is a part of the training step.
+    The methods are called on every rank, in the training thread. Their time is a part of the training step.
 
     Example:
         >>> class LargestGradient(StepConsumer):
@@ -35,16 +36,16 @@ class StepConsumer(Protocol):
         """Called before the first step, when the rules are resolved.
 
         Args:
-            plan: of the monitor.
-            run: its folder, how it trains, and how to stop it or to save a checkpoint.
+            plan: the plan of the monitor.
+            run: the folder, how the run trains, and how to stop it or to save a checkpoint.
         """
         return None
 
     def consume(self, view: StepView) -> None:
-        """Called when a watched step, or a run of another stage, has ended; where the model is on a GPU one step later.
+        """Called when a watched step, or a run of another stage, has ended; with a model on a GPU one step later.
 
         Args:
-            view: of the step; it may be kept.
+            view: the view of the step. The consumer may keep it.
         """
         raise NotImplementedError
 
@@ -58,14 +59,18 @@ class StepConsumer(Protocol):
 
 
 def as_consumers(consumers: Any) -> list[StepConsumer]:
-    """The consumers that a user passed: objects, and mappings with `class_path` and `init_args`; None for no consumers."""
+    """The consumers that a user passed as objects or as mappings with `class_path` and `init_args`; None for no consumers.
+
+    Raises:
+        RuleError: an item is not a consumer, or a method has another signature.
+    """
     if consumers is None:
         return []
     if not isinstance(consumers, Sequence) or isinstance(consumers, (str, bytes)):
         raise RuleError(f"consumers must be a list, got {shown(consumers)}")
-    wanted = "a class with the methods start, consume and close"
-    made = [as_object(consumer, f"consumers[{i}]", _has_methods, wanted) for i, consumer in enumerate(consumers)]
-    for i, consumer in enumerate(made):
+    expected = "a class with the methods start, consume and close"
+    objects = [as_object(consumer, f"consumers[{i}]", _has_methods, expected) for i, consumer in enumerate(consumers)]
+    for i, consumer in enumerate(objects):
         if isinstance(consumer, type):
             raise RuleError(f"consumers[{i}] is the class {consumer.__name__}; give an object of it")
         missing = [name for name in _METHODS if not callable(getattr(consumer, name, None))]
@@ -73,7 +78,7 @@ def as_consumers(consumers: Any) -> list[StepConsumer]:
             raise RuleError(f"consumers[{i}] needs the methods start, consume and close; {consumer!r} has no {missing[0]}")
         for name, arguments in _METHODS.items():
             check_takes(getattr(consumer, name), f"consumers[{i}].{name}", *arguments)
-    return made
+    return objects
 
 
 def _has_methods(kind: type) -> bool:
@@ -81,20 +86,20 @@ def _has_methods(kind: type) -> bool:
 
 
 class Publisher:
-    """Gives step views to consumers in their order; none of them knows another."""
+    """Passes each step view to every consumer, in the order of the consumers."""
 
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
         self._consumers = list(consumers)
 
     def start(self, plan: Plan, run: RunContext) -> None:
-        """Start every consumer; where one fails, the others that have started are left to be closed."""
+        """Start every consumer. If one raises, keep only the consumers that were started, so that `close` closes them."""
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
             consumer.start(plan, run)
             self._consumers.append(consumer)
 
     def publish(self, view: StepView) -> None:
-        """Give a view to every consumer, also where an earlier one fails; then raise the first error."""
+        """Pass a view to every consumer, even if one raises; then raise the first error."""
         failures: list[Exception] = []
         for consumer in self._consumers:
             try:
@@ -105,7 +110,7 @@ class Publisher:
             raise failures[0]
 
     def close(self, error: BaseException | None) -> None:
-        """Close every consumer, once; one that fails is named in a warning, and an interruption is raised at the end."""
+        """Close every consumer once. An error becomes a warning; Ctrl-C is raised after all consumers are closed."""
         consumers, self._consumers = self._consumers, []
 
         def close(consumer: StepConsumer) -> None:
@@ -124,13 +129,14 @@ class Latest(StepConsumer):
     def __init__(self, prefix: str = "") -> None:
         self.views: dict[str, StepView] = {}
         self._prefix = prefix
-        self._layouts: dict[str, Layout] = {}  # of the last view of each stage
+        # The layout of the last view of each stage. Steps with the same rows and due schedules share a layout.
+        self._layouts: dict[str, Layout] = {}
 
     def consume(self, view: StepView) -> None:
         self.views[view.stage] = view
 
     def values(self) -> dict[str, float]:
-        """Every measured row and the global numbers of the last views, by tag."""
+        """The statistics of every measured row and the global numbers in the last view of each stage, by tag."""
         out: dict[str, float] = {}
         for stage, view in self.views.items():
             layout = self._layouts.get(stage)

@@ -1,4 +1,4 @@
-"""The histograms of a step: each is of a row, or of a block whose rows are added up."""
+"""The histograms of a step: each is the histogram of one row, or the sum over the rows of a block of the module tree."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ NOTHING_DRAWN: Array = np.empty((0, len(BUCKET_LIMITS)))
 
 
 class Histograms:
-    """Those of one set of due schedules.
+    """The histograms that a set of due schedules requests.
 
     Args:
-        parts: the rows of each, by its whole tag.
+        rows_by_tag: the rows of each histogram, by its tag with prefix.
 
     Attributes:
-        tags: of all of them.
+        tags: the tags of all histograms.
     """
 
-    def __init__(self, parts: Mapping[str, Indices]) -> None:
-        self.tags = tuple(parts)
-        self._parts = parts
-        self._all = _in_a_row([*parts.values()])
+    def __init__(self, rows_by_tag: Mapping[str, Indices]) -> None:
+        self.tags = tuple(rows_by_tag)
+        self._rows_by_tag = rows_by_tag
+        self._all = _concatenate([*rows_by_tag.values()])
 
     def fill(self, view: StepView, derived: Derived, tags: Sequence[str]) -> tuple[tuple[str, ...], Array]:
-        """The tags and counts of those of which anything was measured.
+        """The tags and the counts [tags, buckets] of the histograms of which at least one row was measured.
 
         Args:
-            view: of the step.
-            derived: of the same step: which rows were measured.
-            tags: some of its own, in order.
+            view: the view of the step.
+            derived: the statistics of the same step, which say which rows were measured.
+            tags: the histograms to read, a subset of `tags` of this object in the same order.
         """
         if not tags:
             return (), NOTHING_DRAWN
-        rows, starts = self._all if len(tags) == len(self.tags) else _in_a_row([self._parts[tag] for tag in tags])
+        rows, starts = self._all if len(tags) == len(self.tags) else _concatenate([self._rows_by_tag[tag] for tag in tags])
         counts = view.histogram(rows)
         if len(rows) > len(tags):
             counts = np.add.reduceat(counts, starts, axis=0)
         if derived.complete:
             return tuple(tags), counts
-        there = np.logical_or.reduceat(derived.measured[rows], starts)
-        return tuple(itertools.compress(tags, there)), counts[there]
+        measured = np.logical_or.reduceat(derived.measured[rows], starts)
+        return tuple(itertools.compress(tags, measured)), counts[measured]
 
 
-def _in_a_row(parts: list[Indices]) -> tuple[Indices, Indices]:
-    """The rows of all parts, and where each part starts among them."""
+def _concatenate(parts: list[Indices]) -> tuple[Indices, Indices]:
+    """The concatenation of arrays of rows, and the position at which each array starts."""
     return joined(parts), np.cumsum([0, *map(len, parts)], dtype=np.intp)[: len(parts)]

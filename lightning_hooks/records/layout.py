@@ -1,4 +1,4 @@
-"""The layout of what a step writes: prepared once for a set of due schedules, filled at every step by vector operations."""
+"""Layout of the data that a step writes: prepared once for a set of due schedules, filled at each step by vector operations."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A step as loggers take it. Private to the consumers that write; all others read the step view.
+    """A step in the form in which loggers write it. Consumers that do not write files read the step view instead.
 
     Args:
         step: the x-axis.
-        prefix: put before every tag.
-        heads: one for each series of a statistic; the same object at every step with the same series.
-        values: of all series one after the other.
-        measured: which of these there are.
+        prefix: the text before every tag.
+        heads: the series of statistics; the same tuple at every step with the same series.
+        values: the values of all series, concatenated.
+        measured: whether each of these values was measured.
         summaries: the global numbers and the reports of transforms, by tag without prefix.
-        merged: tags without prefix and values of the scalars where rows are merged along the module tree; None where every
-            measured row is a scalar.
-        drawn_tags: whole tags of the histograms.
-        drawn: their counts [tags, buckets].
-        wall_time: when the step ended, in seconds since 1970; 0 for now.
-        table: one for each series that goes into the table of an event file; None for the statistics.
-        numbers: of these series one after the other.
+        merged: the tags without prefix and the values of the scalars if rows are merged along the module tree; None if every
+            measured value is a scalar.
+        drawn_tags: the tags of the histograms, with prefix.
+        drawn: the counts of the histograms [tags, buckets].
+        wall_time: the time at which the step ended, in seconds since 1970; 0 for now.
+        table: the series in the table of an event file; None if they are the series of statistics.
+        numbers: the numbers of the series in `table`, concatenated.
     """
 
     step: int
@@ -58,34 +58,34 @@ class LogEntry:
 
     @property
     def series(self) -> list[Series]:
-        """The statistics."""
+        """The series of statistics."""
         return [Series(*head[:3], self.values[head.span], self.measured[head.span]) for head in self.heads]
 
     @property
     def stored(self) -> tuple[tuple[Head, ...], Array]:
-        """The series of the table in an event file, and the numbers of all of them."""
+        """The series in the table of an event file, and their numbers, concatenated."""
         return (self.heads, self.values) if self.table is None else (self.table, self.numbers)
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The scalar form, by whole tag."""
+        """All scalars of the step, by tag with prefix."""
         rows = self._rows() if self.merged is None else zip(self.merged[0], self.merged[1].tolist(), strict=True)
         return {f"{self.prefix}{tag}": value for tag, value in itertools.chain(rows, self.summaries.items())}
 
     def _rows(self) -> Iterable[tuple[str, float]]:
         for series in self.series:
             if series.stat != "count":
-                found = zip(series.names, series.values.tolist(), series.measured.tolist(), strict=True)
-                yield from ((f"{series.tensor}_{series.stat}/{name}", value) for name, value, is_there in found if is_there)
+                points = zip(series.names, series.values.tolist(), series.measured.tolist(), strict=True)
+                yield from ((f"{series.tensor}_{series.stat}/{name}", value) for name, value, measured in points if measured)
 
 
 class Levels(NamedTuple):
-    """At which levels of the module tree a stage is written; see `Limits`.
+    """The levels of the module tree at which a stage merges rows; see `Limits`.
 
     Args:
-        scalars: by tensor and statistic; what is missing is not written. None where nothing is merged.
-        histograms: the same of histograms.
-        pinned: names that are never merged.
+        scalars: the level of each tensor and statistic; a statistic without a level is not written. None if no rows are merged.
+        histograms: the same for histograms.
+        pinned: the names of rows that are never merged.
     """
 
     scalars: Mapping[tuple[str, str], int] | None = None
@@ -94,99 +94,110 @@ class Levels(NamedTuple):
 
 
 class _Merged(NamedTuple):
-    """One scalar where rows are merged along the module tree.
+    """One scalar if rows are merged along the module tree.
 
     Args:
-        tag: without prefix.
+        tag: the tag without prefix.
         stat: `norm`, `ratio` …
-        row: index of a row, or of a union of rows, which come after all rows.
-        below: for a ratio, that of the parameters; else as `row`.
+        row: the index of a row or of a union of rows; unions follow after all rows.
+        param_row: for a ratio the row or union of the parameters; otherwise equal to `row`.
     """
 
     tag: str
     stat: str
     row: int
-    below: int
+    param_row: int
 
 
-_IN_FULL = Levels()
+_UNMERGED = Levels()
 
 
 class Layout:
-    """The columns of one set of due schedules, and the unions of rows that are written with them.
+    """The columns that a set of due schedules requests, and the unions of rows whose scalars are written instead of rows.
 
     Args:
-        rows: of the views.
-        due: the schedules.
-        levels: of the module tree at which rows are merged.
+        rows: the row index of the views.
+        due: the schedules that are due.
+        stage: the stage of the views.
+        prefix: the monitor's prefix of tags.
+        levels: the levels of the module tree at which rows are merged; default: no rows are merged.
 
     Attributes:
-        drawn_tags: whole tags of the histograms.
+        heads: the series of statistics.
+        drawn_tags: the tags of the histograms, with prefix.
     """
 
-    def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _IN_FULL) -> None:
+    def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _UNMERGED) -> None:
         self.rows, self.due = rows, due
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
-        counts, members = columns_of(rows, due)
-        columns = [column for column in members if column.stat != "histogram"]
-        self._histograms = Histograms(self._drawn([column for column in members if column.stat == "histogram"], levels))
+        counts, stat_columns = columns_of(rows, due)
+        columns = [column for column in stat_columns if column.stat != "histogram"]
+        self._histograms = Histograms(self._drawn([column for column in stat_columns if column.stat == "histogram"], levels))
         self.drawn_tags = self._histograms.tags
-        # Where rows are merged: a column, those of its rows that are not, and their tags.
-        self._full: list[tuple[int, Indices, list[str]]] = []
+        # If rows are merged, each entry has the position of a column, the positions of its rows that stay unmerged, and the
+        # tags of these rows.
+        self._unmerged: list[tuple[int, Indices, list[str]]] = []
         self._merged: list[_Merged] = []
         self._merges = levels.scalars is not None
         unions: list[Indices] = []
         if levels.scalars is not None:
             unions = self._roll_up(columns, levels.scalars, levels.pinned)
         self._merged_tags = tuple(each.tag for each in self._merged)
-        ratios = [(i, each.row, each.below) for i, each in enumerate(self._merged) if each.stat == "ratio"]
+        ratios = [(i, each.row, each.param_row) for i, each in enumerate(self._merged) if each.stat == "ratio"]
         self._ratios = np.array(ratios, dtype=np.intp).reshape(-1, 3).T
         merges = RowUnions(unions)
-        # One look-up for all that a step writes and that follows from moments; the other statistics are put in afterwards.
-        stats = tuple(dict.fromkeys(column.stat for column in members if column.stat in STATISTICS))
+        # One look-up takes all values that follow from moments. `fill` computes the other statistics afterwards.
+        stats = tuple(dict.fromkeys(column.stat for column in stat_columns if column.stat in STATISTICS))
         position = {stat: i for i, stat in enumerate(stats)}
         self._width = len(rows) + len(merges)
-        every = [*columns, *counts]
-        ends = np.cumsum([len(column.rows) for column in every], dtype=np.intp).tolist()
-        self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(every, ends, strict=True))
+        series = [*columns, *counts]
+        ends = np.cumsum([len(column.rows) for column in series], dtype=np.intp).tolist()
+        self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(series, ends, strict=True))
         self._end = ends[-1] if ends else 0
-        wanted = np.empty(self._end + len(self._merged), dtype=np.intp)
-        for column, head in zip(every, self.heads, strict=True):
-            stat = position.get(column.stat, len(stats))  # counts come after all statistics
-            wanted[head.span] = column.rows + stat * self._width
-        wanted[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
-        self._statistics = RowStatistics(stats, merges, wanted)
-        self._all_there = np.broadcast_to(np.True_, len(wanted))
+        flat = np.empty(self._end + len(self._merged), dtype=np.intp)
+        for column, head in zip(series, self.heads, strict=True):
+            # `RowStatistics` puts the counts after all statistics.
+            stat = position.get(column.stat, len(stats))
+            flat[head.span] = column.rows + stat * self._width
+        flat[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
+        self._statistics = RowStatistics(stats, merges, flat)
+        self._all_measured = np.broadcast_to(np.True_, len(flat))
         self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
         self._table = TableLayout(rows, counts, columns)
         self._vectors = UnitVectors(rows)
 
     def fill(self, view: StepView, *, draw: Sequence[str] | None = None) -> LogEntry:
-        """What a step writes, at which these schedules were due; of the histograms those with these tags, or all."""
+        """The entry of a step at which these schedules were due.
+
+        Args:
+            view: the view of the step.
+            draw: the tags of the histograms to write; default all.
+        """
         derived = self._statistics(view.moments)
         taken = derived.taken
-        there: NDArray[np.bool_] = self._all_there  # of most steps everything was measured
+        # Most steps measure all rows.
+        is_measured: NDArray[np.bool_] = self._all_measured
         if not derived.complete:
-            there = derived.measured.take(self._statistics.wanted % self._width)
-        values, measured = taken[: self._end], there[: self._end]
+            is_measured = derived.measured.take(self._statistics.wanted % self._width)
+        values, measured = taken[: self._end], is_measured[: self._end]
         if self._others:
             measured = measured.copy()
         for column, head in self._others:
-            found = values[head.span] = view.values(column.stat, column.rows)
-            measured[head.span] = view._are_measured(column.stat, column.rows, found)
+            column_values = values[head.span] = view.values(column.stat, column.rows)
+            measured[head.span] = view._are_measured(column.stat, column.rows, column_values)
         merged = None
         if self._merges:
             numbers = taken[self._end :]
-            at, rows, below = self._ratios
+            at, rows, param_rows = self._ratios
             if len(at):
                 norms = derived.norms()
-                numbers[at] = ratio(norms[rows], norms[below])
+                numbers[at] = ratio(norms[rows], norms[param_rows])
                 if not derived.complete:
-                    there[self._end + at] &= derived.measured[below]
-            merged = self._with_full(values, measured, numbers, there[self._end :], derived.complete)
+                    is_measured[self._end + at] &= derived.measured[param_rows]
+            merged = self._add_unmerged(values, measured, numbers, is_measured[self._end :], derived.complete)
         drawn_tags, drawn = self._histograms.fill(view, derived, self.drawn_tags if draw is None else draw)
         numbers = self._table.fill(view)
-        heads, of_units = self._vectors.fill(view)
+        heads, unit_numbers = self._vectors.fill(view)
         end = len(numbers)
         moved = [head._replace(span=slice(head.span.start + end, head.span.stop + end)) for head in heads]
         return LogEntry(
@@ -201,25 +212,36 @@ class Layout:
             drawn=drawn,
             wall_time=view.wall_time,
             table=(*self._table.heads, *moved) if moved else self._table.heads,
-            numbers=np.concatenate([numbers, of_units]) if moved else numbers,
+            numbers=np.concatenate([numbers, unit_numbers]) if moved else numbers,
         )
 
-    def _with_full(
-        self, values: Array, measured: NDArray[np.bool_], numbers: Array, there: NDArray[np.bool_], complete: bool
+    def _add_unmerged(
+        self, values: Array, measured: NDArray[np.bool_], numbers: Array, is_measured: NDArray[np.bool_], complete: bool
     ) -> tuple[tuple[str, ...], Array]:
-        """The scalars of merged rows, with those that stay in full; the same tuple of tags where everything was measured."""
-        if complete and not self._full:
+        """The tags and values of the merged scalars and of the rows that stay unmerged.
+
+        If every row was measured and no row stays unmerged, the method returns the same tuple of tags at every step, because a
+        writer recognises this object faster than an equal tuple.
+
+        Args:
+            values: the values of all series, concatenated.
+            measured: whether each of these values was measured.
+            numbers: the values of the merged scalars.
+            is_measured: whether each merged scalar was measured.
+            complete: whether every row was measured.
+        """
+        if complete and not self._unmerged:
             return self._merged_tags, numbers
-        out = dict(itertools.compress(zip(self._merged_tags, numbers.tolist(), strict=True), there.tolist()))
-        for number, kept, tags in self._full:
+        out = dict(itertools.compress(zip(self._merged_tags, numbers.tolist(), strict=True), is_measured.tolist()))
+        for number, kept, tags in self._unmerged:
             span = self.heads[number].span
-            found = zip(tags, values[span].take(kept).tolist(), strict=True)
-            out.update(itertools.compress(found, measured[span].take(kept).tolist()))
+            scalars = zip(tags, values[span].take(kept).tolist(), strict=True)
+            out.update(itertools.compress(scalars, measured[span].take(kept).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
 
     def _drawn(self, columns: list[Column], levels: Levels) -> dict[str, Indices]:
-        """The rows of each histogram, by its tag."""
-        parts: dict[str, Indices] = {}
+        """The rows of each histogram, by its tag with prefix."""
+        rows_by_tag: dict[str, Indices] = {}
         for column in columns:
             blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
             if levels.histograms is not None:
@@ -227,11 +249,11 @@ class Layout:
                 kept = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in self.rows.members}
                 blocks = {**({} if level is None else self._blocks(column, level)), **kept}
             for name, rows in blocks.items():
-                parts[f"{self.prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
-        return parts
+                rows_by_tag[f"{self.prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
+        return rows_by_tag
 
     def _blocks(self, column: Column, level: int) -> dict[str, list[int]]:
-        """The rows of each block at a level of the module tree, without groups."""
+        """The rows of each block at a level of the module tree, by the name of the block; groups are not included."""
         blocks: dict[str, list[int]] = {}
         for name, row in zip(column.names, column.rows.tolist(), strict=True):
             if row not in self.rows.members:
@@ -239,11 +261,11 @@ class Layout:
         return blocks
 
     def _roll_up(self, columns: list[Column], levels: Mapping[tuple[str, str], int], pinned: frozenset[str]) -> list[Indices]:
-        """Merge rows along the module tree, except pinned ones and those of groups; returns the unions of rows."""
+        """Merge rows along the module tree, except pinned rows and groups; returns the unions of rows."""
         index = self.rows
         unions: dict[tuple[int, ...], int] = {}
 
-        def united(rows: list[int]) -> int:
+        def union_of(rows: list[int]) -> int:
             return rows[0] if len(rows) == 1 else unions.setdefault(tuple(rows), len(index) + len(unions))
 
         for number, column in enumerate(columns):
@@ -257,12 +279,12 @@ class Layout:
             ]
             if kept:
                 tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
-                self._full.append((number, np.array(kept, dtype=np.intp), tags))
+                self._unmerged.append((number, np.array(kept, dtype=np.intp), tags))
             if level is None or not merges:
                 continue
             for name, rows in self._blocks(column, level).items():
-                row = below = united(rows)
+                row = param_row = union_of(rows)
                 if column.stat == "ratio":
-                    below = united([index.param_row_of.get(member, member) for member in rows])
-                self._merged.append(_Merged(f"{column.tensor}_{column.stat}/{name}", column.stat, row, below))
+                    param_row = union_of([index.param_row_of.get(member, member) for member in rows])
+                self._merged.append(_Merged(f"{column.tensor}_{column.stat}/{name}", column.stat, row, param_row))
         return [np.array(rows, dtype=np.intp) for rows in unions]

@@ -1,4 +1,4 @@
-"""Limits: which rows a monitor writes as scalars and histograms, decided once for all its stages and schedules."""
+"""Limits on scalars and histograms: decides once, for all stages and schedules of a monitor, which rows are merged."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from lightning_hooks.records.roll_up import RollUp, StageColumn, roll_up
 
 
 class _Decision:
-    """What is written where a limit is exceeded: each stage, tensor and statistic with its names and its level."""
+    """The level of each stage, tensor and statistic if a limit is exceeded; None for a statistic that is not written."""
 
     def __init__(self, columns: list[StageColumn], rollup: RollUp) -> None:
         self.rollup = rollup
         self.by_key = {column[:3]: (column, rollup.levels.get(i)) for i, column in enumerate(columns)}
 
-    def levels(self, wanted: str) -> dict[tuple[str, str], int]:
+    def levels(self, stage: str) -> dict[tuple[str, str], int]:
         """The levels of a stage, by tensor and statistic."""
-        every = ((stage, tensor, stat, level) for (stage, tensor, stat), (_, level) in self.by_key.items())
-        return {(tensor, stat): level for stage, tensor, stat, level in every if stage == wanted and level is not None}
+        levels = {key[1:]: level for key, (_, level) in self.by_key.items() if key[0] == stage}
+        return {key: level for key, level in levels.items() if level is not None}
 
     @property
     def dropped(self) -> list[str]:
-        """The statistics that are not written of every tensor."""
+        """The statistics that are not written for at least one tensor."""
         return list(dict.fromkeys(stat for (_, _, stat), (_, level) in self.by_key.items() if level is None))
 
 
@@ -32,23 +32,23 @@ class Limits:
     """The limits of a monitor on scalars and on histograms, over all its stages together.
 
     Args:
-        stages: what each stage writes.
-        max_scalars: how many scalars there may be before rows are merged along the module tree.
-        max_histograms: the same of histograms.
-        pinned: names that are never merged.
+        stages: the row index of each stage.
+        max_scalars: the number of scalars above which rows are merged along the module tree.
+        max_histograms: the number of histograms above which they are added up along the module tree.
+        pinned: the names of rows that are never merged.
     """
 
     def __init__(self, stages: Mapping[str, RowIndex], max_scalars: int, max_histograms: int, pinned: Iterable[str]) -> None:
         self.max_scalars, self.max_histograms = max_scalars, max_histograms
         self._pinned = frozenset(pinned)
         columns = [column for stage, index in stages.items() for column in self._columns(stage, index)]
-        self.scalars = _decided([column for column in columns if column.stat != "histogram"], max_scalars)
-        self.histograms = _decided([column for column in columns if column.stat == "histogram"], max_histograms)
+        self.scalars = _decide([column for column in columns if column.stat != "histogram"], max_scalars)
+        self.histograms = _decide([column for column in columns if column.stat == "histogram"], max_histograms)
 
     def _columns(self, stage: str, index: RowIndex) -> Iterable[StageColumn]:
-        every = frozenset(schedule for each in (*index.alike, *index.groups) for schedule, _ in each.requests)
+        schedules = frozenset(schedule for each in (*index.requested_rows, *index.groups) for schedule, _ in each.requests)
         groups = {index.names[row] for row in index.members}
-        for column in columns_of(index, every)[1]:
+        for column in columns_of(index, schedules)[1]:
             kept = frozenset(name for name in column.names if name in self._pinned or name in groups)
             names = tuple(
                 name for row, name in zip(column.rows.tolist(), column.names, strict=True) if row not in index.members
@@ -57,11 +57,11 @@ class Limits:
 
     @property
     def exceeded(self) -> bool:
-        """Whether anything is merged."""
+        """Whether the scalars or the histograms exceed their limit."""
         return self.scalars is not None or self.histograms is not None
 
     def levels(self, stage: str) -> Levels:
-        """What the layout of a stage needs to know."""
+        """The levels at which the layout of a stage merges rows."""
         scalars, histograms = self.scalars, self.histograms
         return Levels(
             None if scalars is None else scalars.levels(stage),
@@ -70,7 +70,7 @@ class Limits:
         )
 
     def has_tag(self, stage: str, tensor: str, stat: str, name: str) -> bool:
-        """Whether a row has a scalar or a histogram of its own."""
+        """Whether the statistic of a row is written as a scalar or histogram of this row alone."""
         decision = self.histograms if stat == "histogram" else self.scalars
         if decision is None:
             return True
@@ -78,27 +78,28 @@ class Limits:
         return name in column.kept or (level is not None and block_of(name, level) == name)
 
     def merged_tags(self, stage: str) -> set[str]:
-        """The tags, without prefix, of what is merged along the module tree."""
-        found = [each for decision in (self.scalars, self.histograms) if decision for each in decision.by_key.values()]
+        """The tags, without prefix, of the scalars and histograms of blocks of the module tree."""
+        decisions = [each for each in (self.scalars, self.histograms) if each is not None]
         return {
             f"{column.tensor}_{column.stat}/{block_of(name, level)}"
-            for column, level in found
+            for decision in decisions
+            for column, level in decision.by_key.values()
             if column.stage == stage and level is not None
             for name in column.names
         }
 
     def warning(self, path: str, every_n_steps: int) -> str:
-        """What a user is told; empty where everything is within the limits.
+        """The warning for the user; empty if no limit is exceeded.
 
         Args:
-            path: of the run, from which the whole table can be read.
+            path: the folder of the run, from which the user can read the whole table.
             every_n_steps: the interval of histograms.
         """
-        said = []
+        sentences = []
         if self.scalars is not None:
             rollup, dropped = self.scalars.rollup, self.scalars.dropped
             without = f"; {', '.join(dropped)} not for every tensor" if dropped else ""
-            said.append(
+            sentences.append(
                 f"{rollup.total} scalars are more than max_scalars={self.max_scalars}: rows are merged exactly along the "
                 f"module tree, and {rollup.written} scalars are written (the first statistic of every tensor at level "
                 f"{rollup.level} of {rollup.deepest}, the others where there is room{without}). max_scalars="
@@ -107,18 +108,19 @@ class Limits:
             )
         if self.histograms is not None:
             rollup = self.histograms.rollup
-            said.append(
+            sentences.append(
                 f"{rollup.total} histograms are more than max_histograms={self.max_histograms}: they are added up along the "
                 f"module tree at level {rollup.level} of {rollup.deepest} ({rollup.written} histograms, at most every "
                 f"{every_n_steps} steps: histogram_every_n_steps). max_histograms={rollup.next_limit} keeps {_next(rollup)}"
             )
-        return ". ".join(said)
+        return ". ".join(sentences)
 
 
-def _decided(columns: list[StageColumn], limit: int) -> _Decision | None:
+def _decide(columns: list[StageColumn], limit: int) -> _Decision | None:
     rollup = roll_up(columns, limit)
     return _Decision(columns, rollup) if rollup.total > limit else None
 
 
 def _next(rollup: RollUp) -> str:
+    """What the next higher limit keeps, for the warning."""
     return f"level {rollup.level + 1}" if rollup.level < rollup.deepest else "every statistic of every row"

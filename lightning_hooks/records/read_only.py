@@ -1,4 +1,4 @@
-"""A dictionary that cannot be changed, and is otherwise an ordinary one: it can be pickled, copied and written as JSON."""
+"""A read-only dictionary that can be pickled, copied and written as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class ReadOnlyDict(dict[K, V]):
-    """A copy of a mapping that refuses every change. `dict(…)` and `copy()` give a plain dictionary.
+    """A copy of a mapping that raises a `TypeError` on every change. `dict(…)` and `copy()` give a plain dictionary.
 
     Example:
         >>> ReadOnlyDict({"a": 1.0})["a"]

@@ -1,4 +1,4 @@
-"""Roll-up: the level of the module tree at which each statistic is written, where there are more scalars than the limit."""
+"""Roll-up: chooses the level of the module tree for each statistic if there are more scalars than the limit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from lightning_hooks.plan.groups import block_of
 from lightning_hooks.stats.statistics import STATISTICS
 
 _FIRST: Final = ("norm", "ratio")
-"""The statistics that get the budget first; then the others, in the order in which rules ask for them."""
+"""The statistics that get levels first. The other statistics follow in the order of the rules."""
 
 
 class StageColumn(NamedTuple):
-    """One statistic of one tensor in one stage, as the roll-up knows it.
+    """One statistic of one tensor in one stage.
 
     Args:
-        names: of the rows that can be merged.
-        kept: names that are written in any case: of pinned rows and of groups.
+        stage: `train`, `validate`, `test` or `predict`.
+        tensor: `grad`, `output[0]` …
+        stat: `norm`, `p99` …
+        names: the names of the rows, without groups.
+        kept: the names of pinned rows and of groups, which are always written.
     """
 
     stage: str
@@ -30,21 +33,21 @@ class StageColumn(NamedTuple):
 
     @property
     def mergeable(self) -> bool:
-        """Whether the statistic of a block follows from the moments of its rows, or is a sum of histograms."""
+        """Whether the statistic of a block can be computed from the moments or histograms of its rows."""
         return self.stat in STATISTICS or self.stat in ("ratio", "histogram")
 
 
 @dataclass(frozen=True)
 class RollUp:
-    """What is written of each column.
+    """The level of each column, and the resulting numbers of scalars.
 
     Args:
-        levels: of each column by its position; a column that is missing is not written, but for the names it keeps.
-        level: the deepest at which the first statistic of every tensor fits; 0 for one row for all.
-        deepest: the level at which every row is its own.
-        written: how many scalars there are.
-        total: how many there would be without a limit.
-        next_limit: the smallest limit that keeps the next level.
+        levels: the level of each column, by the position of the column; a column without a level writes only its kept names.
+        level: the deepest level at which the first statistic of every tensor fits; at 0 all rows are merged into one.
+        deepest: the level at which no rows are merged.
+        written: the number of scalars that are written.
+        total: the number of scalars without a limit.
+        next_limit: the smallest limit that keeps the next level; at the deepest level, all scalars.
     """
 
     levels: Mapping[int, int]
@@ -56,10 +59,14 @@ class RollUp:
 
 
 def roll_up(columns: Sequence[StageColumn], limit: int) -> RollUp:
-    """Spend a limit on columns: rows go before statistics, then the rest is filled level by level.
+    """Choose a level for each column so that the number of scalars is within a limit.
 
-    The first statistic of every tensor takes the deepest level at which all of these fit. The other statistics then go down one
-    level after the other as far as there is room. Those for which there is none are not written.
+    The first statistic of every tensor gets the deepest level at which the first statistics of all tensors fit. The other
+    statistics then get deeper level by level, as far as the limit allows. A statistic that does not fit is not written.
+
+    Args:
+        columns: the columns of all stages.
+        limit: the number of scalars that may be written.
 
     Example:
         >>> names = tuple(f"layers.{i}.weight" for i in range(10))
@@ -86,24 +93,26 @@ def roll_up(columns: Sequence[StageColumn], limit: int) -> RollUp:
 
     fixed = sum(len(column.kept) for column in columns)
     total = fixed + sum(cost_of(i, deepest) for i in range(len(columns)))
-    left = max(limit - fixed, 0)
+    budget = max(limit - fixed, 0)
     level = 0
-    while level < deepest and cost_of_first(level + 1) <= left:
+    while level < deepest and cost_of_first(level + 1) <= budget:
         level += 1
     levels: dict[int, int] = {}
     for i in first.values():
-        if cost_of(i, level) <= left:
+        if cost_of(i, level) <= budget:
             levels[i] = level
-            left -= cost_of(i, level)
+            budget -= cost_of(i, level)
     for depth in range(1, deepest + 1):
         for i in order:
-            now = levels.get(i, 0)
-            if now != depth - 1 if columns[i].mergeable else depth != deepest:
-                continue  # it is deeper already, or the level above did not fit
-            more = cost_of(i, depth) - (cost_of(i, now) if i in levels else 0)
-            if more <= left:
+            level_now = levels.get(i, 0)
+            # Skip a column that is deeper already, or whose previous level did not fit. A statistic that cannot be merged has
+            # the deepest level or none.
+            if level_now != depth - 1 if columns[i].mergeable else depth != deepest:
+                continue
+            more = cost_of(i, depth) - (cost_of(i, level_now) if i in levels else 0)
+            if more <= budget:
                 levels[i] = depth
-                left -= more
+                budget -= more
     written = fixed + sum(cost_of(i, at) for i, at in levels.items())
     next_limit = fixed + cost_of_first(level + 1) if level < deepest else total
     return RollUp(levels, level, deepest, written, total, next_limit)

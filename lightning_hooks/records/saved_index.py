@@ -1,4 +1,4 @@
-"""A row index as JSON, as the event file of a run keeps it: what is needed to read its step views again."""
+"""The row index as JSON in the event file of a run, from which the step views of the run can be read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.row_index import Alike, RowIndex
+from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.plan.rows import Requests
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.schedule import EveryN, every_n
@@ -25,10 +25,10 @@ class SavedIndex:
     """The row index of one stage of a monitor.
 
     Args:
-        index: of its step views.
+        index: the row index of the step views.
         stage: `train`, `validate`, `test` or `predict`.
-        prefix: of the monitor's tags.
-        ranks: how many processes the run had.
+        prefix: the monitor's prefix of tags.
+        ranks: the number of processes of the run.
     """
 
     index: RowIndex
@@ -38,20 +38,23 @@ class SavedIndex:
 
     @property
     def tag_prefix(self) -> str:
-        """What goes before every tag."""
+        """The text before every tag: the prefix of the monitor, then that of the stage."""
         return f"{self.prefix}{STAGE_PREFIX[self.stage]}"
 
     def to_json(self) -> str:
-        """As an event file keeps it. Readers that know no step views find the requested statistics in `asked`."""
+        """The JSON text in an event file. Readers that do not read step views find the requested statistics in `asked`."""
         index = self.index
         requests: dict[Requests, int] = {}
-        alike = [[each.tensor, requests.setdefault(each.requests, len(requests)), each.rows.tolist()] for each in index.alike]
-        groups = [[each.tensor, requests.setdefault(each.requests, len(requests)), each.rows.tolist()] for each in index.groups]
+
+        def entries(listed: Sequence[RequestedRows]) -> list[Any]:
+            return [[each.tensor, requests.setdefault(each.requests, len(requests)), each.rows.tolist()] for each in listed]
+
+        requested_rows, groups = entries(index.requested_rows), entries(index.groups)
         asked: dict[str, dict[str, None]] = {}
-        for group in (*index.alike, *index.groups):
-            stats = (stat for _, stats in group.requests for stat in stats if stat != "histogram")
-            if found := dict.fromkeys(stats):
-                asked.setdefault(f"{self.tag_prefix}{group.tensor}", {}).update(found)
+        for each in (*index.requested_rows, *index.groups):
+            names = (stat for _, stats in each.requests for stat in stats if stat != "histogram")
+            if stats := dict.fromkeys(names):
+                asked.setdefault(f"{self.tag_prefix}{each.tensor}", {}).update(stats)
         return json.dumps(
             {
                 "format": _FORMAT,
@@ -64,27 +67,28 @@ class SavedIndex:
                 "module_types": index.module_types,
                 "members": {str(group): rows for group, rows in index.members.items()},
                 "order": index.order,
-                "param_row_of": {str(row): below for row, below in index.param_row_of.items()},
+                "param_row_of": {str(row): param_row for row, param_row in index.param_row_of.items()},
                 "requests": [[[_schedule(schedule), stats] for schedule, stats in each] for each in requests],
-                "alike": alike,
+                # Files of format 1 call the requested rows "alike".
+                "alike": requested_rows,
                 "groups": groups,
-                "kept": {name: kept.rows for name, kept in index.kept.items() if _known(name) is not None},
+                "kept": {name: kept.rows for name, kept in index.kept.items() if _accumulator(name) is not None},
                 "magnitudes": index.magnitudes,
             }
         )
 
     @classmethod
     def from_json(cls, text: str) -> SavedIndex:
-        """Read it again.
+        """Read the text of `to_json`.
 
         Raises:
-            RuleError: it is damaged, or was written by another version.
+            RuleError: the text is damaged, or another version of the package wrote it.
         """
         try:
-            found: Mapping[str, Any] = json.loads(text)
-            if found["format"] != _FORMAT:
-                raise RuleError(f"the step views were written in format {found['format']!r}; this version reads {_FORMAT}")
-            return cls(_index(found), str(found["stage"]), str(found["prefix"]), int(found["ranks"]))
+            saved: Mapping[str, Any] = json.loads(text)
+            if saved["format"] != _FORMAT:
+                raise RuleError(f"the step views were written in format {saved['format']!r}; this version reads {_FORMAT}")
+            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, RuleError):
                 raise
@@ -93,34 +97,36 @@ class SavedIndex:
             ) from error
 
 
-def _index(found: Mapping[str, Any]) -> RowIndex:
+def _index(saved: Mapping[str, Any]) -> RowIndex:
     requests: list[Requests] = [
-        tuple((_read_schedule(schedule), tuple(map(str, stats))) for schedule, stats in each) for each in found["requests"]
+        tuple((_read_schedule(schedule), tuple(map(str, stats))) for schedule, stats in each) for each in saved["requests"]
     ]
 
-    def groups_of(listed: Sequence[Any]) -> list[Alike]:
-        return [Alike(str(tensor), requests[number], np.array(rows, dtype=np.intp)) for tensor, number, rows in listed]
+    def entries(listed: Sequence[Any]) -> list[RequestedRows]:
+        return [RequestedRows(str(tensor), requests[number], np.array(rows, dtype=np.intp)) for tensor, number, rows in listed]
 
-    kept = [Kept(accumulator, tuple(map(int, rows))) for name, rows in found["kept"].items() if (accumulator := _known(name))]
-    count = len(found["names"])
-    if not count == len(found["tensors"]) == len(found["module_types"]):
-        raise ValueError(f"{count} names, {len(found['tensors'])} tensors and {len(found['module_types'])} types")
+    kept = [
+        Kept(accumulator, tuple(map(int, rows))) for name, rows in saved["kept"].items() if (accumulator := _accumulator(name))
+    ]
+    count = len(saved["names"])
+    if not count == len(saved["tensors"]) == len(saved["module_types"]):
+        raise ValueError(f"{count} names, {len(saved['tensors'])} tensors and {len(saved['module_types'])} types")
     return RowIndex(
-        map(str, found["names"]),  # type: ignore[arg-type]
-        map(str, found["tensors"]),  # type: ignore[arg-type]
-        map(str, found["module_types"]),  # type: ignore[arg-type]
-        {int(group): tuple(map(int, rows)) for group, rows in found["members"].items()},
-        [*map(int, found["order"])],
-        {int(row): int(below) for row, below in found["param_row_of"].items()},
-        groups_of(found["alike"]),
-        groups_of(found["groups"]),
+        map(str, saved["names"]),  # type: ignore[arg-type]
+        map(str, saved["tensors"]),  # type: ignore[arg-type]
+        map(str, saved["module_types"]),  # type: ignore[arg-type]
+        {int(group): tuple(map(int, rows)) for group, rows in saved["members"].items()},
+        [*map(int, saved["order"])],
+        {int(row): int(param_row) for row, param_row in saved["param_row_of"].items()},
+        entries(saved["alike"]),
+        entries(saved["groups"]),
         kept,
-        magnitudes=bool(found["magnitudes"]),
+        magnitudes=bool(saved["magnitudes"]),
     )
 
 
-def _known(name: str) -> Accumulator | None:
-    """The accumulator of a name; None for the user's own, whose statistics are stored as numbers."""
+def _accumulator(name: str) -> Accumulator | None:
+    """The accumulator of this name; None for the user's own accumulators, whose statistics are stored as numbers."""
     built_in = next((each for each in BUILT_IN if each.name == name), None)
     stat = name.removeprefix(key_of(""))
     return built_in or (FunctionMean(stat) if stat != name else None)
@@ -132,5 +138,5 @@ def _schedule(schedule: EveryN) -> Any:
     return {"every": schedule.every, "first": schedule.first, "last": schedule.last}
 
 
-def _read_schedule(found: Any) -> EveryN:
-    return every_n({k: v for k, v in found.items() if v is not None} if isinstance(found, Mapping) else found, "schedule")
+def _read_schedule(saved: Any) -> EveryN:
+    return every_n({k: v for k, v in saved.items() if v is not None} if isinstance(saved, Mapping) else saved, "schedule")

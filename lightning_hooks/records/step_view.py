@@ -1,4 +1,4 @@
-"""Step view: an owned, read-only snapshot of a finished step; every statistic is a pure function of it."""
+"""Step view: a read-only snapshot of a finished step, from which every statistic can be computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_hooks.stats.statistics import MAGNITUDE_STATS, compute, ratio
 
 Array = NDArray[np.float64]
 STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}
-"""What goes before the tags of each stage, after the monitor's own prefix."""
+"""The prefix of the tags of each stage; it follows the prefix of the monitor."""
 NOTHING: Final = RowIndex()
 
 
@@ -29,9 +29,9 @@ class Series(NamedTuple):
     Args:
         tensor: `grad`, `output[0]` …
         stat: `norm`, `p99`, or `count`.
-        names: dotted names of the rows; the same object at every step with the same rows.
-        values: float64 [rows]; NaN where nothing was measured.
-        measured: bool [rows].
+        names: the dotted names of the rows; the same object at every step with the same rows.
+        values: float64 [rows]; NaN for rows that were not measured.
+        measured: whether each row was measured, bool [rows].
     """
 
     tensor: str
@@ -41,7 +41,7 @@ class Series(NamedTuple):
     measured: NDArray[np.bool_]
 
 
-def _none(*shape: int) -> Array:
+def _read_only_empty(*shape: int) -> Array:
     array = np.empty(shape)
     array.flags.writeable = False
     return array
@@ -49,26 +49,27 @@ def _none(*shape: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class StepView:
-    """A step of training, or a whole run of another stage, as it ended.
+    """The statistics of a finished training step, or of a whole run of another stage.
 
-    Its arrays and mappings are its own and read-only: nothing in it changes when the next step is measured, so it may be kept.
-    It is the same on every rank, except for reports of transforms that each rank makes of its own gradients.
+    A view owns its arrays and mappings, and they are read-only. It does not change when the next step is measured, so it may be
+    kept. Views are equal on all ranks, except for reports of transforms that each rank makes of its own gradients.
 
     Args:
         step: the x-axis of `self.log`.
         stage: `train`, `validate`, `test` or `predict`.
-        wall_time: when the step ended, in seconds since 1970.
-        rows: what each row is; the same object as long as the monitor's plan is.
-        moments: float64 [rows, 9], merged over calls, micro-batches and ranks, without the loss scale; a count of 0 where
-            nothing was measured. The columns are those of `lightning_hooks.stats.moments`.
-        summaries: the global numbers and the reports of transforms, tag to value.
+        wall_time: the time at which the step ended, in seconds since 1970.
+        rows: the names and tensors of all rows; the same object for all views of a stage in a run.
+        moments: float64 [rows, 9], merged over calls, micro-batches and ranks, and divided by the loss scale. The count of a
+            row that was not measured is 0. `lightning_hooks.stats.moments` names the columns.
+        summaries: the global numbers and the reports of transforms, by tag.
         due: the schedules that were due.
-        kept: what rows keep besides moments, by the name of the accumulator: float64 [rows that keep it, columns]; see `state`.
-        metrics: values of your own metrics by (row, name); of a view that was read from a file also those of other statistics
-            that do not follow from what is kept.
-        vectors: numbers of each unit by (row, name), float64 [units], where a rule asks for them with `unit_vectors=True`:
-            `abs_max`, `rms`, `mean` and `zero_fraction`.
-        ranks: how many were merged.
+        kept: the states of accumulators besides the moments, by the name of the accumulator: float64 [rows that keep the state,
+            columns]. `state` reads them by the index of the row.
+        metrics: the values of your own metrics by (row, name). In a view that was read from a file, also the values of other
+            statistics whose states are not in the file.
+        vectors: one number for each unit by (row, name), float64 [units], for rules with `unit_vectors=True`: `abs_max`, `rms`,
+            `mean` and `zero_fraction`.
+        ranks: the number of ranks that were merged.
 
     Example:
         >>> StepView(3, summaries={"hooks/grad_norm": 2.0}).summaries["hooks/grad_norm"]
@@ -79,7 +80,7 @@ class StepView:
     stage: str = "train"
     wall_time: float = 0.0
     rows: RowIndex = NOTHING
-    moments: Array = field(default_factory=lambda: _none(0, MOMENTS.width), repr=False)
+    moments: Array = field(default_factory=lambda: _read_only_empty(0, MOMENTS.width), repr=False)
     summaries: Mapping[str, float] = field(default_factory=dict)
     due: Due = frozenset()
     kept: Mapping[str, Array] = field(default_factory=dict, repr=False)
@@ -88,23 +89,24 @@ class StepView:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        # Consumers share the view: none may change what the next one sees, and what the producer keeps may change.
+        # All consumers get the same view, so none of them may change its mappings. The producer may later change the mappings
+        # that it passed, so the view copies them.
         for name in ("summaries", "kept", "metrics", "vectors"):
             object.__setattr__(self, name, ReadOnlyDict(getattr(self, name)))
 
     def stat(self, tensor: str, stat: str) -> Series:
-        """Any statistic of all rows of a tensor, whether a rule asked for it or not.
+        """A statistic of all rows and groups of a tensor. No rule needs to request a statistic that follows from the moments.
 
         Args:
-            tensor: as a rule wrote it: `grad`, `output[0]`.
-            stat: a statistic, `count`, or the name of one of your own.
+            tensor: the tensor as a rule has it: `grad`, `output[0]`.
+            stat: the name of a statistic or of one of your own, or `count`.
 
         Returns:
-            Names, float64 values [n] and bool `measured` [n] of the n rows and groups of this tensor, in the order of the row
-            index.
+            The names, the values (float64 [n]) and `measured` (bool [n]) of the n rows and groups of this tensor, in the order
+            of the row index.
 
         Raises:
-            RuleError: no row is of this tensor, or what the statistic is made of was not measured.
+            RuleError: no row is of this tensor, or the monitor does not keep the state from which the statistic follows.
         """
         indices, names = self.rows.of(tensor)
         if not names:
@@ -113,17 +115,17 @@ class StepView:
         return Series(tensor, stat, names, values, self._are_measured(stat, indices, values))
 
     def values(self, stat: str, rows: Indices | Sequence[int]) -> Array:
-        """A statistic of some rows; NaN where nothing was measured.
+        """A statistic of some rows; NaN for rows that were not measured.
 
         Args:
-            stat: as in `stat`.
-            rows: their indices: an array int [n], or any sequence of integers.
+            stat: the name of a statistic or of one of your own, or `count`.
+            rows: the indices of the rows: an array int [n], or any sequence of integers.
 
         Returns:
             float64 [n].
 
         Raises:
-            RuleError: what the statistic is made of was not measured, or these are no indices.
+            RuleError: the monitor does not keep the state from which the statistic follows, or `rows` are not indices.
         """
         rows = as_indices(rows)
         if stat == "ratio":
@@ -132,23 +134,23 @@ class StepView:
         accumulator = self._accumulator(stat)
         if accumulator is None:
             return np.array([self.metrics.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
-        has = self._keeping(accumulator, stat, rows)
+        has_state = self._have_state(accumulator, stat, rows)
         values = np.full(len(rows), np.nan)
-        values[has] = accumulator.compute(stat, _States(self, rows[has], stat))
+        values[has_state] = accumulator.compute(stat, _States(self, rows[has_state], stat))
         return values
 
     def state(self, accumulator: str, rows: Indices | Sequence[int]) -> Array:
-        """What an accumulator keeps of some rows.
+        """The state of an accumulator for some rows.
 
         Args:
-            accumulator: its name: `moments`, `histogram`, `pairs`.
-            rows: their indices: an array int [n], or any sequence of integers.
+            accumulator: the name of the accumulator: `moments`, `histogram`, `pairs` or the name of one of your own.
+            rows: the indices of the rows: an array int [n], or any sequence of integers.
 
         Returns:
-            float64 [n, columns]; of a group that of all its members.
+            float64 [n, columns]; for a group the state merged over its rows.
 
         Raises:
-            RuleError: one of them does not keep it, or these are no indices.
+            RuleError: a row does not keep the state, or `rows` are not indices.
         """
         return self._state(accumulator, as_indices(rows), accumulator)
 
@@ -160,55 +162,60 @@ class StepView:
         missing = [row for row in rows.tolist() if kept is None or not kept.has(row)]
         if kept is None or missing:
             accumulator = next((each for each in BUILT_IN if each.name == name), None)
-            said = (accumulator.missing(stat) if accumulator else None) or f"keeps no {name}"
-            where = f"{self.rows.tensors[missing[0]]} of {self.rows.names[missing[0]]}" if missing else "no row"
-            raise RuleError(f"stat: {where} {said}")
+            reason = (accumulator.missing(stat) if accumulator else None) or f"keeps no {name}"
+            row = f"{self.rows.tensors[missing[0]]} of {self.rows.names[missing[0]]}" if missing else "no row"
+            raise RuleError(f"stat: {row} {reason}")
         return kept.take(self.kept[name], rows)
 
     def _accumulator(self, stat: str) -> Accumulator | None:
-        """The accumulator from which a statistic follows; None for one whose values are in `metrics`.
+        """The accumulator that computes a statistic; None for a statistic whose values are in `metrics`.
 
         Raises:
-            RuleError: no accumulator serves the statistic, or what the statistic is made of was not measured.
+            RuleError: no accumulator computes the statistic, or the moments were measured without sums of magnitudes.
         """
         if stat in MAGNITUDE_STATS and not self.rows.magnitudes:
             raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
-        every = (*BUILT_IN, *(kept.accumulator for kept in self.rows.kept.values()))
-        found = next((each for each in every if each.serves(stat)), None)
-        if found is not None and found.name not in ("moments", *self.kept) and self._has_value(stat):
-            return None  # a view that was read from a file may have the value only
-        if found is None and not self._has_value(stat) and not self._is_asked(stat):
+        accumulators = (*BUILT_IN, *(kept.accumulator for kept in self.rows.kept.values()))
+        accumulator = next((each for each in accumulators if each.serves(stat)), None)
+        # A view that was read from a file may have the value of a statistic without the state of its accumulator.
+        if accumulator is not None and accumulator.name not in ("moments", *self.kept) and self._has_value(stat):
+            return None
+        if accumulator is None and not self._has_value(stat) and not self._is_requested(stat):
             raise RuleError(f"stat: {stat!r} is not a statistic of the moments, and no rule asks for it")
-        return found
+        return accumulator
 
     def histogram(self, rows: Indices | Sequence[int]) -> Array:
-        """The counts of log2 buckets of some rows; their edges are `lightning_hooks.stats.histogram.bucket_edges()`.
+        """The log2 histograms of some rows. `lightning_hooks.stats.histogram.bucket_edges()` gives the edges of the buckets.
 
         Args:
-            rows: their indices: an array int [n], or any sequence of integers.
+            rows: the indices of the rows: an array int [n], or any sequence of integers.
 
         Returns:
-            float64 [n, buckets]; of a group the sum over its members.
+            The counts, float64 [n, buckets]; for a group the sum over its rows.
 
         Raises:
-            RuleError: one of them keeps none, or these are no indices.
+            RuleError: a row does not keep a histogram, or `rows` are not indices.
         """
         return self.state("histogram", rows)
 
     def _are_measured(self, stat: str, rows: Indices, values: Array) -> NDArray[np.bool_]:
-        """Of which rows the step has a statistic, given its values: a NaN of the others is none that was measured."""
+        """Whether the step has a statistic of each row. A NaN value alone does not tell: a measured value can be NaN too."""
         measured: NDArray[np.bool_] = self.moments[rows, COUNT] > 0
         if stat == "ratio":
             return measured & (self.moments[self._param_rows(rows), COUNT] > 0)
         accumulator = self._accumulator(stat)
         if accumulator is None:
             return measured & np.array([(row, stat) in self.metrics for row in rows.tolist()], dtype=np.bool_)
-        has = self._keeping(accumulator, stat, rows)
-        measured[has] = accumulator.is_measured(stat, _States(self, rows[has], stat), values[has])
-        return measured & has
+        has_state = self._have_state(accumulator, stat, rows)
+        states = _States(self, rows[has_state], stat)
+        measured[has_state] = accumulator.is_measured(stat, states, values[has_state])
+        return measured & has_state
 
-    def _keeping(self, accumulator: Accumulator, stat: str, rows: Indices) -> NDArray[np.bool_]:
-        """Which of the rows have numbers for a statistic; all, if it is an error that one has none."""
+    def _have_state(self, accumulator: Accumulator, stat: str, rows: Indices) -> NDArray[np.bool_]:
+        """Whether each row keeps the state for a statistic.
+
+        True for all rows if a missing state is an error: reading the state then raises.
+        """
         kept = self.rows.kept.get(accumulator.name)
         if kept is None or accumulator.missing(stat) is not None:
             return np.ones(len(rows), dtype=np.bool_)
@@ -218,26 +225,26 @@ class StepView:
         return [self._param_row(row) for row in rows.tolist()]
 
     def _param_row(self, row: int) -> int:
-        found = self.rows.param_row_of.get(row)
-        if found is None and self.rows.tensors[row] == "update":
+        param_row = self.rows.param_row_of.get(row)
+        if param_row is None and self.rows.tensors[row] == "update":
             indices, names = self.rows.of("param")
             if self.rows.names[row] in names:
-                found = int(indices[names.index(self.rows.names[row])])
-        if found is None:
+                param_row = int(indices[names.index(self.rows.names[row])])
+        if param_row is None:
             raise RuleError(
                 f"stat: 'ratio' is of an update and its parameter; {self.rows.tensors[row]} of {self.rows.names[row]} has none"
             )
-        return found
+        return param_row
 
     def _has_value(self, stat: str) -> bool:
         return any(name == stat for _, name in self.metrics)
 
-    def _is_asked(self, stat: str) -> bool:
-        return any(stat in stats for each in (*self.rows.alike, *self.rows.groups) for _, stats in each.requests)
+    def _is_requested(self, stat: str) -> bool:
+        return any(stat in stats for each in (*self.rows.requested_rows, *self.rows.groups) for _, stats in each.requests)
 
 
 class _States:
-    """What a step keeps of some rows, as accumulators read it; an error names the statistic for which it was read."""
+    """The states of accumulators for some rows, by the name of the accumulator. An error names the statistic being computed."""
 
     def __init__(self, view: StepView, rows: Indices, stat: str) -> None:
         self._view, self._rows, self._stat = view, rows, stat

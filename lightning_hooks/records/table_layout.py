@@ -1,4 +1,4 @@
-"""What a step writes into the table of an event file: what accumulators keep, from which every statistic can be read again."""
+"""Layout of the table in an event file: the states of accumulators, from which every statistic can be computed again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = NDArray[np.float64]
 
 
 class Head(NamedTuple):
-    """What a series is of, and where its values lie among those of all.
+    """The tensor, statistic and rows of a series, and the position of its values in the values of all series.
 
     Args:
         tensor: `grad`, `output[0]` …
         stat: `norm`, `p99`, or `count`.
-        names: dotted names of the rows; the same object at every step with the same rows.
-        span: of the values.
+        names: the dotted names of the rows; the same object at every step with the same rows.
+        span: the positions of the values.
     """
 
     tensor: str
@@ -32,13 +32,13 @@ class Head(NamedTuple):
     span: slice
 
 
-class _Part(NamedTuple):
-    """Series that do not hold moments.
+class _OtherSeries(NamedTuple):
+    """The columns of an accumulator other than the moments, or one statistic that is stored as a number.
 
     Args:
-        accumulator: whose columns they are; None where they are one statistic.
-        stat: the statistic.
-        rows: indices of the rows.
+        accumulator: the accumulator; None for a statistic.
+        stat: the statistic; empty for an accumulator.
+        rows: the indices of the rows.
     """
 
     accumulator: Accumulator | None
@@ -47,47 +47,48 @@ class _Part(NamedTuple):
 
 
 class TableLayout:
-    """The series of one set of due schedules.
+    """The series in the table for a set of due schedules.
 
-    Moments are stored of every row of which a statistic is due, and of the parameters that a ratio needs. What else rows
-    keep is stored where its accumulator says under which names. All other statistics are stored as numbers.
+    The table has the moments of every row with a due statistic, and of the parameters that a ratio needs. The states of other
+    accumulators are stored if the accumulator names columns for them (`stored`). All other statistics are stored as numbers.
 
     Args:
-        index: the rows of the views.
+        index: the row index of the views.
         counts: for each tensor the rows that are due.
         columns: the statistics that are due.
 
     Attributes:
-        heads: of the series.
+        heads: the heads of the series.
     """
 
     def __init__(self, index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]) -> None:
         self._heads: list[Head] = []
         self._end = 0
-        places: list[Indices] = []  # in the encoded moments, one column after the other
-        for tensor, names, rows in _with_moments(index, counts, columns):
+        # Flat positions in the encoded moments [rows, columns], one column of a tensor after the other.
+        positions: list[Indices] = []
+        for tensor, names, rows in _rows_with_moments(index, counts, columns):
             for column in stored_moments(magnitudes=index.magnitudes):
                 self._add(tensor, MOMENT_NAMES[column], names)
-                places.append(rows * MOMENTS.width + column)
-        self._places = joined(places)
-        self._parts: list[_Part] = []
+                positions.append(rows * MOMENTS.width + column)
+        self._positions = joined(positions)
+        self._others: list[_OtherSeries] = []
         for each in columns:
             if each.stat != "ratio" and not MOMENTS.serves(each.stat):
                 self._add_other(index, each, columns)
         self.heads = tuple(self._heads)
 
     def fill(self, view: StepView) -> Array:
-        """The numbers of all series one after the other."""
+        """The numbers of all series of a step, concatenated."""
         numbers = np.empty(self._end)
-        end = len(self._places)
-        numbers[:end] = MOMENTS.encode(view.moments).take(self._places)
-        for part in self._parts:
-            if part.accumulator is None:
-                found = view.values(part.stat, part.rows)
+        end = len(self._positions)
+        numbers[:end] = MOMENTS.encode(view.moments).take(self._positions)
+        for accumulator, stat, rows in self._others:
+            if accumulator is None:
+                values = view.values(stat, rows)
             else:
-                found = part.accumulator.encode(view.state(part.accumulator.name, part.rows)).T
-            numbers[end : end + found.size] = found.ravel()
-            end += found.size
+                values = accumulator.encode(view.state(accumulator.name, rows)).T
+            numbers[end : end + values.size] = values.ravel()
+            end += values.size
         return numbers
 
     def _add(self, tensor: str, name: str, names: tuple[str, ...]) -> None:
@@ -95,29 +96,30 @@ class TableLayout:
         self._end += len(names)
 
     def _add_other(self, index: RowIndex, column: Column, columns: Sequence[Column]) -> None:
-        """Add a statistic, or the columns of the accumulator that it follows from, which several statistics share."""
+        """Add the stored columns of the accumulator that computes a statistic, or else the statistic as a number."""
         accumulator = next((kept.accumulator for kept in index.kept.values() if kept.accumulator.serves(column.stat)), None)
         if accumulator is None or not accumulator.stored:
             self._add(*column[:3])
-            self._parts.append(_Part(None, column.stat, column.rows))
+            self._others.append(_OtherSeries(None, column.stat, column.rows))
             return
         served = [each for each in columns if each.tensor == column.tensor and accumulator.serves(each.stat)]
-        if served[0] is column:  # the others are served too
-            names, rows = _united(index, served)
+        # Several statistics of a tensor can follow from one accumulator. Add its columns at the first of these statistics.
+        if served[0] is column:
+            names, rows = _union(index, served)
             for name in accumulator.stored:
                 self._add(column.tensor, name, names)
-            self._parts.append(_Part(accumulator, "", rows))
+            self._others.append(_OtherSeries(accumulator, "", rows))
 
 
 class UnitVectors:
-    """The series of units: each row of which a rule asks for vectors is a table of its own, whose rows are units."""
+    """The series of units: each row with `unit_vectors` has a table of its own, whose rows are the units."""
 
     def __init__(self, index: RowIndex) -> None:
         self._index = index
         self._heads: dict[tuple[tuple[int, str, int], ...], tuple[Head, ...]] = {}
 
     def fill(self, view: StepView) -> tuple[tuple[Head, ...], Array]:
-        """The series of a step, and the numbers of all of them."""
+        """The heads of the series of a step, and the numbers of all series, concatenated."""
         if not view.vectors:
             return (), np.empty(0)
         key = tuple((row, name, len(values)) for (row, name), values in view.vectors.items())
@@ -131,26 +133,26 @@ class UnitVectors:
 
 
 def units_table(index: RowIndex, row: int) -> str:
-    """The name of the table of a row's units."""
+    """The name of the table of the units of a row."""
     return f"units of {index.tensors[row]}/{index.names[row]}"
 
 
-def _with_moments(
+def _rows_with_moments(
     index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]
 ) -> Iterator[tuple[str, tuple[str, ...], Indices]]:
-    """For each tensor the names and indices of the rows whose moments are stored."""
-    found = {column.tensor: [column] for column in counts}
+    """For each tensor: the tensor, and the names and indices of the rows whose moments are stored."""
+    by_tensor = {column.tensor: [column] for column in counts}
     for column in columns:
         if column.stat == "ratio":
-            below = np.array([index.param_row_of[row] for row in column.rows.tolist()], dtype=np.intp)
-            tensor = index.tensors[below[0]]
-            found.setdefault(tensor, []).append(Column(tensor, "count", (), below))
-    for tensor, parts in found.items():
-        yield tensor, *_united(index, parts)
+            param_rows = np.array([index.param_row_of[row] for row in column.rows.tolist()], dtype=np.intp)
+            tensor = index.tensors[param_rows[0]]
+            by_tensor.setdefault(tensor, []).append(Column(tensor, "count", (), param_rows))
+    for tensor, parts in by_tensor.items():
+        yield tensor, *_union(index, parts)
 
 
-def _united(index: RowIndex, parts: Sequence[Column]) -> tuple[tuple[str, ...], Indices]:
-    """The names and indices of the rows of several columns."""
+def _union(index: RowIndex, parts: Sequence[Column]) -> tuple[tuple[str, ...], Indices]:
+    """The names and indices of the rows of several columns, without duplicates."""
     rows = np.unique(joined([part.rows for part in parts]))
     if len(rows) == len(parts[0].rows) and parts[0].names:
         return parts[0].names, parts[0].rows

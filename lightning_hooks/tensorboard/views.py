@@ -115,7 +115,7 @@ def _due(rows: RowIndex, counted: Array, step: int | None) -> Due:
     """The schedules that were due: those of rows that were written, and of the step if it is one of training."""
     return frozenset(
         schedule
-        for each in (*rows.alike, *rows.groups)
+        for each in (*rows.requested_rows, *rows.groups)
         if not np.isnan(counted[each.rows]).all()
         for schedule, stats in each.requests
         if stats and (step is None or schedule.due(step))

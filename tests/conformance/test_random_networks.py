@@ -320,7 +320,8 @@ def fit(folder: Path, seed: int, monitor: StatsMonitor) -> Drawn:
 def assert_same_rows(some: StepView, everything: StepView) -> None:
     """What was due is there exactly if it is there in the other, and has the same moments."""
     index = {key: i for i, key in enumerate(zip(everything.rows.tensors, everything.rows.names, strict=True))}
-    due = {i for alike in some.rows.alike if any(s in some.due for s, _ in alike.requests) for i in alike.rows.tolist()}
+    requested = some.rows.requested_rows
+    due = {i for each in requested if any(s in some.due for s, _ in each.requests) for i in each.rows.tolist()}
     for i, key in enumerate(zip(some.rows.tensors, some.rows.names, strict=True)):
         ours, theirs = some.moments[i], everything.moments[index[key]]
         assert i not in due or (ours[COUNT] > 0) == (theirs[COUNT] > 0), key

@@ -23,8 +23,8 @@ def net():
 
 def test_rows_of_which_the_same_is_asked_are_found_however_they_lie():
     plan = resolve(net(), [Watch(params="*", tensors="grad", stats="norm"), Watch(params="*bias", tensors="grad")], EveryN())
-    assert [each.rows.tolist() for each in plan.index.alike] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert resolve(net(), [], EveryN()).index.alike == ()
+    assert [each.rows.tolist() for each in plan.index.requested_rows] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert resolve(net(), [], EveryN()).index.requested_rows == ()
 
 
 RULES = [
