@@ -1,4 +1,4 @@
-"""README.md and docs/: every block of Python runs as it is written, every block of YAML is read, every link leads somewhere."""
+"""README.md and docs/: every block of Python runs, every block of YAML can be loaded, and every link has a target."""
 
 import doctest
 import re
@@ -24,13 +24,13 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 
 
 def blocks(language):
-    """Page, number and text of each block of a language."""
+    """The page and the text of each block of a language, as parameters of a test."""
     found = ((page, re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)) for page, text in PAGES.items())
     return [pytest.param(page, block, id=f"{page}-{i}") for page, each in found for i, block in enumerate(each)]
 
 
 class Model(LightningModule):
-    """The model that pages call yours: [N, 3, 4] -> [N, 3, 4]."""
+    """The `model` in the blocks of the pages: [N, 3, 4] -> [N, 3, 4]."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Loudest(StepConsumer):
 
 @pytest.fixture
 def given(tmp_path, monkeypatch):
-    """What pages call yours, in an empty folder."""
+    """The names that blocks use without defining them (`model`, `loader`, `my_project` …), in an empty folder."""
     monkeypatch.chdir(tmp_path)
     project, hooks = types.ModuleType("my_project"), types.ModuleType("my_project.hooks")
     project.Loudest, project.hooks = Loudest, hooks
@@ -65,7 +65,8 @@ def given(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.filterwarnings("ignore")  # of Lightning: no checkpoints, few workers
+# Ignore the warnings of Lightning about missing checkpoints and few workers.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("page", "block"), blocks("python"))
 def test_python(page, block, given):
     if block.startswith(">>>"):

@@ -92,9 +92,7 @@ class SavedIndex:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, RuleError):
                 raise
-            raise RuleError(
-                f"what the event file says of its step views is damaged: {type(error).__name__}: {error}"
-            ) from error
+            raise RuleError(f"the index of step views in the event file is damaged: {type(error).__name__}: {error}") from error
 
 
 def _index(saved: Mapping[str, Any]) -> RowIndex:

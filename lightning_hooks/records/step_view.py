@@ -106,11 +106,12 @@ class StepView:
             of the row index.
 
         Raises:
-            RuleError: no row is of this tensor, or the monitor does not keep the state from which the statistic follows.
+            RuleError: no row has this tensor, or the monitor does not keep the state from which the statistic follows.
         """
         indices, names = self.rows.of(tensor)
         if not names:
-            raise RuleError(f"stat: no row is of {tensor!r}; there is {', '.join(dict.fromkeys(self.rows.tensors)) or 'none'}")
+            tensors = ", ".join(dict.fromkeys(self.rows.tensors)) or "none"
+            raise RuleError(f"stat: no row has the tensor {tensor!r}; the tensors of this view are {tensors}")
         values = self.values(stat, indices)
         return Series(tensor, stat, names, values, self._are_measured(stat, indices, values))
 

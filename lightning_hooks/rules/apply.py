@@ -79,7 +79,7 @@ class Apply:
         if self.when not in (None, *WHEN):
             raise RuleError(f"when must be 'step' or 'backward', got {shown(self.when)}{did_you_mean(self.when, WHEN, 1)}")
         if self.stages is not None:
-            raise RuleError("stages goes with activations; gradients there are in training only")
+            raise RuleError("stages goes with activations; gradients exist in training only")
 
     def _check_module_rule(self) -> None:
         if self.when not in (None, "backward"):
@@ -98,7 +98,7 @@ class Apply:
                 f"tensor must be one of {known}, got {shown(self.tensor)}{did_you_mean(self.tensor, CHANGED_TENSORS, 2)}"
             )
         if self.stages is not None and base not in FORWARD_TENSORS:
-            raise RuleError("stages goes with activations; gradients there are in training only")
+            raise RuleError("stages goes with activations; gradients exist in training only")
         if self.when is not None and base in FORWARD_TENSORS:
             raise RuleError(f"when={self.when!r} goes with gradients; a rule on activations acts in forward (omit when)")
 

@@ -109,7 +109,7 @@ class Hook:
         if self.types is not None and not target:
             raise RuleError(f"types goes with modules and params, not with {self.kind!r}")
         if self.prepend and self.kind in _IN_ORDER:
-            raise RuleError(f"prepend does not go with {self.kind!r}: torch runs these hooks in the order in which they came")
+            raise RuleError(f"prepend does not go with {self.kind!r}: torch runs these hooks in the order of registration")
         check_stages(self.stages)
         if self.every_n_steps is not None:
             every_n(self.every_n_steps, "every_n_steps")

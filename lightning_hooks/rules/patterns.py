@@ -48,7 +48,7 @@ class Target(Generic[T]):
         """All names of the target, beginning with `name`."""
         return (self.name, *self.others)
 
-    def call_also(self, name: str) -> None:
+    def add_alias(self, name: str) -> None:
         """Add another name, unless the target already has it."""
         if name not in self.aliases:
             self.others += (name,)
@@ -102,7 +102,7 @@ def named_modules(model: nn.Module) -> Modules:
             scripted.append(Target(name, module, module))
             unhooked[name] = _SCRIPTED
         elif name and _is_called(module):
-            by_id.setdefault(id(module), Target(name, module, module)).call_also(name)
+            by_id.setdefault(id(module), Target(name, module, module)).add_alias(name)
         elif name:
             fault = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
             unhooked[name] = f"the {type(module).__name__} {fault}, and torch calls hooks around forward() only"
@@ -116,7 +116,7 @@ def named_parameters(model: nn.Module) -> list[Target[nn.Parameter]]:
         prefix = _clean(raw_module, model)
         for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
-            by_id.setdefault(id(parameter), Target(name, parameter, module)).call_also(name)
+            by_id.setdefault(id(parameter), Target(name, parameter, module)).add_alias(name)
     return list(by_id.values())
 
 

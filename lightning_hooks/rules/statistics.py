@@ -39,7 +39,7 @@ NAMES: Final = (
 )
 """The names of all statistics of the package, with three of the many quantiles."""
 ONLY_OF: Final = {"ratio": "update", "cosine": "grad", "micro_cosine": "grad", "noise_scale": "grad"}
-"""The only tensor that has the statistic, by statistic."""
+"""Maps a statistic of a single tensor to this tensor."""
 UNIT_STATS: Final = NAMES[NAMES.index("dead_units") :]
 """The statistics of units, which only tensors of modules have."""
 _QUANTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")

@@ -43,18 +43,18 @@ def parse_tensor(tensor: str) -> tuple[str, str]:
 
 def check_tensor(tensor: Any, of_module: bool, where: str) -> None:
     """Raise if a rule on modules (`of_module`) or on parameters cannot watch a tensor of this name."""
-    known: tuple[str, ...]
-    others: tuple[str, ...]
-    known, others = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)
+    allowed: tuple[str, ...]
+    tensors_of_other: tuple[str, ...]
+    allowed, tensors_of_other = (MODULE_TENSORS, PARAM_TENSORS) if of_module else (PARAM_TENSORS, MODULE_TENSORS)
     base, path = parse_tensor(str(tensor))
     owner, other = ("modules", "params") if of_module else ("params", "modules")
-    if base in known and (of_module or bool(path) == (base == "state")):
+    if base in allowed and (of_module or bool(path) == (base == "state")):
         return
     if not of_module and base == "state":
         raise RuleError(f"{where}: 'state' needs a key of the optimizer's state, as in 'state.exp_avg_sq'; got {shown(tensor)}")
-    known = tuple("state.<key>" if name == "state" else name for name in known)
-    if base in others:
-        raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(known)}")
+    allowed = tuple("state.<key>" if name == "state" else name for name in allowed)
+    if base in tensors_of_other:
+        raise RuleError(f"{where}: {tensor!r} is a tensor of {other}; a rule on {owner} has {', '.join(allowed)}")
     raise RuleError(
-        f"{where}: unknown tensor {tensor!r}{did_you_mean(tensor, known, 2)}; a rule on {owner} has {', '.join(known)}"
+        f"{where}: unknown tensor {tensor!r}{did_you_mean(tensor, allowed, 2)}; a rule on {owner} has {', '.join(allowed)}"
     )

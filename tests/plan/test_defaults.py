@@ -1,4 +1,4 @@
-"""What the default rules watch: layers of the network, and every parameter."""
+"""The default rules watch the layers of the network and every parameter."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from lightning_hooks.rules.schedule import EveryN
 
 
 class NTXentLoss(nn.Module):
-    """Of a user: without parameters, with a module inside."""
+    """A loss of a user: without parameters, with a module inside."""
 
     def __init__(self):
         super().__init__()
@@ -21,7 +21,7 @@ class NTXentLoss(nn.Module):
 
 
 class NetWithLoss(nn.Module):
-    """Holds a network, whatever its name says."""
+    """A module whose name ends in Loss, but which holds parameters of the network."""
 
     def __init__(self):
         super().__init__()

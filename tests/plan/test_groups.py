@@ -1,4 +1,4 @@
-"""Rows merged into groups: each number as if the tensors of the group were one."""
+"""A group has the statistics of one tensor that holds all elements of its rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def flat(tensors: list[Tensor]) -> Tensor:
 STATS = ["mean", "std", "norm", "rms", "abs_mean", "min", "max", "zero_fraction", "nonfinite"]
 
 
-def test_blocks_of_a_depth_hold_what_one_tensor_of_all_their_elements_would() -> None:
+def test_a_block_has_the_statistics_of_one_tensor_with_all_its_elements() -> None:
     model = tower()
     values = run(model, [Watch(params="*", tensors="grad", stats=STATS, group_by=2)])
     assert set(tag.partition("/")[2] for tag in values if tag.startswith("grad_")) == {
@@ -51,7 +51,7 @@ def test_blocks_of_a_depth_hold_what_one_tensor_of_all_their_elements_would() ->
         assert values[f"grad_{stat}/body.1"] == pytest.approx(value.item(), rel=1e-6, abs=1e-9), stat
 
 
-def test_a_list_of_patterns_is_a_group_each_the_first_that_matches_counts_and_the_rest_stays_alone() -> None:
+def test_each_pattern_makes_a_group_the_first_match_counts_and_other_rows_stay_ungrouped() -> None:
     model = tower()
     values = run(model, [Watch(params="*", tensors="grad", stats="norm", group_by=["body.0.*", "body.*"])])
     assert set(values) - {"hooks/grad_norm", "hooks/nonfinite"} == {
@@ -87,7 +87,7 @@ def test_histograms_and_quantiles_of_a_group_are_those_of_all_its_elements() -> 
         assert together[f"param_{stat}/all"] == pytest.approx(watched.compute()[f"param_{stat}/head.weight"], rel=1e-9)
 
 
-def test_the_ratio_of_a_group_is_of_the_norms_of_the_whole_group() -> None:
+def test_the_ratio_of_a_group_is_that_of_the_norms_of_the_whole_group() -> None:
     model = tower()
     before = flat([p.clone() for p in model["body"].parameters()])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -109,7 +109,7 @@ def test_a_function_of_a_group_is_the_mean_weighted_by_elements() -> None:
     assert values["param_largest/head"] == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_grouped_and_single_rows_of_the_same_tensors_stand_side_by_side() -> None:
+def test_one_rule_can_group_the_rows_that_another_rule_writes_alone() -> None:
     model = tower()
     rules = [Watch(params="*", tensors="grad", stats="norm", group_by=1), Watch(params="head.*", tensors="grad", stats="max")]
     values = run(model, rules)
@@ -132,7 +132,7 @@ def test_grouped_and_single_rows_of_the_same_tensors_stand_side_by_side() -> Non
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_named(rules: list[Any], message: str) -> None:
+def test_an_invalid_group_by_is_named(rules: list[Any], message: str) -> None:
     with pytest.raises(RuleError) as caught:
         match(tower(), rules)
     assert str(caught.value) == message
@@ -148,12 +148,12 @@ def test_what_cannot_be_meant_is_named(rules: list[Any], message: str) -> None:
         ),
     ],
 )
-def test_one_name_for_other_elements_is_refused_also_with_other_statistics(rules: list[Watch], name: str) -> None:
+def test_two_groups_of_one_name_with_different_elements_are_refused(rules: list[Watch], name: str) -> None:
     with pytest.raises(RuleError, match=rf"^watch\[1\].group_by: {name}, of other elements, and their counts"):
         match(tower(), rules)
 
 
-def test_one_name_for_the_same_elements_is_fine() -> None:
+def test_two_groups_of_one_name_with_the_same_elements_are_accepted() -> None:
     rules = [Watch(params="*", tensors="grad", stats=stat, group_by=2) for stat in ("norm", "mean")]
     values = run(tower(), [*rules, Watch(params="head.*", tensors="grad", stats="max")])
     assert {"grad_norm/head.bias", "grad_mean/head.bias", "grad_max/head.bias", "grad_mean/body.0"} <= set(values)
@@ -169,7 +169,7 @@ def test_a_metric_cannot_be_merged() -> None:
         match(tower(), [{"params": "*", "tensors": "grad", "stats": "torchmetrics.MeanMetric", "group_by": 1}])
 
 
-def test_match_shows_the_groups_and_who_is_in_them() -> None:
+def test_match_shows_the_groups_and_their_rows() -> None:
     found = match(tower(2), [Watch(params="*.weight", tensors="grad", stats="norm", group_by=1)])
     lines = [(line.name, line.type, line.statistics, line.tags, line.note) for line in found.lines]
     assert lines == [

@@ -1,4 +1,4 @@
-"""Accumulators that users write: how rules name them, what is refused, and what follows."""
+"""Accumulators that users write: how rules name them, which are refused, and the statistics that follow."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_a_rule_names_an_accumulator_and_its_statistics_are_computed_at_every_st
     assert watching.record.state("extremes", [0]).tolist() == [[-2.0, 6.0]]
 
 
-def test_of_rows_that_do_not_keep_an_accumulator_there_is_no_value():
+def test_a_row_without_the_accumulator_has_no_value():
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rules = [Watch(modules="0", tensors="output", stats=[Extremes()]), Watch(modules="1", tensors="output", stats="mean")]
     with instrument(model, watch=rules) as watching:
@@ -99,7 +99,7 @@ class Empty(Extremes):
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_what_cannot_be_used_is_refused_with_the_rule_and_the_reason(spec, message):
+def test_an_invalid_accumulator_is_refused_with_the_rule_and_the_reason(spec, message):
     with pytest.raises(RuleError, match=message):
         resolve(nn.Sequential(nn.Identity()), [Watch(modules="*", stats=[spec])], EveryN())
 
@@ -112,7 +112,7 @@ def test_two_accumulators_of_one_name_are_refused_unless_they_are_one_object():
         resolve(model, [*rules, Watch(modules="0", stats=[Extremes()])], EveryN())
 
 
-def test_a_function_with_the_name_of_such_a_statistic_gets_another_name():
+def test_a_function_with_the_name_of_an_accumulators_statistic_gets_another_name():
     def span(tensor):
         return tensor.max()
 

@@ -1,4 +1,4 @@
-"""Statistics of the user's own that have one name are told apart."""
+"""Different statistics of the user's with the same name get different tags."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from lightning_hooks import RuleError, Watch, instrument
 
 
 class Power:
-    """The sum of a power of the elements; two of them have one class and therefore one name."""
+    """The sum of a power of the elements. Two objects have the same class and therefore the same name."""
 
     def __init__(self, exponent):
         self.exponent = exponent
@@ -30,7 +30,7 @@ def written(watched):
 
 
 def measured(*rules):
-    """The tags of one step of a layer that returns (1, 2, 3)."""
+    """The tags and values of one step of a layer that returns (1, 2, 3)."""
     model = nn.Sequential(nn.Identity())
     with instrument(model, watch=rules) as watched:
         model(torch.tensor([[1.0, 2.0, 3.0]]))
@@ -60,15 +60,16 @@ def watch(*stats):
     ],
     ids=["lambdas", "partials", "objects", "methods"],
 )
-def test_both_are_written_in_the_order_of_the_rules(first, second, name):
+def test_two_statistics_of_one_name_are_numbered_in_the_order_of_the_rules(first, second, name):
     wanted = {f"output_{name}/0": 6.0, f"output_{name}_2/0": 14.0}
     assert measured(watch(first, second)) == wanted
     assert measured(watch(first), watch(second)) == wanted
-    assert measured(watch(first, second), watch(second, first)) == wanted  # each is still one statistic
+    # Both rules share the two statistics, although they name them in another order.
+    assert measured(watch(first, second), watch(second, first)) == wanted
 
 
 class Kept(Metric):
-    """The sum of what it has kept, as exact quantiles keep it."""
+    """A metric that keeps all elements until `compute`, as exact quantiles need, and returns their sum."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -81,7 +82,7 @@ class Kept(Metric):
         return torch.cat(self.seen).sum()
 
 
-def test_a_metric_keeps_what_it_was_given_although_training_goes_on():
+def test_in_place_changes_by_the_training_do_not_reach_the_tensors_of_a_metric():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rules = [watch(Kept, torch.sum), Watch(params="*", tensors=["param", "grad"], stats=[Kept, torch.sum])]
@@ -95,7 +96,7 @@ def test_a_metric_keeps_what_it_was_given_although_training_goes_on():
     assert kept == pytest.approx({tag: values[tag.replace("_Kept/", "_sum/")] for tag in kept})
 
 
-def test_a_statistic_that_works_in_place_changes_nothing():
+def test_a_statistic_that_works_in_place_does_not_change_the_training():
     def largest(tensor):
         return tensor.abs_().max()
 
@@ -107,7 +108,7 @@ def test_a_statistic_that_works_in_place_changes_nothing():
     assert written(watched) == {"output_largest/0": 3.0} and x.tolist() == [-3.0, 1.0]
 
 
-def test_a_statistic_that_works_in_place_does_not_change_what_the_others_see():
+def test_a_statistic_that_works_in_place_does_not_change_other_statistics():
     def emptied(tensor):
         return tensor.zero_().sum()
 
@@ -118,7 +119,7 @@ def test_a_statistic_that_works_in_place_does_not_change_what_the_others_see():
     assert written(watched) == {"output_emptied/0": 0.0, "output_sum/0": -2.0, "output_Kept/0": -2.0}
 
 
-def test_what_is_written_does_not_depend_on_the_row():
+def test_the_number_in_a_name_is_the_same_for_all_rows():
     one, other = named("f"), named("f!")
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rules = [Watch(modules=str(i), tensors="output", stats=stat) for i, stat in enumerate((one, other))]
@@ -128,7 +129,7 @@ def test_what_is_written_does_not_depend_on_the_row():
     assert written(watched) == {"output_f/0": 6.0, "output_f_2/1": 60.0}
 
 
-def test_a_name_that_is_taken_is_passed_over():
+def test_a_numbered_name_that_is_taken_is_skipped():
     tags = measured(watch(named("f"), named("f_2"), named("f!")))
     assert tags == {"output_f/0": 6.0, "output_f_2/0": 60.0, "output_f_3/0": 60.0}
 
@@ -139,7 +140,7 @@ def test_a_method_is_one_statistic_however_often_it_is_asked_for():
     assert measured(watch("torch.sum"), watch(torch.sum)) == {"output_sum/0": 6.0}
 
 
-def test_they_are_told_apart_in_groups_too():
+def test_two_statistics_of_one_name_get_different_tags_in_groups():
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rule = Watch(modules="*", tensors="output", stats=[lambda t: t.sum(), lambda t: t.pow(2).sum()], group_by={"both": "*"})
     with instrument(model, watch=[rule]) as watched:
@@ -173,7 +174,7 @@ def test_an_error_names_the_rule_the_statistic_and_the_row():
 
 
 def gives(value):
-    """A metric that gives this."""
+    """A class of metrics whose value is this."""
 
     class Given(MeanMetric):
         def compute(self):
@@ -192,7 +193,7 @@ def gives(value):
         (torch.ones(2), r"a tensor of shape \(2,\); a scalar is needed"),
     ],
 )
-def test_what_is_no_scalar_is_refused(value, said):
+def test_a_value_that_is_not_a_scalar_is_refused(value, said):
     for statistic, name in ((lambda tensor: value, "lambda"), (gives(value), "Given")):
         with pytest.raises(RuleError, match=rf"^watch\[0\].stats\[0\]: statistic '{name}' of output of 0 returned {said}$"):
             measured(watch(statistic))
@@ -205,7 +206,7 @@ def test_any_real_scalar_serves(value):
 
 
 @pytest.mark.parametrize("name", ["norm", "p50", "p95", "p2.5", "count"])
-def test_a_name_that_stands_for_something_else_is_refused(name):
+def test_the_name_of_a_built_in_statistic_is_refused(name):
     def statistic(tensor):
         return tensor.sum()
 
@@ -233,7 +234,7 @@ def test_a_name_that_gives_the_tag_of_another_tensor_is_refused():
 
 
 class Experts(nn.Module):
-    """The second of two layers gets what is not negative, which may be nothing."""
+    """The second of two layers gets the elements that are not negative, of which there may be none."""
 
     def __init__(self):
         super().__init__()
@@ -245,7 +246,8 @@ class Experts(nn.Module):
 
 def test_an_empty_tensor_does_not_change_a_statistic_and_is_not_given_to_it():
     def largest(tensor):
-        return tensor.max()  # raises where there is nothing
+        # `max` of an empty tensor raises.
+        return tensor.max()
 
     model = Experts()
     rules = [Watch(modules="second", tensors="output", stats=[largest, torch.sum, MeanMetric, "mean"])]

@@ -1,4 +1,4 @@
-"""Rows, and what a step writes of them."""
+"""The rows of a plan, and the values that a step writes for them."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def net():
     return nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(4)))
 
 
-def test_rows_of_which_the_same_is_asked_are_found_however_they_lie():
+def test_rows_with_the_same_requests_share_an_entry_of_the_row_index():
     plan = resolve(net(), [Watch(params="*", tensors="grad", stats="norm"), Watch(params="*bias", tensors="grad")], EveryN())
     assert [each.rows.tolist() for each in plan.index.requested_rows] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert resolve(net(), [], EveryN()).index.requested_rows == ()
@@ -35,11 +35,11 @@ RULES = [
 ]
 
 
-IN_FULL = Levels()
+UNMERGED = Levels()
 
 
-def filled(due, absent=(), levels=IN_FULL):
-    """A plan, and rows of moments with what follows from them."""
+def filled(due, absent=(), levels=UNMERGED):
+    """A plan, moments of its rows and groups, and the entry that a layout makes of them."""
     plan = resolve(net(), RULES, EveryN())
     layout = Layout(plan.index, due, levels=levels)
     torch.manual_seed(0)
@@ -54,30 +54,31 @@ SCHEDULES = [frozenset(EveryN(every=every) for every in due) for due in ([1], [1
 
 @pytest.mark.parametrize("due", SCHEDULES, ids=lambda due: ",".join(str(each) for each in sorted(each.every for each in due)))
 @pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
-def test_columns_are_what_rows_and_groups_ask_for(due, absent):
+def test_columns_have_the_requested_statistics_of_rows_and_groups(due, absent):
     plan, moments, step = filled(due, absent)
     every = [*plan.rows, *plan.groups]
-    wanted: dict[tuple[str, str], list[int]] = {}
+    expected: dict[tuple[str, str], list[int]] = {}
     for row in every:
         for stat in requested(row.requests, due):
-            wanted.setdefault((row.tensor, stat), []).append(row.index)
+            expected.setdefault((row.tensor, stat), []).append(row.index)
     counted = list(dict.fromkeys((row.tensor, "count") for row in every if requested(row.requests, due)))
-    assert [(series.tensor, series.stat) for series in step.series] == [*wanted, *counted]
-    for series, rows in zip(step.series, wanted.values(), strict=False):
+    assert [(series.tensor, series.stat) for series in step.series] == [*expected, *counted]
+    for series, rows in zip(step.series, expected.values(), strict=False):
         assert series.names == tuple(every[i].name for i in rows)
         if series.stat != "ratio":
-            there = moments[rows, 0] > 0
-            assert series.measured.tolist() == there.tolist()
-            np.testing.assert_allclose(series.values[there], compute(series.stat, moments)[rows][there], rtol=1e-12)
+            has_elements = moments[rows, 0] > 0
+            assert series.measured.tolist() == has_elements.tolist()
+            values = compute(series.stat, moments)[rows]
+            np.testing.assert_allclose(series.values[has_elements], values[has_elements], rtol=1e-12)
 
 
 LEVELS = {("grad", "mean"): 1, ("grad", "norm"): 3, ("param", "norm"): 2, ("output", "std"): 0}
-"""`grad_max` and `param_mean` are not written."""
+"""`grad_max` and `param_mean` have no level, so they are not written."""
 
 
 @pytest.mark.parametrize("absent", [(), (1, 4, 9)], ids=["complete", "incomplete"])
 @pytest.mark.parametrize("pinned", [(), ("2.0.weight",)], ids=["", "pinned"])
-def test_merged_rows_are_those_of_their_block(absent, pinned):
+def test_merged_rows_have_the_statistics_of_their_block(absent, pinned):
     due = SCHEDULES[-1]
     plan, moments, step = filled(due, absent, Levels(LEVELS, pinned=frozenset(pinned)))
     merged = dict(zip(step.merged[0], step.merged[1].tolist(), strict=True))

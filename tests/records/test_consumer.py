@@ -21,7 +21,7 @@ class Notes(StepConsumer):
             raise ValueError("too late")
 
 
-def test_every_consumer_gets_every_view_in_order_also_where_an_earlier_one_fails():
+def test_every_consumer_gets_every_view_in_order_even_if_an_earlier_consumer_fails():
     log = []
     publisher = Publisher([Notes(log, "a", [1]), Notes(log, "b", [1]), Notes(log, "c")])
     publisher.publish(StepView(0))
@@ -31,7 +31,7 @@ def test_every_consumer_gets_every_view_in_order_also_where_an_earlier_one_fails
     assert log == [(name, step) for step in range(3) for name in "abc"]
 
 
-def test_all_are_closed_once_and_a_failure_there_is_a_warning():
+def test_all_consumers_are_closed_once_and_an_error_of_close_becomes_a_warning():
     log = []
     publisher = Publisher([Notes(log, "a", ["close"]), Notes(log, "b")])
     with pytest.warns(UserWarning, match="^Notes failed when it was closed: ValueError: too late$"):
@@ -40,7 +40,7 @@ def test_all_are_closed_once_and_a_failure_there_is_a_warning():
     assert log == [("a", None), ("b", None)]
 
 
-def test_where_closing_is_interrupted_the_others_are_closed():
+def test_if_closing_is_interrupted_the_other_consumers_are_closed():
     class Stops(Notes):
         def close(self, error):
             super().close(error)
@@ -53,7 +53,7 @@ def test_where_closing_is_interrupted_the_others_are_closed():
     assert log == [("a", None), ("b", None), ("c", None)]
 
 
-def test_those_that_were_not_started_are_not_closed():
+def test_consumers_that_were_not_started_are_not_closed():
     class Starts(Notes):
         def start(self, plan, run):
             if "start" in self.fails:
@@ -77,7 +77,7 @@ def test_the_latest_numbers_need_no_histogram(monkeypatch):
     assert watched.compute()["output_mean/0"] == 1.0 and not read
 
 
-def test_what_is_no_consumer_is_refused():
+def test_an_object_that_is_not_a_consumer_is_refused():
     class Half:
         def consume(self, view): ...
 

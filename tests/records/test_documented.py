@@ -5,7 +5,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
 
 
 def test_the_example_of_the_page_runs():
-    # The fence that ends a block is not a part of the output.
+    # Remove the fences: doctest would read a closing fence as a part of the output.
     text = PAGE.read_text(encoding="utf-8").replace("```python", "").replace("```", "")
     example = doctest.DocTestParser().get_doctest(text, {}, "consumers.md", str(PAGE), 0)
     assert len(example.examples) >= 6

@@ -1,4 +1,4 @@
-"""The roll-up: rows go before statistics, and what is left of the limit is filled level by level."""
+"""The roll-up: first statistics get the deepest level that fits, then the other statistics get deeper level by level."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,8 @@ def test_the_limit_is_kept_and_nothing_more_would_fit(columns, limit):
         level = found.levels.get(i, 0)
         now = len(scalars(column, level)) if i in found.levels else 0
         assert column.mergeable or level in (0, found.deepest)
-        if level < found.deepest:  # one level more does not fit
+        # The next level does not fit.
+        if level < found.deepest:
             deeper = level + 1 if column.mergeable else found.deepest
             assert len(scalars(column, deeper)) - now > left
     if all(c.stat == "norm" for c in columns):
@@ -43,7 +44,7 @@ def test_the_limit_is_kept_and_nothing_more_would_fit(columns, limit):
 
 
 def transformer(layers=24):
-    """Names of parameters as a large network has them."""
+    """Names of the parameters of a large transformer."""
     parts = [f"{part}.{kind}" for part in ("attn.qkv", "attn.out", "mlp.up", "mlp.down") for kind in ("weight", "bias")]
     return (*(f"net.layers.{i}.{part}" for i in range(layers) for part in parts), "net.embed.weight", "head.weight")
 
@@ -55,7 +56,8 @@ def test_four_thousand_scalars_show_their_blocks_and_never_one_row_for_all():
     ]
     found = roll_up(columns, 500)
     assert found.total == 4 * 6 * 194 and found.written <= 500
-    assert found.level == 5  # net.layers.7.attn.qkv: 98 blocks of each of four tensors
+    # At level 5 (net.layers.7.attn.qkv) each of the four tensors has 98 blocks.
+    assert found.level == 5
     norms = [i for i, column in enumerate(columns) if column.stat == "norm"]
     assert all(found.levels[i] == 5 for i in norms)
     assert all(level > 0 for level in found.levels.values())

@@ -1,4 +1,4 @@
-"""A view holds what a step measured, says any statistic of it, and does not change."""
+"""A step view computes the statistics of a finished step, and does not change."""
 
 import copy
 import dataclasses
@@ -76,7 +76,7 @@ def test_numbers_are_merged_over_calls():
         ("medain", "'medain' is not a statistic of the moments, and no rule asks for it"),
     ],
 )
-def test_a_statistic_of_what_was_not_kept_is_an_error_that_says_what_to_ask_for(stat, says):
+def test_a_statistic_without_its_state_is_an_error_that_says_what_to_request(stat, says):
     (view,) = watch(Watch(params="*", tensors="grad", stats="mean"))
     with pytest.raises(RuleError, match=says):
         view.stat("grad", stat)
@@ -84,7 +84,7 @@ def test_a_statistic_of_what_was_not_kept_is_an_error_that_says_what_to_ask_for(
 
 def test_a_tensor_of_which_there_is_no_row_is_an_error():
     (view,) = watch(Watch(params="*", tensors="grad", stats="mean"))
-    with pytest.raises(RuleError, match="no row is of 'output'; there is grad"):
+    with pytest.raises(RuleError, match="no row has the tensor 'output'; the tensors of this view are grad$"):
         view.stat("output", "mean")
 
 
@@ -117,7 +117,7 @@ def test_rows_may_be_given_as_any_sequence_of_indices():
 
 
 @pytest.mark.parametrize("rows", [0, [0.0, 1.0], ["0.weight"], [True, False, True, True], [[0], [1]]])
-def test_what_is_no_sequence_of_indices_is_refused(rows):
+def test_rows_that_are_not_a_sequence_of_indices_are_refused(rows):
     (view,) = watch(Watch(params="*", tensors="grad", stats="p50"))
     for read in (lambda: view.values("norm", rows), lambda: view.histogram(rows)):
         with pytest.raises(RuleError, match=r"rows must be a sequence of indices of rows.* got"):
@@ -132,7 +132,7 @@ def test_groups_are_rows_too():
     assert [view.rows.names[i] for i in groups] == ["0", "2"] and view.histogram(np.array(groups)).sum(1).tolist() == [16, 10]
 
 
-def test_the_row_index_says_what_rows_are_and_stays_the_same():
+def test_the_row_index_names_the_rows_and_stays_the_same():
     first, second = watch(Watch(modules="*", tensors="output", stats="mean"), Watch(params="0.*", tensors="grad"), steps=2)
     rows = first.rows
     assert rows is second.rows
@@ -147,7 +147,7 @@ def test_the_row_index_says_what_rows_are_and_stays_the_same():
 
 
 class Crossed(nn.Module):
-    """Runs its parts in another order than that of their definition, the last of them never."""
+    """A module whose children run in another order than that of their definition; the last child never runs."""
 
     def __init__(self):
         super().__init__()
@@ -231,7 +231,7 @@ def largest(tensor):
     return tensor.max()
 
 
-def test_of_rows_that_do_not_keep_a_statistic_of_your_own_it_was_not_measured():
+def test_a_row_without_your_own_statistic_is_not_measured():
     rules = [Watch(params="0.*", tensors="grad", stats=largest), Watch(params="2.*", tensors="grad", stats="mean")]
     (view,) = watch(*rules)
     assert view.stat("grad", "largest").measured.tolist() == [True, True, False, False]
@@ -247,7 +247,7 @@ def test_a_group_has_only_the_statistics_of_your_own_that_its_rule_asks_for():
     assert view.stat("grad", "largest").measured.all()
 
 
-def test_a_ratio_was_measured_where_the_parameter_was():
+def test_a_ratio_is_measured_only_if_the_parameter_was_measured():
     rules = [Watch(params="*", tensors="update", stats="norm"), Watch(params="*", tensors="param", every_n_steps=2)]
     first, second = watch(*rules, steps=2)
     assert not first.stat("update", "ratio").measured.any() and first.stat("update", "norm").measured.all()

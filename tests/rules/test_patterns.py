@@ -55,7 +55,7 @@ def test_patterns_are_case_sensitive():
         modules(Net(), "HEAD")
 
 
-def test_containers_and_the_root_are_left_out():
+def test_containers_and_the_root_are_not_included():
     assert not {"", "encoder"} & set(modules(Net(), "*"))
 
 
@@ -90,7 +90,7 @@ def test_a_shared_module_appears_once():
     assert modules(model, "2") == ["0"]
 
 
-def test_parts_that_wrappers_add_are_taken_out():
+def test_parts_of_names_that_wrappers_add_are_removed():
     model = nn.Sequential(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))), nn.ReLU())
     model.add_module("compiled", torch.compile(nn.Linear(2, 2)))
     assert modules(model, "*") == ["0", "0.0", "1", "compiled"]
@@ -99,7 +99,7 @@ def test_parts_that_wrappers_add_are_taken_out():
     assert isinstance(named_modules(model)[-1].value, nn.Linear)
 
 
-def test_an_attribute_of_a_user_called_module_stays():
+def test_an_attribute_of_a_user_with_the_name_module_stays_in_the_name():
     class Wrapper(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -121,7 +121,7 @@ def test_no_match_names_the_nearest_names_and_strict():
     )
 
 
-def test_no_match_of_types_says_which_there_are():
+def test_no_match_of_types_lists_the_types_in_the_model():
     with pytest.raises(NoMatchError, match=r"of types \['Conv2d'\] \(the model has Block, Embedding, "):
         modules(Net(), "*", types=["Conv2d"])
 
@@ -140,7 +140,7 @@ def test_a_wrong_regular_expression_and_a_wrong_type():
         modules(Net(), "*", types=[3])
 
 
-def test_a_module_without_a_forward_is_said_to_be_one():
+def test_the_message_names_a_matching_module_without_a_forward():
     class Loss(nn.Module):
         def __call__(self, x):
             return x.sum()
@@ -162,7 +162,7 @@ def test_a_module_without_a_forward_is_said_to_be_one():
         ("!re:" + "(" * 5000 + ")" * 5000, "it is nested too deep"),
     ],
 )
-def test_an_expression_that_cannot_be_compiled_is_refused_in_a_few_words(pattern, reason):
+def test_an_expression_that_cannot_be_compiled_is_refused_with_a_short_message(pattern, reason):
     for make in (lambda: Watch(modules=["*", pattern]), lambda: Watch(params="*", group_by=[pattern])):
         with pytest.raises(RuleError, match=r"is not a valid regular expression") as raised:
             make()

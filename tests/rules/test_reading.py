@@ -1,4 +1,4 @@
-"""A class path is checked before anything is called."""
+"""A rule checks the class behind a class path before calling it."""
 
 import subprocess
 
@@ -16,7 +16,7 @@ def note(*args, **kwargs):
 
 
 class Plain:
-    """Its objects cannot be called."""
+    """A class whose objects are not callable."""
 
     def __init__(self, **given):
         CALLED.append(given)
@@ -46,7 +46,7 @@ def mapping(path, form):
 
 @pytest.mark.parametrize("form", ["jsonargparse", "hydra"])
 @pytest.mark.parametrize("path", ["note", "Plain", "os.system", "subprocess.Popen", "subprocess.run"])
-def test_nothing_is_called_that_is_not_a_class_of_the_right_kind(path, form, monkeypatch):
+def test_only_a_class_of_the_right_kind_is_called(path, form, monkeypatch):
     monkeypatch.setattr(subprocess.Popen, "__init__", note)
     monkeypatch.setattr("os.system", note)
     item = mapping(path, form)
@@ -79,7 +79,7 @@ def test_a_class_of_transforms_takes_tensors_and_a_context():
     assert isinstance(as_transform(OfTwo, "transform"), OfTwo)
 
 
-def test_what_an_import_path_names_is_not_called_when_a_rule_is_made():
+def test_a_function_behind_an_import_path_is_not_called_when_a_rule_is_constructed():
     Hook(f"{__name__}.note", kind="forward", modules="*")
     Function(f"{__name__}.note")
     Mask(f"{__name__}.note")

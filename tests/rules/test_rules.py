@@ -264,12 +264,12 @@ def test_a_schedule_is_due_once_in_every_n_steps(n, start):
         ({"first": 9, "last": 3}, "last=3 is before first=9"),
     ],
 )
-def test_schedules_that_cannot_be_meant(value, message):
+def test_an_invalid_schedule_is_refused(value, message):
     with pytest.raises(RuleError, match=message):
         every_n(value, "every_n_steps")
 
 
-def test_a_part_of_a_tensor():
+def test_a_path_selects_a_part_of_a_tensor():
     assert parse_tensor("output[0].logits") == ("output", "[0].logits")
     assert Watch(modules="*", tensors=["output[0]", "input.mask"]).tensors == ("output[0]", "input.mask")
     with pytest.raises(RuleError, match=r"unknown tensor 'grad\[0\]'"):
@@ -313,7 +313,8 @@ def test_classes_and_functions_are_shown_by_their_import_path():
     )
     capture = ActivationCapture("a", types=OrderedDict, stages="predict")
     assert repr(capture) == "ActivationCapture(modules=('a',), types=('collections.OrderedDict',), stages=('predict',))"
-    assert "<function" in repr(Watch(modules="*", stats=lambda tensor: tensor.sum()))  # no path leads to it
+    # A lambda has no import path.
+    assert "<function" in repr(Watch(modules="*", stats=lambda tensor: tensor.sum()))
 
 
 @pytest.mark.parametrize("flag", ["leaves", "named", "with_kwargs", "prepend", "once", "checked", "strict"])
@@ -327,7 +328,9 @@ def test_every_flag_of_a_hook_is_true_or_false(flag, value):
 def test_options_of_a_hook_without_an_effect_are_refused(kind):
     call = (print, print) if kind == "saved_tensors" else print
     where = {"saved_tensors": {"modules": "*"}, "post_accumulate_grad": {"params": "*"}}.get(kind, {})
-    with pytest.raises(RuleError, match=rf"^prepend does not go with '{kind}': torch runs these hooks in the order in which"):
+    with pytest.raises(
+        RuleError, match=rf"^prepend does not go with '{kind}': torch runs these hooks in the order of registration$"
+    ):
         Hook(call, kind=kind, prepend=True, **where)
     if not where:
         with pytest.raises(RuleError, match=f"^types goes with modules and params, not with '{kind}'$"):
@@ -372,7 +375,7 @@ UNBALANCED = "missing ), unterminated subpattern at position 0"
             (
                 Apply,
                 {**fields, "transform": "Sign", "stages": "train"},
-                "apply[0].stages goes with activations; gradients there are in training only",
+                "apply[0].stages goes with activations; gradients exist in training only",
             )
             for fields in ({"params": "*"}, {"modules": "*", "tensor": "output_grad"})
         ),
@@ -394,7 +397,7 @@ UNBALANCED = "missing ), unterminated subpattern at position 0"
         (Watch, {"params": "*", "group_by": [3]}, "watch[0].group_by must hold patterns as strings, got 3"),
     ],
 )
-def test_fields_that_do_not_go_together(kind, fields, message):
+def test_fields_that_exclude_each_other_are_refused(kind, fields, message):
     given = {"call": "math.sqrt", **fields} if kind is Hook else fields
     with pytest.raises(RuleError) as caught:
         as_rules(kind, [given], {Hook: "hooks", Apply: "apply", Watch: "watch"}[kind])
