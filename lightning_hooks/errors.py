@@ -1,4 +1,4 @@
-"""The exceptions of the package, and what messages say of names and values: suggestions, lists, names for a terminal.
+"""The exceptions of the package, and the functions that format names and values for their messages.
 
 HooksError
 ├── RuleError (ValueError)              an invalid rule, option or pattern
@@ -7,7 +7,7 @@ HooksError
 ├── TransformError (RuntimeError)       a transform returned or did something invalid
 │   └── InPlaceError                    a gradient was overwritten inside a tensor hook
 ├── HookError (RuntimeError)            a custom hook returned or did something invalid
-├── StoppedError (RuntimeError)         another rank has stopped watching, so this one does too
+├── StoppedError (RuntimeError)         another rank has stopped watching, so this rank stops too
 └── HooksLeftError (AssertionError)     raised by `assert_no_hooks`
 """
 
@@ -49,53 +49,53 @@ class HookError(HooksError, RuntimeError):
 
 
 class StoppedError(HooksError, RuntimeError):
-    """Another rank stopped watching, so this one does too; with `on_error="warn"` it becomes the monitor's warning."""
+    """Another rank stopped watching, so this rank stops too; with `on_error="warn"` the monitor warns instead."""
 
 
 class HooksLeftError(HooksError, AssertionError):
     """A hook of this package is still on a model."""
 
 
-def nearest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """The `n` names of `known` that are spelled most like `name`, best first.
+def nearest(name: str, valid_names: Iterable[str], n: int = 3) -> list[str]:
+    """The `n` valid names that are spelled most like `name`, best first.
 
     Args:
         name: the misspelled name.
-        known: the valid names.
+        valid_names: the names to choose from.
         n: the maximum number of names to return.
 
     Example:
         >>> nearest("menu", ["mean", "std", "max"], n=1)
         ['mean']
     """
-    return difflib.get_close_matches(name, list(known), n=n, cutoff=0.0)
+    return difflib.get_close_matches(name, list(valid_names), n=n, cutoff=0.0)
 
 
-def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
-    """A suggestion of the nearest names for the end of a message; empty if there are none, or if `name` is no string.
+def did_you_mean(name: object, valid_names: Iterable[str], n: int = 3) -> str:
+    """A suggestion of the nearest names for the end of a message; empty if `name` is not a string or no name is valid.
 
     Example:
         >>> did_you_mean("menu", ["mean"])
         " (did you mean 'mean'?)"
     """
-    close = nearest(name, known, n) if isinstance(name, str) else []
+    close = nearest(name, valid_names, n) if isinstance(name, str) else []
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
 def listed(names: Iterable[str], most: int = 10) -> str:
-    """Names for a message: the first of them, and how many more there are.
+    """The first `most` names for a message, and the number of the remaining names.
 
     Example:
         >>> listed(["a", "b", "c"], most=2)
         'a, b and 1 more'
     """
-    every = list(names)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return f"{', '.join(every[:most])}{more}"
+    all_names = list(names)
+    more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
+    return f"{', '.join(all_names[:most])}{more}"
 
 
 class _Short(reprlib.Repr):
-    """The `repr` of values of any size: nesting, items and characters beyond a few are left out."""
+    """A `repr` with limits: it cuts deep nesting, long containers and long strings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class _Short(reprlib.Repr):
         self.maxlong = 60
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        """Like that of the base class, in the order of the mapping."""
+        """As in the base class, which sorts the keys; here the keys keep the order of the mapping."""
         if level <= 0 and x:
             return "{...}"
         items = itertools.islice(x.items(), self.maxdict)
@@ -113,7 +113,7 @@ class _Short(reprlib.Repr):
         return f"{{{', '.join([*pieces, *['...'] * (len(x) > self.maxdict)])}}}"
 
     def repr_int(self, x: int, level: int) -> str:
-        """Like that of the base class; Python refuses to write integers of thousands of digits."""
+        """As in the base class, but only the size of a huge integer: Python raises when it converts a huge integer to text."""
         return super().repr_int(x, level) if x.bit_length() < 10_000 else f"<an integer of {x.bit_length()} bits>"
 
 
@@ -131,7 +131,7 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str, most: int = 4000) -> str:
-    """A text of at most so many characters: of a longer one the first and the last.
+    """A text of at most `most` characters; of a longer text, the beginning and the end, joined by `...`.
 
     Example:
         >>> shortened("x" * 1000, 20)
@@ -141,16 +141,16 @@ def shortened(text: str, most: int = 4000) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""A text for a terminal: what is no printable character is written as in Python code.
+    r"""A text for a terminal, in which every character that is not printable is written as a Python escape sequence.
 
     A name in a file may hold an escape sequence, which would move the cursor or change the title of the window.
 
     Args:
-        text: of names that somebody else may have chosen.
-        keep: characters that stay, such as line breaks between lines.
+        text: may contain names that somebody else has chosen.
+        keep: characters to leave unchanged, such as line breaks.
 
     Example:
         >>> printable("layer\x1b[31m.weight")
         'layer\\x1b[31m.weight'
     """
-    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)

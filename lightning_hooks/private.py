@@ -1,7 +1,7 @@
-"""Private names of torch, Lightning and TensorBoard: each is tried before it is used, and has a public way as its fallback.
+"""Access to private names of torch, Lightning and TensorBoard: each name is tested before use and has a public fallback.
 
-docs/support.md lists them with what is lost without each. `LIGHTNING_HOOKS_PRIVATE_NAMES=off` treats them all as absent. This
-module knows none of the libraries, so that reading a run loads none of them.
+docs/support.md lists the names, and for each the consequence of its absence. `LIGHTNING_HOOKS_PRIVATE_NAMES=off` treats all of
+them as absent. This module imports none of these libraries, so that reading a run does not load them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lost: dict[str, str] = {}
 _logger = logging.getLogger("lightning_hooks")
 
 LOST: Final[Mapping[str, str]] = MappingProxyType(_lost)
-"""The private names that were looked for and cannot be used in this process, each with what is lost."""
+"""The private names that were looked up and cannot be used in this process, each with the consequence."""
 
 
 @cache
@@ -31,7 +31,7 @@ def are_off() -> bool:
 
 
 def tried(name: str, find: Callable[[], T], lost: str) -> T:
-    """As `private`, for a caller with a fallback of its own: raises what `find` raised."""
+    """As `private`, for a caller with its own fallback: log the error of `find` and raise it again."""
     try:
         if are_off():
             raise AttributeError(f"{VARIABLE}=off")
@@ -44,13 +44,14 @@ def tried(name: str, find: Callable[[], T], lost: str) -> T:
 
 
 def private(name: str, find: Callable[[], T], public: T, lost: str) -> T:
-    """What a private name stands for, if it does what it is used for; else the public fallback, and one info line.
+    """Look up and test a private name; if it is absent or behaves differently, log one info line and return the fallback.
 
     Args:
-        name: as docs/support.md lists it.
-        find: tries it and returns what is to be used; raises where it is absent or does something else.
+        name: as listed in docs/support.md.
+        find: looks up the name, tests its behaviour and returns the object to use; raises if the name is absent or the test
+            fails.
         public: the fallback.
-        lost: with the fallback, in words.
+        lost: the consequence of using the fallback, for the log.
     """
     try:
         return tried(name, find, lost)
@@ -59,31 +60,31 @@ def private(name: str, find: Callable[[], T], public: T, lost: str) -> T:
 
 
 def attribute(holder: Any, name: str, kind: type[T], lost: str) -> T | None:
-    """A private attribute of an object if it is there and of a type, else None, and one info line.
+    """A private attribute of an object if it exists and has the right type; otherwise None, and one info line.
 
     Args:
         holder: the object.
-        name: as docs/support.md lists it, `SummaryWriter._get_file_writer`.
-        kind: the type that makes it usable.
-        lost: without it, in words.
+        name: as listed in docs/support.md, for example `SummaryWriter._get_file_writer`.
+        kind: the type that the attribute must have.
+        lost: the consequence of its absence, for the log.
     """
     value = None if are_off() else getattr(holder, name.rpartition(".")[2], None)
     if isinstance(value, kind):
         return value
 
-    def absent() -> None:
-        raise AttributeError(f"{type(holder).__name__} has none that is of type {kind.__name__}")
+    def raise_absent() -> None:
+        raise AttributeError(f"{type(holder).__name__} has no such attribute of type {kind.__name__}")
 
-    private(name, absent, None, lost)
+    private(name, raise_absent, None, lost)
     return None
 
 
 @cache
 def note_newer_torch(version: str) -> None:
-    """Say once that a torch is newer than those that were tested; it is used like them.
+    """Log once if torch is newer than the newest tested version; nothing else changes.
 
     Args:
-        version: of torch.
+        version: the version of torch, such as `2.15.0+cpu`.
     """
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and tuple(map(int, numbers.groups())) > TESTED_TORCH:

@@ -1,6 +1,6 @@
-"""The kinds of tensors: which elements of a sparse, complex, sharded or subclassed tensor are read.
+"""The kinds of tensors, and the elements that are measured of a sparse, complex, sharded or subclassed tensor.
 
-A tensor of a subclass is treated as a tensor inside `without_subclass()`: a subclass may refuse operations.
+Inside `without_subclass()`, operations treat a tensor of a subclass as a plain tensor: the subclass may refuse operations.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from torch import Tensor
 from lightning_hooks.private import private
 
 TRANSFORMED: Final = "tensor inside a transform of torch.func (grad, vmap, jvp, …) or a batched backward"
-"""In warnings, the kind of tensors that represent others while a function is transformed."""
+"""The name, in warnings, of the tensors that torch passes to a function while it transforms the function."""
 
 
-class _Refusing(Tensor):
+class _RefusingTensor(Tensor):
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
         raise TypeError
 
 
-def _find() -> Any:
+def _find_without_subclass() -> Any:
     with torch._C.DisableTorchFunctionSubclass():
-        torch.empty(0, device="cpu").as_subclass(_Refusing).dim()
+        torch.empty(0, device="cpu").as_subclass(_RefusingTensor).dim()
     return torch._C.DisableTorchFunctionSubclass
 
 
 without_subclass: Any = private(
-    "torch._C.DisableTorchFunctionSubclass", _find, nullcontext, "errors of a subclass of Tensor end the training"
+    "torch._C.DisableTorchFunctionSubclass",
+    _find_without_subclass,
+    nullcontext,
+    "errors of a subclass of Tensor end the training",
 )
 
 
@@ -59,7 +62,10 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether the elements of a strided tensor are in memory: not inside a transform of `torch.func`, nor implied zeros."""
+    """Whether the elements of a strided tensor are in memory.
+
+    Tensors inside a transform of `torch.func`, and the zero tensors that autograd only implies, are not in memory.
+    """
     try:
         return tensor.data_ptr() != 0 or not tensor.numel()
     except RuntimeError:
@@ -67,7 +73,7 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def plain_numbers(tensor: Tensor) -> Tensor:
-    """A small tensor of torch's own type with the values of one of a subclass."""
+    """The values of a small tensor as a tensor of torch's own type; without memory of its own, they pass through a list."""
     if type(tensor) is Tensor:
         return tensor
     with without_subclass():
@@ -93,15 +99,16 @@ def with_memory(tensor: Tensor) -> Tensor:
 
 def inside_transform(tensor: Tensor) -> bool:
     """As `is_transformed`, but also True for an ordinary tensor while a transform is active."""
+    # A tensor that is created while a transform is active is transformed, too.
     return is_transformed(tensor) or is_transformed(torch.empty(0, device="cpu"))
 
 
 def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
     """The dense real tensor that holds the elements to measure, and the number of implied zeros that it does not hold.
 
-    Complex numbers count as two elements, their real and imaginary parts, so that the norm is the usual one. Of a sparse
-    tensor the stored values are measured, duplicates added up first; the rest are zeros. Of a nested tensor the elements of its
-    parts are measured, and nothing for what a padded tensor would hold besides.
+    A complex number counts as two elements, its real and imaginary part, so that the norm is the usual one. For a sparse
+    tensor, the stored values are measured after duplicates are summed; all other elements are zeros. For a nested tensor, the
+    elements of its components are measured, without padding.
 
     Returns:
         The elements and the number of implied zeros, or None for a kind that cannot be measured.
@@ -116,7 +123,8 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
         return None
     zeros = 0
     if tensor.is_nested:
-        tensor = tensor.contiguous().values()  # else the values of a jagged tensor may hold more than its parts
+        # The values of a jagged tensor that is a view may hold more than its components; contiguous() drops the surplus.
+        tensor = tensor.contiguous().values()
     elif tensor.layout is torch.sparse_coo:
         values = tensor.coalesce().values()
         zeros = tensor.numel() - values.numel()
@@ -134,42 +142,46 @@ def elements(tensor: Tensor) -> tuple[Tensor, int] | None:
 
 def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a `DTensor`."""
-    module = sys.modules.get("torch.distributed.tensor")  # not loaded, there can be none; loading it takes a while
+    # Before the module is imported, no DTensor can exist. Do not import it here: that is slow.
+    module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def first_holder(tensor: object) -> int | None:
-    """The first of the ranks that together hold a tensor; None for one that is not sharded.
+    """The lowest rank in the device mesh of a sharded tensor; None if the tensor is not sharded.
 
-    A mesh may have a part of the ranks, as under tensor parallelism with replicas: then other ranks hold copies of the tensor.
+    A mesh may contain only some of the ranks, as in tensor parallelism with replicas: other meshes then hold copies of the
+    tensor.
     """
-    held: Any = tensor
-    return int(held.device_mesh.mesh.min()) if is_sharded(tensor) else None
+    dtensor: Any = tensor
+    return int(dtensor.device_mesh.mesh.min()) if is_sharded(tensor) else None
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor: all ranks must ask together. Any other is returned unchanged."""
-    held: Any = tensor
-    full: Tensor = held.full_tensor() if is_sharded(tensor) else tensor
+    """Gather a sharded tensor, for which all ranks must call together; any other tensor is returned unchanged."""
+    dtensor: Any = tensor
+    full: Tensor = dtensor.full_tensor() if is_sharded(tensor) else tensor
     return full
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank contributes to a sharded tensor (`DTensor`), so that all ranks together have each element once.
+    """The elements of a sharded tensor (`DTensor`) that this rank counts; over all ranks each element is counted once.
 
     Any other tensor is returned unchanged.
     """
     if not is_sharded(tensor):
         return tensor
-    held: Any = tensor
-    if any(placement.is_partial() for placement in held.placements):
-        from torch.distributed.tensor import Replicate  # loaded where there are such tensors
+    dtensor: Any = tensor
+    if any(placement.is_partial() for placement in dtensor.placements):
+        # Import the module only if a DTensor exists: the import is slow.
+        from torch.distributed.tensor import Replicate
 
-        held = held.redistribute(placements=[Replicate() if p.is_partial() else p for p in held.placements])
-    here = held.device_mesh.get_coordinate()
-    copies = [here[i] for i, placement in enumerate(held.placements) if placement.is_replicate()]
-    local: Tensor = held.to_local()
-    return local if not any(copies) else local.new_empty(0)  # of replicas the first counts
+        dtensor = dtensor.redistribute(placements=[Replicate() if p.is_partial() else p for p in dtensor.placements])
+    coordinate = dtensor.device_mesh.get_coordinate()
+    replica_indices = [coordinate[i] for i, placement in enumerate(dtensor.placements) if placement.is_replicate()]
+    local: Tensor = dtensor.to_local()
+    # Only the first replica counts its elements; every other replica contributes an empty tensor.
+    return local if not any(replica_indices) else local.new_empty(0)
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -179,10 +191,10 @@ def kind_of(tensor: Tensor) -> str:
     if not is_plain(tensor):
         return f"tensor of type {type(tensor).__module__}.{type(tensor).__qualname__}"
     kinds = {"meta": tensor.is_meta, "quantized": tensor.is_quantized, "nested": tensor.is_nested}
-    named = [name for name, is_it in kinds.items() if is_it] or [str(tensor.layout)]
-    return f"{' '.join(named)} tensor of dtype {tensor.dtype}"
+    names = [name for name, applies in kinds.items() if applies] or [str(tensor.layout)]
+    return f"{' '.join(names)} tensor of dtype {tensor.dtype}"
 
 
 def first_line(error: Exception) -> str:
-    """The first line of the message of a foreign error, for a warning."""
+    """The first line of the message of an error from another library, for a warning."""
     return str(error).partition("\n")[0]

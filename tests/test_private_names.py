@@ -100,7 +100,7 @@ def test_a_name_that_does_something_else_has_its_fallback(caplog: pytest.LogCapt
         assert private.attribute(object(), "object._number", int, "the number") is None
     assert [record.message for record in caplog.records] == [
         "lightning_hooks does without test._name (RuntimeError: it does something else): nothing",
-        "lightning_hooks does without object._number (AttributeError: object has none that is of type int): the number",
+        "lightning_hooks does without object._number (AttributeError: object has no such attribute of type int): the number",
     ]
 
 
