@@ -1,4 +1,4 @@
-"""Captured tensors on disk: written during a run, read back lazily afterwards. Knows neither Lightning nor the engine."""
+"""Captured tensors on disk: written during a run and read back on access. Imports neither Lightning nor the engine."""
 
 from lightning_hooks.capture.index import Entry
 from lightning_hooks.capture.reader import Capture, Entries, load_capture

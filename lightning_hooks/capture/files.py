@@ -1,4 +1,4 @@
-"""The files of tensors that one rank writes, each with its line in the index."""
+"""Writing the files of captured tensors of one rank, each with a line in the index."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Item(NamedTuple):
     sample_indices: tuple[int, ...] | None
 
     def stored(self) -> Tensor:
-        """What the file holds: complex numbers as pairs [..., 2] of real ones, since it has no dtype for all of them."""
+        """The tensor as stored in the file: complex numbers as real pairs [..., 2], since safetensors lacks complex128."""
         return torch.view_as_real(self.tensor) if self.tensor.is_complex() else self.tensor
 
 
 class RankFiles:
-    """The files that one run of a rank writes. What a killed run has left unfinished is removed first.
+    """The files that one run of a rank writes. Unfinished files of killed runs are removed first.
 
     Attributes:
-        size: of the files of this rank in bytes, those of earlier runs included.
+        size: the bytes of all files of this rank in the folder, including those of earlier runs.
 
     Raises:
         OSError: the folder cannot be used.
@@ -53,43 +53,44 @@ class RankFiles:
         self.size = sum(path.stat().st_size for path in folder.iterdir() if run_of(path.name, rank) is not None)
 
     def write(self, stage: str, items: Sequence[Item], max_bytes: int | None) -> str:
-        """Write the next file, and then its line in the index.
+        """Write the next file, and after it its line in the index.
 
         Args:
-            stage: of the items.
-            items: what it holds.
-            max_bytes: limit for `size`.
+            stage: the stage of all items.
+            items: the tensors of the file.
+            max_bytes: the limit of `size`; None for no limit.
 
         Returns:
-            The reason why it is not there; empty where it is.
+            The reason why the file was not written; empty if the file was written.
         """
         tensors = {f"{position}:{item.name}": item.stored() for position, item in enumerate(items)}
         file = ""
         try:
-            folder = self._claimed()
+            folder = self._claim_folder()
             file = f"{stage}-{rank_and_run(self._rank, self._index.run)}-{self._number:06}.safetensors"
             entries = (self._entry(item, file, key) for key, item in zip(tensors, items, strict=True))
             record = FileRecord(file, self._rank, self._index.run, tuple(entries))
             temporary = folder / file
+            # touch() sets the mode by the umask. safetensors would let only the owner read the file.
             temporary.touch()
-            allowed = temporary.stat().st_mode  # by the umask; safetensors writes for the owner alone
+            mode = temporary.stat().st_mode
             self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
-            temporary.chmod(allowed)
+            temporary.chmod(mode)
             size = temporary.stat().st_size
             if max_bytes is not None and self.size + size > max_bytes:
                 return f"the next file, {size} bytes, would exceed max_bytes={max_bytes}"
-            _to_disk(temporary)
+            _flush(temporary)
             os.rename(temporary, self._folder / file)
             self._number += 1
             self.size += size
-            _to_disk(self._folder)
+            _flush(self._folder)
             self._index.append(record)
         except (OSError, self._library.SafetensorError) as error:
             return f"{file or 'the first file'} could not be written: {error}"
         return ""
 
-    def _claimed(self) -> Path:
-        """The temporary folder, after this writer has got names of its own."""
+    def _claim_folder(self) -> Path:
+        """Claim a run number for this writer, create its temporary folder, and return the path of the folder."""
         if self._temporary is None:
             self._index.claim()
             self._temporary = TemporaryFolder(self._folder / f".{rank_and_run(self._rank, self._index.run)}.tmp")
@@ -97,15 +98,15 @@ class RankFiles:
         return self._temporary.path
 
     def remove_unfinished(self) -> None:
-        """Remove what was written in part."""
+        """Remove the temporary folder with all files that were not completed."""
         if self._temporary is not None:
             self._temporary.remove()
 
     def _entry(self, item: Item, file: str, key: str) -> Entry:
-        known = item._asdict()
-        tensor = known.pop("tensor")
+        fields = item._asdict()
+        tensor = fields.pop("tensor")
         return Entry(
-            **known,
+            **fields,
             rank=self._rank,
             run=self._index.run,
             shape=tuple(tensor.shape),
@@ -116,8 +117,8 @@ class RankFiles:
         )
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+def _flush(path: Path) -> None:
+    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

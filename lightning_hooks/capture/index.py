@@ -1,10 +1,11 @@
-"""What a capture holds: one JSON Lines file for each run of a rank, one line for each file of tensors.
+"""The index of a capture: a JSON Lines file for each run of a rank, with one line for each file of tensors.
 
-A line is appended after its file got its final name, so the index never names a missing file, and what one more file
-costs does not grow with the length of the capture. Only the writer that created an index appends to it, so processes that
-capture into one folder at the same time do not disturb each other. A killed run can leave two things behind: an unfinished
-last line, which readers ignore; and a whole file without its line, which readers still find, because every file has a copy of
-its line in its own header. Run 0 has no number in its names. Folders in which all runs of a rank share one index are read too.
+A line is appended after its file got its final name, so the index never names a missing file, and the cost of a line does not
+grow with the length of the capture. Only the writer that created an index appends to it, so processes that capture into one
+folder at the same time do not disturb each other. A killed run can leave two things behind: an unfinished last line, which
+readers ignore; and a complete file without its line, which readers still find, because every file has a copy of its line in
+its own header. The names of files of run 0 do not contain the number of the run. Folders of earlier versions, in which all
+runs of a rank share one index, are read too.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ PATTERN: Final = "index-rank*.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One captured tensor: where it came from and where it lies.
+    """One captured tensor: its origin in the run, and its location on disk.
 
     Args:
-        name: of the module, dotted, or any name that the writer was given.
+        name: the dotted name of the module, or any other name that was given to the writer.
         call: 0 for the first tensor of this name in the batch, 1 for the second, ...
-        step: of training, as the charts count it.
+        step: the training step, as the charts count it.
         stage: `train`, `validate`, `test` or `predict`.
-        rank: of the process.
-        run: 0 for the first run of this rank that wrote into the folder, 1 for the next one, ...
-        dataloader_idx: of the batch; 0 where there is one loader.
-        batch_idx: of the batch in its epoch.
-        shape: as captured.
-        dtype: as stored, `float16` and the like.
-        sample_indices: which samples of the data set the batch held, or None where the writer was not told.
-        bytes: of the tensor's elements.
-        file: name of the safetensors file in the capture's folder.
-        key: of the tensor in that file.
+        rank: the rank of the process.
+        run: 0 for the first run of this rank that wrote into the folder, 1 for the next run, ...
+        dataloader_idx: the index of the batch's loader; 0 if the stage has one loader.
+        batch_idx: the index of the batch in its epoch.
+        shape: the shape of the captured tensor.
+        dtype: the dtype in the file, such as `float16`.
+        sample_indices: the indices of the batch's samples in the data set, or None if the writer did not receive them.
+        bytes: the size of the tensor's elements.
+        file: the name of the safetensors file in the capture's folder.
+        key: the key of the tensor in the file.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Entry:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Entries are sorted by step, then rank, then batch, then call; of the same batch in two runs the older is first."""
+        """The sort key: step, rank, batch, call; if two runs captured the same batch, the earlier run comes first."""
         return (self.step, self.rank, self.dataloader_idx, self.batch_idx, self.call, self.run)
 
 
@@ -91,11 +92,11 @@ class FileRecord:
 
     @classmethod
     def from_line(cls, line: str | bytes) -> FileRecord:
-        """The record of a line.
+        """Parse one line of an index.
 
         Raises:
-            RuleError: it was written by a later version of this package, or leads out of the folder of the capture.
-            ValueError: it is not such a line.
+            RuleError: a later version of this package wrote the line, or its file is outside the folder of the capture.
+            ValueError: the line is not one that `to_line` returns.
         """
         data = json.loads(line)
         if not isinstance(data, dict):
@@ -105,24 +106,25 @@ class FileRecord:
         try:
             file, rank, run = data["file"], data["rank"], data["run"]
             record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in data["entries"]))
-            is_name = file == PureWindowsPath(file).name and file != ".."  # a path of POSIX is one of Windows too
+            # PureWindowsPath splits at slashes and backslashes, so `file` may not contain a folder on any system.
+            is_name = file == PureWindowsPath(file).name and file != ".."
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no such line: {error!r}") from error
+            raise ValueError(f"a field is missing or has the wrong type: {error!r}") from error
         if not is_name:
-            entry = f"the entry {record.entries[0].name!r}" if record.entries else "it"
+            entry = f"the entry {record.entries[0].name!r}" if record.entries else "the line"
             raise RuleError(f"{entry} leads to {file!r}; a capture reads only files in its own folder")
         return record
 
 
 def _entry(data: Mapping[str, Any], file: str, rank: int, run: int) -> Entry:
-    known = {key: data[key] for key in Entry.__slots__ if key in data}
+    fields = {key: data[key] for key in Entry.__slots__ if key in data}
     samples = data["sample_indices"]
-    known |= {"shape": tuple(data["shape"]), "sample_indices": None if samples is None else tuple(samples)}
-    return Entry(file=file, rank=rank, run=run, **known)
+    fields |= {"shape": tuple(data["shape"]), "sample_indices": None if samples is None else tuple(samples)}
+    return Entry(file=file, rank=rank, run=run, **fields)
 
 
 def read_index(path: Path) -> tuple[list[FileRecord], int]:
-    """The records of an index file, and how many of its bytes they take.
+    """The records of an index file, and the number of its bytes that belong to complete lines.
 
     Raises:
         RuleError: a line other than the last cannot be read.
@@ -133,25 +135,27 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         try:
             if not line.endswith(b"\n"):
-                break  # the writer was killed here
+                # The writer was killed while it wrote this line.
+                break
             records.append(FileRecord.from_line(line))
         except RuleError as error:
             raise RuleError(f"{path}, line {number}: {error}") from None
         except ValueError as error:
             if end + len(line) == len(content):
-                break  # a power failure may leave a line of zeros
+                # A power failure may leave zeros as the last line.
+                break
             raise RuleError(f"{path}, line {number} is not a line of a capture's index: {error}") from error
         end += len(line)
     return records, end
 
 
 def read_folder(folder: Path) -> list[FileRecord]:
-    """The records of all files of tensors in a folder, by rank and run.
+    """The records of all files of tensors in a folder, sorted by rank and run.
 
     Raises:
         RuleError: an index is damaged.
     """
-    # List the files before reading the indexes: a file that a live writer adds in between is then in the index, not lost.
+    # List the files before reading the indexes: a file that a live writer adds in between is then in the index.
     names = sorted(path.name for path in folder.iterdir() if run_of(path.name) is not None)
     records = [record for index in sorted(folder.glob(PATTERN)) for record in read_index(index)[0]]
     indexed = {record.file for record in records}
@@ -160,7 +164,7 @@ def read_folder(folder: Path) -> list[FileRecord]:
 
 
 def _from_header(path: Path) -> Iterator[FileRecord]:
-    """The copy of its line that a file of tensors holds; nothing for a file that is incomplete or not from a capture."""
+    """The record in the header of a file of tensors; nothing if the file is incomplete or not from a capture."""
     library = need_safetensors()
     with contextlib.suppress(library.SafetensorError, OSError, ValueError, KeyError, TypeError):
         with library.safe_open(path, framework="pt") as opened:
@@ -170,10 +174,10 @@ def _from_header(path: Path) -> Iterator[FileRecord]:
 
 
 class IndexWriter:
-    """The index of one run of a rank. The first line creates it, under a number that no other run of this rank has.
+    """The index of one run of a rank. `claim` creates the file, with a run number that no other run of this rank has.
 
     Attributes:
-        run: the number of the run, known after `claim`.
+        run: the number of the run; final after `claim`.
 
     Raises:
         OSError: the folder cannot be read.
@@ -183,17 +187,17 @@ class IndexWriter:
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
         self._is_claimed = False
-        recorded = [record.run for record in read_folder(folder) if record.rank == rank]
-        named = [run for path in folder.iterdir() if (run := run_of(path.name, rank)) is not None]
-        self.run = max(recorded + named, default=-1) + 1
+        recorded_runs = [record.run for record in read_folder(folder) if record.rank == rank]
+        named_runs = [run for path in folder.iterdir() if (run := run_of(path.name, rank)) is not None]
+        self.run = max(recorded_runs + named_runs, default=-1) + 1
 
     @property
     def path(self) -> Path:
-        """The file of the index."""
+        """The path of the index."""
         return self._folder / f"index-{rank_and_run(self._rank, self.run)}.jsonl"
 
     def claim(self) -> None:
-        """Create the index under the next free number, so that no other writer uses this number."""
+        """Create the index under the next free run number, so that no other writer uses this number."""
         while not self._is_claimed:
             try:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -202,13 +206,14 @@ class IndexWriter:
                 self.run += 1
 
     def append(self, record: FileRecord) -> None:
-        """Add a line and wait until it is on the disk; after an `OSError` the index is unchanged."""
+        """Append the line of a record and wait until it is on the disk; if an `OSError` is raised, the index is unchanged."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(descriptor).st_size
             try:
                 rest = memoryview(f"{record.to_line()}\n".encode())
-                while rest:  # a full disk may write a part before it raises
+                # On a full disk, write() may write a part of the line before the next call raises.
+                while rest:
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)
             except OSError:
@@ -219,7 +224,7 @@ class IndexWriter:
 
 
 def rank_and_run(rank: int, run: int) -> str:
-    """The part of the names of files that tells writers apart.
+    """The part of a file name that identifies the writer: the rank, and the run unless it is 0.
 
     Example:
         >>> rank_and_run(2, 0), rank_and_run(2, 3)
@@ -236,15 +241,15 @@ def run_of(file: str, rank: int | None = None) -> int | None:
         (4, None)
     """
     number = r"\d+" if rank is None else rank
-    found = re.fullmatch(rf"\w+-rank{number}(?:-run(\d+))?-\d+\.safetensors", file)
-    return int(found[1] or 0) if found else None
+    match = re.fullmatch(rf"\w+-rank{number}(?:-run(\d+))?-\d+\.safetensors", file)
+    return int(match[1] or 0) if match else None
 
 
 def need_safetensors() -> ModuleType:
     """The `safetensors` package with its `torch` part loaded.
 
     Raises:
-        UnsupportedError: where it is not installed; the message names the extra.
+        UnsupportedError: safetensors is not installed; the message names the extra.
     """
     try:
         import safetensors

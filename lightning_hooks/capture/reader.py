@@ -1,4 +1,4 @@
-"""Reading a capture from disk: the list of entries comes from the index, a tensor is read on request."""
+"""Reading a capture from disk: the index gives the list of entries, and each tensor is read on access."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import check_path
 
-_OPEN_FILES: Final = 8  # a handle keeps the parsed header of its file, which costs more than reading a small tensor
+# Keep files open: parsing the header of a file costs more than reading a small tensor.
+_OPEN_FILES: Final = 8
 
 
 class _TensorFiles:
-    """Reads tensors; the files used last stay open."""
+    """Reads tensors from the files of a capture, and keeps the most recently used files open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +32,7 @@ class _TensorFiles:
         """One tensor, on the CPU.
 
         Raises:
-            RuleError: its file is gone, or damaged.
+            RuleError: the file is missing or damaged.
         """
         try:
             tensor: Tensor = self._handle(entry.file).get_tensor(entry.key)
@@ -51,7 +52,7 @@ class _TensorFiles:
         return self._open[file][1]
 
     def __reduce__(self) -> tuple[type[_TensorFiles], tuple[Path]]:
-        """Without the open files, so that a capture can go to the workers of a DataLoader."""
+        """Pickle only the folder, not the open files, so that a capture can be sent to the workers of a DataLoader."""
         return (_TensorFiles, (self.folder,))
 
 
@@ -120,10 +121,10 @@ class Entries(Sequence[Tensor]):
         return tuple(info.sample_indices for info in self.infos)
 
     def where(self, **conditions: int | str) -> Entries:
-        """The entries that have these values; reads nothing.
+        """The entries whose fields have these values; reads no tensor.
 
         Args:
-            conditions: `stage`, `rank`, `run`, `call`, `step`, `batch_idx`, `dataloader_idx`: any field of `Entry`.
+            conditions: a value for any field of `Entry`: `stage`, `rank`, `run`, `call`, `step`, `batch_idx`, ...
 
         Raises:
             RuleError: an unknown field.
@@ -131,14 +132,14 @@ class Entries(Sequence[Tensor]):
         for field in conditions:
             if field not in Entry.__slots__:
                 raise RuleError(f"Entries.where: no field {field!r}{did_you_mean(field, Entry.__slots__)}")
-        found = [info for info in self.infos if all(getattr(info, field) == want for field, want in conditions.items())]
-        return Entries(self.name, found, self._files)
+        selected = [info for info in self.infos if all(getattr(info, field) == value for field, value in conditions.items())]
+        return Entries(self.name, selected, self._files)
 
     def cat(self) -> Tensor:
         """All entries concatenated along the batch dimension [N1 + N2 + ..., ...]; entries without dimensions are stacked.
 
-        A batch that was captured twice, by a run and by one resumed from its checkpoint, appears twice: select one with
-        `where(run=...)`.
+        A batch that was captured twice, by a run and by a second run that resumed from its checkpoint, appears twice: select
+        one of the runs with `where(run=...)`.
 
         Raises:
             RuleError: no entries, several stages, or incompatible shapes or dtypes.
@@ -148,7 +149,7 @@ class Entries(Sequence[Tensor]):
         stages = list(dict.fromkeys(self.stages))
         if len(stages) > 1:
             raise RuleError(
-                f"{self.name!r} is of {' and '.join(stages)}: choose one by where(stage={stages[0]!r}) before cat()"
+                f"{self.name!r} has entries of {' and '.join(stages)}: select one with where(stage={stages[0]!r}) before cat()"
             )
 
         kinds = {(info.shape[1:], info.dtype): info.shape for info in self.infos}
@@ -162,7 +163,7 @@ class Capture(Mapping[str, Entries]):
     """The capture of a run, all ranks together: `capture["encoder.0"]` is the sequence of its tensors.
 
     Args:
-        folder: the folder that contains it.
+        folder: the folder that contains the capture.
         infos: the index records of all entries.
     """
 
@@ -173,7 +174,7 @@ class Capture(Mapping[str, Entries]):
         for info in infos:
             by_name.setdefault(info.name, []).append(info)
         self._entries = {
-            name: Entries(name, sorted(found, key=lambda info: info.order), files) for name, found in by_name.items()
+            name: Entries(name, sorted(group, key=lambda info: info.order), files) for name, group in by_name.items()
         }
 
     def __getitem__(self, name: str) -> Entries:
@@ -242,9 +243,9 @@ class Capture(Mapping[str, Entries]):
 
 
 def load_capture(path: str | os.PathLike[str]) -> Capture:
-    """Open the folder of an `ActivationCapture`; during a run, with what is complete so far.
+    """Open the folder of an `ActivationCapture`; during a run, the capture has the files that are complete so far.
 
-    Reads only the indexes; tensors are read on access.
+    Only the indexes are read; tensors are read on access.
 
     Args:
         path: the folder of the capture, by default `captures` in the logger's folder.
@@ -269,7 +270,7 @@ def load_capture(path: str | os.PathLike[str]) -> Capture:
         raise RuleError(f"there is no folder {str(path)!r}")
     records = read_folder(folder)
     if not records and not any(folder.glob(PATTERN)):
-        nested = sorted({str(found.parent) for found in folder.rglob(PATTERN)})
+        nested = sorted({str(index.parent) for index in folder.rglob(PATTERN)})
         hint = f"; there are captures in {', '.join(nested[:5])}" if nested else ""
         raise RuleError(f"no capture in {str(path)!r}: no {PATTERN} in it{hint}")
     return Capture(folder, [entry for record in records for entry in record.entries])

@@ -1,4 +1,4 @@
-"""What is kept of a tensor before it is stored: all of it, or a few numbers for each sample."""
+"""Reductions of a captured tensor before it is stored: to a number or a vector for each sample, or none."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Reduction = Callable[[Tensor], Tensor]
 
 
 def _float(tensor: Tensor) -> Tensor:
-    """At least float32: float16 overflows in a norm, and a mean of integers is not an integer."""
+    """Convert to at least float32: float16 overflows in a norm, and the mean of integers is not an integer."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return tensor
     return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """[N, everything else]; a tensor without dimensions is one sample, one with one dimension has one element a sample."""
+    """Reshape to [N, elements of a sample]; a tensor without dimensions is one sample, a vector has one element per sample."""
     shape = tensor.shape or (1,)
     return _float(tensor).reshape(shape[0], math.prod(shape[1:]))
 
@@ -69,7 +69,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _missing(rows: Tensor) -> Tensor:
-    """NaN for every sample: samples without an element have no maximum."""
+    """NaN for every sample, for samples without elements: they have no maximum."""
     return torch.full((rows.shape[0],), math.nan, dtype=rows.real.dtype, device=rows.device)
 
 
@@ -101,21 +101,21 @@ def reduction(name: str | None) -> Reduction:
     """The function behind the name of a reduction.
 
     The batch is the first dimension, [N, ...]. `mean`, `sum`, `min`, `max`, `abs_max`, `norm` (Euclidean), `rms` and `std`
-    (population) go over all the other dimensions and give [N]: for images over channels, height and width; for sequences
-    [N, T, D] over tokens *and* features, padding included, since a tensor does not tell which of its tokens are padding; for
-    a sequence model that puts time first, [T, N, D], one number for each time step, over the whole batch. Two more keep a
-    vector for each sample: `channel_mean` goes over everything after the second dimension ([N, C, H, W] to [N, C]) and
-    `token_mean` over everything between the first and the last ([N, T, D] to [N, D]); tensors of at most two dimensions stay
-    unchanged. A tensor without dimensions counts as one sample.
+    (population) reduce all other dimensions and return [N]. For images these are channels, height and width. For sequences
+    [N, T, D] they are tokens *and* features, padding included, since a tensor does not show which of its tokens are padding.
+    For a sequence model that puts time first, [T, N, D], the result is one number for each time step, over the whole batch.
+    Two more reductions keep a vector for each sample: `channel_mean` reduces all dimensions after the second ([N, C, H, W] to
+    [N, C]), and `token_mean` all dimensions between the first and the last ([N, T, D] to [N, D]); both leave tensors of at
+    most two dimensions unchanged. A tensor without dimensions counts as one sample.
 
-    They are computed in float32 (float64 for float64; of complex numbers the magnitudes, except for `mean`, `sum` and the two
-    vectors), NaN and Inf follow IEEE, and samples without an element give NaN, or 0 for `sum` and `norm`.
+    Reductions are computed in float32, or in float64 for float64. For complex numbers they reduce the magnitudes, except
+    `mean`, `sum` and the two vectors. NaN and Inf follow IEEE. Samples without elements give NaN, or 0 for `sum` and `norm`.
 
     Args:
-        name: of `REDUCTIONS`, or None for the whole tensor.
+        name: one of `REDUCTIONS`, or None for the whole tensor.
 
     Raises:
-        RuleError: no such reduction.
+        RuleError: there is no such reduction.
 
     Example:
         >>> images = torch.arange(8.0).reshape(2, 1, 2, 2)

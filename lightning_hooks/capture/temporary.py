@@ -1,4 +1,7 @@
-"""The temporary folder of a writer: locked while its process lives, so that other writers tell leftovers from work."""
+"""The temporary folder of a writer, locked while its process lives.
+
+By the lock, other writers tell the folder of a live writer from the leftovers of a killed process.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,19 @@ from typing import Final
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # on Windows leftovers of killed runs stay
+except ImportError:
+    # Windows has no fcntl, so the leftovers of killed runs are not removed there.
     fcntl = None
 
-_ATTEMPTS: Final = 100  # another writer holds the lock for the moment that it takes to look at the folder
+# Another writer holds the lock only while it checks whether the folder is a leftover.
+_ATTEMPTS: Final = 100
 
 
 class TemporaryFolder:
     """A folder for unfinished files, created and locked on first use.
 
-    Where the file system has no locks, the folder is used without one: then no writer can lock, and so remove, it either.
+    If the file system has no locks, the folder is used without a lock. Other writers cannot lock the folder either, and so do
+    not remove it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +38,7 @@ class TemporaryFolder:
         self._lock: int | None = None
 
     def create(self) -> None:
-        """Create and lock the folder, unless that is done.
+        """Create and lock the folder on the first call.
 
         Raises:
             OSError: the folder cannot be created.
@@ -42,12 +48,14 @@ class TemporaryFolder:
             self.path.mkdir(exist_ok=True)
             try:
                 self._lock = _locked(self.path)
-            except (BlockingIOError, FileNotFoundError):  # another writer takes it for a leftover before it is locked
+            except (BlockingIOError, FileNotFoundError):
+                # Another writer locked or removed the folder as a leftover before this writer could lock it.
                 attempts += 1
                 if attempts < _ATTEMPTS:
                     time.sleep(0.01)
                     continue
             except OSError:
+                # This file system has no locks.
                 pass
             self._exists = True
 
@@ -61,7 +69,7 @@ class TemporaryFolder:
 
 
 def remove_leftovers(folder: Path, rank: int) -> None:
-    """Remove the temporary folders of this rank whose writers are dead; one that cannot be locked is of a live writer."""
+    """Remove the temporary folders of this rank whose writers are dead; a live writer keeps its folder locked."""
     for path in folder.iterdir():
         if re.fullmatch(rf"\.rank{rank}(-run\d+)?\.tmp", path.name):
             with contextlib.suppress(OSError):
@@ -74,18 +82,19 @@ def _locked(path: Path) -> int:
     """Lock a folder without waiting.
 
     Returns:
-        A descriptor that holds the lock; the lock goes when the process ends.
+        A descriptor that holds the lock; the lock is released when the process ends.
 
     Raises:
         BlockingIOError: another writer holds the lock.
         FileNotFoundError: the folder was removed before the lock was held.
-        OSError: there are no locks in this file system.
+        OSError: the file system has no locks.
     """
     if fcntl is None:
         raise OSError("this system has no locks")
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another writer may have removed the folder, and created a new one, between open() and flock().
         if os.fstat(descriptor).st_ino != path.stat().st_ino:
             raise FileNotFoundError(path)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Captured tensors to disk: one whole file for every few batches, and never an exception into training."""
+"""Writing captured tensors to disk: one complete file for every few batches; a failing disk never raises in training."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STORED: Final = frozenset({
 
 def can_be_stored(tensor: Tensor) -> bool:
     """Whether a tensor is of a kind that a file can hold: not sparse, nested or quantized."""
-    strided = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
-    return strided and tensor.dtype in STORED
+    is_strided = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+    return is_strided and tensor.dtype in STORED
 
 
 class CaptureWriter:
-    """Collects tensors and writes them, a file for every `batches_per_file` batches of a stage, with an index.
+    """Collects tensors and writes them to files, one for every `batches_per_file` batches of a stage, with an index.
 
     A file `<stage>-rank<rank>-<number>.safetensors` is written in a temporary folder, `.rank<rank>.tmp`, flushed to the disk,
     renamed into `folder`, and only then named in `index-rank<rank>.jsonl`: a run killed at any moment leaves only complete
@@ -40,23 +40,23 @@ class CaptureWriter:
     writer removes incomplete files when it starts. A second run into the same folder destroys nothing: its entries have the
     next `run` number of this rank, which is also in the names of its files (`<stage>-rank<rank>-run1-<number>.safetensors`).
     The number is taken when the first file is written, so several processes may capture into one folder at the same time, each
-    as a run of its own. If these have several ranks, the ranks of one process group may get different numbers.
+    as a run of its own. With several such runs of several ranks each, the ranks of one run may get different numbers.
 
     A full disk, any other error of the file system, or the end of `max_bytes` stops the capture with one message and nothing
     else: `add` and `end_batch` then do nothing, and `stopped` says why (None while it runs, `"closed"` after
     `close`). Tensors of a kind that cannot be stored (sparse, nested, quantized) are skipped with one message for each name.
 
     Args:
-        folder: where to write; created if missing.
-        rank: of this process; each writes its own files.
-        batches_per_file: how many batches are held in memory at most, for each stage; 32 by default.
-        dtype: what floating tensors are cast to, `"float16"` or `torch.float16`, say; values beyond its range become
-            infinite. None, the default, keeps theirs. Integers, booleans, float8 and complex numbers keep theirs.
-        max_bytes: limit for the files of this rank in the folder, those of earlier runs included; no limit by default.
-        on_problem: called with a sentence where something is not captured; a Python warning by default.
+        folder: the folder to write to; created if missing.
+        rank: the rank of this process, 0 by default; each rank writes its own files.
+        batches_per_file: the maximum number of batches held in memory, for each stage; 32 by default.
+        dtype: the dtype that floating-point tensors are cast to, such as `"float16"` or `torch.float16`; values beyond its
+            range become infinite. None, the default, for no cast. Integers, booleans, float8 and complex numbers are not cast.
+        max_bytes: the maximum size of all files of this rank in the folder, including earlier runs; no limit by default.
+        on_problem: called with a sentence if a tensor is not captured; a Python warning by default.
 
     Raises:
-        RuleError: an option is not possible, or the folder cannot be used; a folder that fails later is a message.
+        RuleError: an option is invalid, or the folder cannot be used; if the folder fails later, that is only reported.
         UnsupportedError: safetensors is not installed.
 
     Example:
@@ -93,8 +93,8 @@ class CaptureWriter:
         self._pending: dict[str, list[Item]] = {}
         self._batches: dict[str, int] = {}
         self._calls: dict[tuple[str, str], int] = {}
-        self._held = 0
-        self._over = False
+        self._held_bytes = 0
+        self._is_over_limit = False
         self._refused: set[str] = set()
         try:
             self._files = RankFiles(self.folder, rank)
@@ -119,22 +119,22 @@ class CaptureWriter:
     ) -> None:
         """Collect a private copy of a tensor on the CPU.
 
-        From an accelerator the copy runs behind the computation; `end_batch` waits for it. The same name again in the same
-        batch is another call of the module, a separate entry.
+        From an accelerator, the copy runs in parallel to the computation; `end_batch` waits for the copy. If the same name is
+        added again in the same batch, it counts as another call of the module and gets a separate entry.
 
         Args:
-            name: under which it is read back.
-            tensor: any shape, [N, ...] where it has a batch.
-            step: of training.
-            stage: `train`, `validate`, `test`, `predict`: letters, digits and underscores.
-            batch_idx: of the batch in its epoch.
-            sample_indices: which samples of the data set these are, [N]; not known by default.
-            dataloader_idx: for stages with several loaders.
+            name: the name to read the tensor back by.
+            tensor: a tensor of any shape; [N, ...] if it has a batch dimension.
+            step: the training step.
+            stage: `train`, `validate`, `test`, `predict`, or another name of letters, digits and underscores.
+            batch_idx: the index of the batch in its epoch.
+            sample_indices: the indices of the samples in the data set, [N]; None, the default, if unknown.
+            dataloader_idx: the index of the loader in a stage with several loaders; 0 by default.
 
         Raises:
-            RuleError: the name of the stage cannot be part of a file's name.
+            RuleError: the stage cannot be part of a file's name.
         """
-        if self.stopped is not None or self._over:
+        if self.stopped is not None or self._is_over_limit:
             return
         if not stage.isidentifier():
             raise RuleError(f"CaptureWriter.add: stage must consist of letters, digits and underscores, got {stage!r}")
@@ -143,18 +143,19 @@ class CaptureWriter:
             return
         dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
         size = tensor.numel() * dtype.itemsize
-        if self.max_bytes is not None and self.bytes_written + self._held + size > self.max_bytes:
-            self._over = True  # what is held is written when the batch ends; not in a hook
+        if self.max_bytes is not None and self.bytes_written + self._held_bytes + size > self.max_bytes:
+            # end_batch() writes the tensors of complete batches: writing here would hold up a hook.
+            self._is_over_limit = True
             self._current.clear()
             return
         call = self._calls[stage, name] = self._calls.get((stage, name), -1) + 1
         samples = None if sample_indices is None else tuple(int(index) for index in sample_indices)
         copy = self._copy(tensor.detach(), dtype)
         self._current.append(Item(copy, name, call, step, stage, dataloader_idx, batch_idx, samples))
-        self._held += size
+        self._held_bytes += size
 
     def end_batch(self) -> None:
-        """End a batch: calls are counted from 0 again, and a file is written where enough batches are held."""
+        """End a batch: restart the count of calls, and write a file if enough batches are held."""
         self._calls.clear()
         if self.stopped is not None:
             return
@@ -166,13 +167,13 @@ class CaptureWriter:
             self._batches[stage] = self._batches.get(stage, 0) + 1
         self._current.clear()
         for stage in list(self._pending):
-            if self._over or self._batches[stage] >= self.batches_per_file:
+            if self._is_over_limit or self._batches[stage] >= self.batches_per_file:
                 self._write(stage)
-        if self._over:
+        if self._is_over_limit:
             self._stop(f"the next batch would exceed max_bytes={self.max_bytes}")
 
     def close(self) -> None:
-        """Write what is held; further calls do nothing."""
+        """Write the tensors that are held in memory; after that, `add` and `end_batch` do nothing."""
         self.end_batch()
         for stage in list(self._pending):
             self._write(stage)
@@ -185,20 +186,21 @@ class CaptureWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it, after an exception too: what was captured may tell the reason."""
+        """Close the writer, also after an exception: the captured tensors may show its reason."""
         self.close()
 
     def _copy(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         if tensor.device.type == "cpu":
             return tensor.to(dtype=dtype, memory_format=torch.contiguous_format, copy=True)
         self._devices.add(tensor.device)
-        # Cast there: fewer bytes come over. The copy goes to pinned memory and the hook does not wait for it.
+        # Cast on the device, so that fewer bytes are copied. The copy goes to pinned memory, and the hook does not wait for it.
         return tensor.to(dtype=dtype, memory_format=torch.contiguous_format).to("cpu", non_blocking=True)
 
     def _write(self, stage: str) -> None:
-        items = self._pending.pop(stage, [])  # none where the file of another stage has just failed
+        # If the file of another stage has just failed, the capture has stopped and there are no items.
+        items = self._pending.pop(stage, [])
         self._batches.pop(stage, None)
-        self._held -= sum(item.tensor.nbytes for item in items)
+        self._held_bytes -= sum(item.tensor.nbytes for item in items)
         if items:
             reason = self._files.write(stage, items, self.max_bytes)
             if reason:
@@ -222,13 +224,16 @@ class CaptureWriter:
 
     @staticmethod
     def check(where: str, *, batches_per_file: int, dtype: torch.dtype | str | None, max_bytes: int | None) -> None:
-        """Check options before there is a folder to write to; the arguments are those of the writer.
+        """Check the options of a writer before its folder is known.
 
         Args:
-            where: goes before the name of an option in messages.
+            where: the prefix of an option's name in messages.
+            batches_per_file: as for the writer.
+            dtype: as for the writer.
+            max_bytes: as for the writer.
 
         Raises:
-            RuleError: an option is not possible.
+            RuleError: an option is invalid.
         """
         as_count(f"{where}batches_per_file", batches_per_file, 1)
         _floating(f"{where}dtype", dtype)
@@ -237,12 +242,12 @@ class CaptureWriter:
 
 
 def _floating(name: str, dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The dtype to cast to, from the option of this name.
+    """The dtype to cast to, from the option `name`.
 
     Raises:
-        RuleError: it is not one of `FLOATS`, nor the name of one.
+        RuleError: the option is neither one of `FLOATS` nor its name.
     """
-    names = {str(known).removeprefix("torch."): known for known in FLOATS}
+    names = {str(floating).removeprefix("torch."): floating for floating in FLOATS}
     if isinstance(dtype, str) and dtype.removeprefix("torch.") in names:
         return names[dtype.removeprefix("torch.")]
     if dtype is not None and (isinstance(dtype, str) or dtype not in FLOATS):

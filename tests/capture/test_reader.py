@@ -142,7 +142,9 @@ def test_what_cat_refuses(tmp_path: Path) -> None:
         for columns in (3, 4):
             writer.add("shapes", batch(0, columns=columns), step=0, stage="train", batch_idx=0)
     capture = load_capture(tmp_path)
-    with pytest.raises(RuleError, match=r"'stages' is of train and validate: choose one by where\(stage='train'\) before cat"):
+    with pytest.raises(
+        RuleError, match=r"'stages' has entries of train and validate: select one with where\(stage='train'\) before cat"
+    ):
         capture["stages"].cat()
     with pytest.raises(RuleError, match=r"cannot be concatenated: \[2, 3\] float32, \[2, 4\] float32"):
         capture["shapes"].cat()
