@@ -69,7 +69,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _missing(rows: Tensor) -> Tensor:
-    """NaN for every sample, for samples without elements: they have no maximum."""
+    """NaN for every sample: samples without elements have no maximum."""
     return torch.full((rows.shape[0],), math.nan, dtype=rows.real.dtype, device=rows.device)
 
 

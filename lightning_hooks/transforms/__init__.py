@@ -1,4 +1,4 @@
-"""What is done to a tensor: the contract of a transform, and those that come with the package."""
+"""Transforms, which change gradients and activations: the base class, and the transforms of the package."""
 
 from lightning_hooks.transforms.adaptive import AdaptiveClip, ClipByBlockRMS, PerModuleClip
 from lightning_hooks.transforms.base import Context, Transform

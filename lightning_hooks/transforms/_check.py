@@ -1,4 +1,4 @@
-"""Checks of the numbers a user writes, with one wording for all transforms."""
+"""Checks of the fields that a user sets, with the same messages for all transforms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Final
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import as_count
 
-GREATEST: Final = 3.4028234663852886e38  # of float32
+GREATEST: Final = 3.4028234663852886e38
+"""The greatest finite number of float32."""
 
 
 def is_number(value: object) -> bool:
@@ -22,7 +23,8 @@ def is_finite(value: Any) -> bool:
     """Whether a value is a number that a float can hold, and neither NaN nor infinite."""
     try:
         return is_number(value) and math.isfinite(value)
-    except OverflowError:  # an integer beyond the range of a float
+    except OverflowError:
+        # The integer is beyond the range of a float.
         return False
 
 
@@ -32,15 +34,15 @@ def is_whole(value: object) -> bool:
 
 
 def check_finite(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
-    """Refuse a field that is not a finite number within its bounds; an integer that torch cannot take becomes a float.
+    """Raise if a field is not a finite number within its bounds; turn an integer that is too large for torch into a float.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = getattr(owner, field)
-    good = is_finite(value)
-    good = good and (above is None or value > above) and (at_least is None or value >= at_least)
-    if not good:
+    is_valid = is_finite(value)
+    is_valid = is_valid and (above is None or value > above) and (at_least is None or value >= at_least)
+    if not is_valid:
         bound = "" if above is None else f" above {above:g}"
         bound += "" if at_least is None else f" of at least {at_least:g}"
         raise RuleError(f"{type(owner).__name__}.{field} must be a finite number{bound}{_in_range(value)}, got {shown(value)}")
@@ -48,10 +50,10 @@ def check_finite(owner: object, field: str, *, above: float | None = None, at_le
 
 
 def check_factor(owner: object, field: str, *, above: float | None = None, at_least: float | None = None) -> None:
-    """Refuse a field that tensors are multiplied by or compared with, if it is not as for `check_finite` or overflows float32.
+    """As `check_finite`, but raise also if the field overflows float32: tensors are multiplied by or compared with it.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     check_finite(owner, field, above=above, at_least=at_least)
     value = getattr(owner, field)
@@ -63,33 +65,35 @@ def check_factor(owner: object, field: str, *, above: float | None = None, at_le
 
 
 def check_norm_type(owner: object) -> None:
-    """Refuse a `norm_type` that is not the order of a norm: above 0, infinity included.
+    """Raise if `norm_type` is not the order of a norm: a number above 0, or infinity.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = owner.norm_type  # type: ignore[attr-defined]
-    if not is_number(value) or not value > 0 or not (value == math.inf or is_finite(value)):  # NaN fails the comparison
-        wanted = f"a number above 0{_in_range(value)} or infinity"
-        raise RuleError(f"{type(owner).__name__}.norm_type must be {wanted}, got {shown(value)}")
+    # NaN fails the comparison with 0.
+    if not is_number(value) or not value > 0 or not (value == math.inf or is_finite(value)):
+        expected = f"a number above 0{_in_range(value)} or infinity"
+        raise RuleError(f"{type(owner).__name__}.norm_type must be {expected}, got {shown(value)}")
     _set_float(owner, "norm_type", value)
 
 
 def _in_range(value: object) -> str:
-    """What else is wrong with an integer, for a message."""
+    """The part of a message about an integer that is beyond the range of a float; empty for any other value."""
     return " that a float can hold" if isinstance(value, int) and not is_finite(value) and is_number(value) else ""
 
 
 def _set_float(owner: object, field: str, value: Any) -> None:
     if isinstance(value, int) and not is_whole(value):
-        object.__setattr__(owner, field, float(value))  # a frozen dataclass sets a field this way
+        # A frozen dataclass sets a field this way.
+        object.__setattr__(owner, field, float(value))
 
 
 def check_share(owner: object, field: str) -> None:
-    """Refuse a field that is not at least 0 and below 1.
+    """Raise if a field is not a number of at least 0 and below 1.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = getattr(owner, field)
     # A NaN fails the comparison.
@@ -98,19 +102,19 @@ def check_share(owner: object, field: str) -> None:
 
 
 def check_count(owner: object, field: str, at_least: int = 0) -> None:
-    """Refuse a field that is not a whole number of at least `at_least`.
+    """Raise if a field is not an integer of at least `at_least`.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     as_count(f"{type(owner).__name__}.{field}", getattr(owner, field), at_least)
 
 
 def check_flag(owner: object, field: str) -> None:
-    """Refuse a field that is not True or False.
+    """Raise if a field is not True or False.
 
     Raises:
-        RuleError: with the class, the field and the value.
+        RuleError: the message names the class, the field and the value.
     """
     value = getattr(owner, field)
     if not isinstance(value, bool):
@@ -118,10 +122,10 @@ def check_flag(owner: object, field: str) -> None:
 
 
 def whole_numbers(owner: object, field: str) -> tuple[int, ...]:
-    """The field, one integer or a list of them, as a tuple.
+    """The field as a tuple; it must be one integer or a list of integers.
 
     Raises:
-        RuleError: with the class, the field, what is allowed and the value.
+        RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = getattr(owner, field)
     items: Any = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)

@@ -1,4 +1,4 @@
-"""Limits that come from the parameters, from the size of a block, or from the module that it belongs to."""
+"""Clipping to a limit that depends on the parameter, on the number of elements, or on the tensor's module."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, multiplied, over_values
-from lightning_hooks.transforms._behind import params_behind, refuse_sparse
 from lightning_hooks.transforms._check import check_count, check_factor, check_finite, check_norm_type
-from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_alike, times, together
+from lightning_hooks.transforms._contract import params_of, refuse_sparse
+from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_of_group, stack_scalars, times
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -59,10 +59,10 @@ class AdaptiveClip(Transform):
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each tensor, its units scaled down where they are above their limit."""
         refuse_sparse(self, tensors, context, "the units of what it does not store are unknown")
-        params = params_behind(self, tensors, context)
-        single = [tensor.dim() < 2 or sum(size > 1 for size in tensor.shape) <= 1 for tensor in tensors]
-        for index, (tensor, one) in enumerate(zip(tensors, single, strict=True)):
-            if not one and self.unit_dim >= tensor.dim():
+        params = params_of(self, tensors, context)
+        is_single = [tensor.dim() < 2 or sum(size > 1 for size in tensor.shape) <= 1 for tensor in tensors]
+        for index, tensor in enumerate(tensors):
+            if not is_single[index] and self.unit_dim >= tensor.dim():
                 raise TransformError(
                     f"AdaptiveClip.unit_dim is {self.unit_dim}, but '{context.name_of(index)}' has {tensor.dim()} dimensions"
                 )
@@ -70,29 +70,31 @@ class AdaptiveClip(Transform):
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             results = list(values)
             for members in by_kind(values, params):
-                # Single units come last: their norms are taken in one call.
-                order = sorted(members, key=single.__getitem__)
-                group, behind = [values[i] for i in order], [params[i] for i in order]
-                for i, result in zip(order, self._clip(group, behind, sum(single[i] for i in order), owned), strict=True):
+                # Sort tensors that are a single unit to the end, so that their norms are taken in one call.
+                order = sorted(members, key=is_single.__getitem__)
+                group, group_params = [values[i] for i in order], [params[i] for i in order]
+                n_single = sum(is_single[i] for i in order)
+                for i, result in zip(order, self._clip(group, group_params, n_single, owned), strict=True):
                     results[i] = result
             return results
 
         return over_values(tensors, context, change)
 
-    def _clip(self, values: list[Tensor], params: list[Tensor], singles: int, owned: bool) -> Sequence[Tensor]:
-        """Those of one device and dtype; the last of them are single units."""
-        dim, several = self.unit_dim, len(values) - singles
-        flat = self._factor(_unit_norms(values, several, dim), _unit_norms(params, several, dim))
-        sizes = [value.shape[dim] for value in values[:several]] + [1] * singles
-        shapes = [[1] * dim + [-1] + [1] * (value.dim() - dim - 1) for value in values[:several]]
-        shapes += [[1] * value.dim() for value in values[several:]]
-        parts = zip(flat.split(sizes), shapes, strict=True)
-        # A vector, as most single units are, has its shape already.
-        return multiplied(values, [part if len(shape) == 1 else part.view(shape) for part, shape in parts], owned)
+    def _clip(self, values: list[Tensor], params: list[Tensor], n_single: int, owned: bool) -> Sequence[Tensor]:
+        """Clip tensors of one device and dtype; the last `n_single` tensors are single units."""
+        dim, n_multi = self.unit_dim, len(values) - n_single
+        factors = self._factor(_unit_norms(values, n_multi, dim), _unit_norms(params, n_multi, dim))
+        sizes = [value.shape[dim] for value in values[:n_multi]] + [1] * n_single
+        shapes = [[1] * dim + [-1] + [1] * (value.dim() - dim - 1) for value in values[:n_multi]]
+        shapes += [[1] * value.dim() for value in values[n_multi:]]
+        pairs = zip(factors.split(sizes), shapes, strict=True)
+        # The factors of a vector, as most single units are, need no view.
+        return multiplied(values, [factor if len(shape) == 1 else factor.view(shape) for factor, shape in pairs], owned)
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
         limit = param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps).mul_(self.clipping)
-        # A unit below its limit keeps its bits. The source has no norm below 1e-6, which matters where the limit is below that.
+        # A unit below its limit stays bit-equal. As in the source, the norm in the quotient is at least 1e-6, which matters if
+        # the limit is below 1e-6.
         return torch.where(norm < limit, 1.0, limit.div_(norm.clamp(min=1e-6)))
 
 
@@ -128,8 +130,8 @@ class ClipByBlockRMS(Transform):
         roots = [max(1, tensor.numel()) ** 0.5 for tensor in tensors]
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            # The divisors go along as numbers: as a tensor they would have to be copied to the device.
-            factors = torch.clamp(self.threshold / together(list(foreach("div", norms(values), roots))), max=1.0)
+            # Pass the divisors as Python numbers: a tensor would have to be copied to the device.
+            factors = torch.clamp(self.threshold / stack_scalars(list(foreach("div", norms(values), roots))), max=1.0)
             return times(values, list(factors.unbind()), owned)
 
         return over_values(tensors, context, change)
@@ -140,7 +142,7 @@ class PerModuleClip(Transform):
     """Scale the tensors of each module down to a maximum common norm: `x * min(1, max_norm / (norm(module) + 1e-6))`.
 
     The direct parameters of a module, such as `encoder.0.weight` and `encoder.0.bias`, share one norm and one factor.
-    They are grouped by their names up to the last dot. If a rule matches only one of them, the norm is that of the one.
+    Parameters are grouped by their names up to the last dot. If a rule matches only one of them, its own norm is used.
     A NaN does not spread to other modules.
 
     Source: `torch.nn.utils.clip_grad_norm_`, applied to one module at a time.
@@ -170,7 +172,7 @@ class PerModuleClip(Transform):
         check_norm_type(self)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """All tensors, those of one module scaled by one coefficient."""
+        """All tensors; the tensors of one module are scaled by one coefficient."""
         if len(context.names) < len(tensors):
             raise TransformError(
                 f"PerModuleClip tells modules by the names of their parameters, and got {len(context.names)} names for "
@@ -183,24 +185,26 @@ class PerModuleClip(Transform):
 
         return over_values(tensors, context, change)
 
-    def _factors(self, each: list[Tensor], modules: Sequence[str]) -> list[Tensor]:
-        members: dict[str, list[Tensor]] = {}
-        for module, norm in zip(modules, each, strict=False):
-            members.setdefault(module, []).append(norm)
-        found = {module: coefficient(norm_of_norms(own, self.norm_type), self.max_norm) for module, own in members.items()}
-        return [found[module] for module in modules[: len(each)]]
+    def _factors(self, tensor_norms: list[Tensor], modules: Sequence[str]) -> list[Tensor]:
+        by_module: dict[str, list[Tensor]] = {}
+        for module, norm in zip(modules, tensor_norms, strict=False):
+            by_module.setdefault(module, []).append(norm)
+        factors = {
+            module: coefficient(norm_of_norms(members, self.norm_type), self.max_norm) for module, members in by_module.items()
+        }
+        return [factors[module] for module in modules[: len(tensor_norms)]]
 
 
-def _unit_norms(values: list[Tensor], several: int, dim: int) -> Tensor:
-    """The norm of each unit, one after the other.
+def _unit_norms(values: list[Tensor], n_multi: int, dim: int) -> Tensor:
+    """The norms of all units of all tensors, as one vector [units].
 
     Args:
-        values: of one device and dtype.
-        several: so many of them have several units; each of the others is one.
-        dim: the dimension along which units lie.
+        values: tensors of one device and dtype.
+        n_multi: the number of tensors, at the start of the list, that have several units; each later tensor is one unit.
+        dim: the dimension whose indices number the units.
     """
     wide = WIDER.get(values[0].dtype)
-    others = {dims: [other for other in range(dims) if other != dim] for dims in {value.dim() for value in values[:several]}}
+    other_dims = {n: [other for other in range(n) if other != dim] for n in {value.dim() for value in values[:n_multi]}}
     # Torch has no batched norm along a dimension.
-    each = [torch.linalg.vector_norm(value, dim=others[value.dim()], dtype=wide) for value in values[:several]]
-    return torch.cat([*each, torch.stack(norms_alike(values[several:]))] if several < len(values) else each)
+    unit_norms = [torch.linalg.vector_norm(value, dim=other_dims[value.dim()], dtype=wide) for value in values[:n_multi]]
+    return torch.cat([*unit_norms, torch.stack(norms_of_group(values[n_multi:]))] if n_multi < len(values) else unit_norms)

@@ -1,4 +1,4 @@
-"""What a transform is, and what it is told about the tensors it is given."""
+"""The base class of transforms, and the context that a transform receives with its tensors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Context:
         owned: whether the transform may overwrite the tensors in place; False by default.
         generators: the random generators created so far, by device name.
         seed: the seed of generators created from now on; equal on all ranks that must draw the same numbers.
-        state: what the transform keeps from step to step, keyed by tensor name if it keeps something for each tensor. It is
-            saved with the checkpoint, so it must be picklable.
+        state: the values that the transform keeps from step to step; keyed by tensor name if there is a value for each
+            tensor. The state is saved with the checkpoint, so it must be picklable.
 
-    A transform that `keeps_direction` may set `factor` to the number by which it has multiplied all tensors: its report then
-    follows from what the tensors were.
+    A transform that `keeps_direction` may set `factor` to the number by which it has multiplied all tensors: the norms after
+    the change are then calculated from the norms before, not measured.
 
     Example:
         >>> context = Context(names=["encoder.weight"], step=3)
@@ -85,9 +85,9 @@ class Context:
         """
         key = str(device)
         if key not in self.generators:
-            # Counted, not taken from the device's index: replicas on different devices must draw the same numbers,
-            # while two devices of one process must not repeat each other.
-            seed = (self.seed + len(self.generators)) % 2**64  # above that torch takes no seed
+            # Number the generators by their creation, not by the device's index: replicas on different devices must draw
+            # the same numbers, while two devices of one process must draw different numbers. Torch takes seeds below 2**64.
+            seed = (self.seed + len(self.generators)) % 2**64
             self.generators[key] = torch.Generator(device).manual_seed(seed)
         return self.generators[key]
 
@@ -107,42 +107,42 @@ class Transform:
     """
 
     needs_all: ClassVar[bool] = False
-    """Must see all matched tensors together; refused where they arrive one at a time."""
+    """Needs all matched tensors in one call; refused where tensors arrive one at a time."""
 
     repairs_nonfinite: ClassVar[bool] = False
-    """Turns NaN or infinity into numbers; refused where that would hide an overflow from a loss scaler."""
+    """Replaces NaN or infinity by numbers; refused where that would hide an overflow from a loss scaler."""
 
     random: ClassVar[bool] = False
-    """Draws random numbers, from `Context.generator_for` only."""
+    """Draws random numbers; it must draw them from `Context.generator_for`."""
 
     needs_params: ClassVar[bool] = False
     """Needs the parameter behind each gradient (`Context.params`); refused on the tensors of modules.
 
-    Sharded parameters are gathered only for a transform that sets it; one that reads them without it is an error.
+    Sharded parameters are gathered only for a transform with this flag; reading them without the flag is an error.
     """
 
     needs_step: ClassVar[bool] = False
     """Acts on the optimizer's step as a whole; refused anywhere but with `when="step"`."""
 
     on_activations: ClassVar[bool] = True
-    """Means something on activations too; where False, refused there."""
+    """May be applied to activations; if False, refused on activations."""
 
     elementwise: ClassVar[bool] = False
-    """Treats each element by itself, whatever the others are: of a sharded tensor it can be given the parts."""
+    """Changes each element independently of all other elements, so each rank can apply it to its shard of a tensor."""
 
     keeps_direction: ClassVar[bool] = False
-    """Multiplies each tensor as a whole by a number that is not negative, each by another one if need be: reports then take
-    the cosine from the norms, without a copy of what is overwritten."""
+    """Multiplies each tensor by one number that is not negative; the numbers of different tensors may differ. Reports then
+    calculate the cosine from the norms, without a copy of the tensors before the change."""
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """The tensors that replace `tensors`, in the same order.
 
         Args:
             tensors: any mix of shapes, dtypes and devices; may be empty.
-            context: what else is known about them.
+            context: further information about the tensors.
 
         Raises:
-            NotImplementedError: where a subclass does not define it.
+            NotImplementedError: the subclass does not define `__call__`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(tensors, context)")
 
@@ -151,16 +151,16 @@ class Transform:
         return {}
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """Refuse a state from a checkpoint that this transform cannot continue from; then it starts again, with a warning.
+        """Raise if this transform cannot continue from a state in a checkpoint; it then starts again, with a warning.
 
-        By default each value must be of the kind of that in `initial_state`.
+        By default each value must be of the same kind as in `initial_state`.
 
         Args:
-            state: what `Context.state` would become.
+            state: the state in the checkpoint, the next `Context.state`.
             params: the parameters of the rule by name; empty for a rule on modules.
 
         Raises:
-            ValueError: with the key, and what would be right.
+            ValueError: the message names the key and says what would be right.
 
         Example:
             >>> class Counting(Transform):

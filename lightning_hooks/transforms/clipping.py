@@ -1,4 +1,4 @@
-"""Limiting values and norms."""
+"""Clipping of elements to an interval, and of tensors to a maximum norm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClipByValue(Transform):
         max: the maximum; None, the default, for no upper limit.
 
     Raises:
-        RuleError: if neither is given, one is not finite, or `min` is above `max`.
+        RuleError: if neither bound is given, a bound is not finite, or `min` is above `max`.
         TransformError: when called with a complex tensor, whose elements have no order.
 
     Example:
@@ -64,7 +64,7 @@ class ClipByValue(Transform):
     def _change(self, values: list[Tensor], owned: bool) -> list[Tensor]:
         def run(group: list[Tensor]) -> Sequence[Tensor]:
             result: Sequence[Tensor] = group
-            # First min, then max, as torch does.
+            # Apply min first and max second, as torch does.
             for operation, bound in (("clamp_min", self.min), ("clamp_max", self.max)):
                 if bound is not None:
                     result = foreach(operation, list(result), _within(bound, group[0].dtype), owned=owned)
@@ -156,6 +156,6 @@ class ClipByGlobalNorm(Transform):
 
 
 def _within(bound: float, dtype: torch.dtype) -> float:
-    # Torch refuses a bound that the dtype cannot hold.
+    # Torch refuses a bound beyond the range of the dtype.
     greatest = torch.finfo(dtype).max
     return max(-greatest, min(greatest, bound))

@@ -1,4 +1,4 @@
-"""Transforms made of transforms."""
+"""Transforms that apply other transforms: several in order, or one on a condition."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.rules.reading import as_transform
 from lightning_hooks.saved_state import DamagedState, read_state, refuse_other_keys
-from lightning_hooks.transforms._behind import readable, wrong_results
+from lightning_hooks.transforms._contract import explain_invalid, without_aliases
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.conditions import as_condition
 
-_ANY = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step")
+_ANY_FLAGS = ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ class Chain(Transform):
         object.__setattr__(self, "elementwise", all(getattr(member, "elementwise", False) for member in members))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """What the last transform returns."""
+        """The results of the last transform."""
         for index, transform in enumerate(self.transforms):
             results = _call(transform, tensors, context, f"Chain.transforms[{index}]", str(index))
             if context.owned:
-                # A member may return tensors that it does not own: only those given may be overwritten.
-                for tensor, result in zip(tensors, readable(results, tensors), strict=True):
+                # Copy the results into the given tensors: a member may return tensors that it does not own, which the next
+                # member must not overwrite.
+                for tensor, result in zip(tensors, without_aliases(results, tensors), strict=True):
                     if result is not tensor:
                         tensor.copy_(result)
             else:
@@ -69,10 +70,10 @@ class Chain(Transform):
 
     def initial_state(self) -> dict[str, Any]:
         """The state of each transform, under its index."""
-        return {str(index): _initial(transform) for index, transform in enumerate(self.transforms)}
+        return {str(index): _initial_state(transform) for index, transform in enumerate(self.transforms)}
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """The state of each transform, as that one checks it."""
+        """Check the state of each transform with its own `check_state`."""
         refuse_other_keys(state, *self.initial_state())
         for index, transform in enumerate(self.transforms):
             _check_member(transform, state, str(index), params)
@@ -91,14 +92,14 @@ class When(Transform):
     Source: `optax.conditionally_transform`; `optax.conditionally_mask` sets the tensors to zero otherwise.
 
     Args:
-        condition: a callable `(tensors, context) -> bool` or boolean scalar tensor, the import path of one, or a mapping
-            with `class_path` and `init_args`, in which `FirstSteps`, `EverySteps` and `NormAbove` need no path. It must not
-            change the tensors.
+        condition: a callable of (tensors, context) that returns a bool or a boolean scalar tensor, its import path, or a
+            mapping with `class_path` and `init_args`, in which `FirstSteps`, `EverySteps` and `NormAbove` need no path. A
+            condition must not change the tensors.
         transform: a transform, a class path or a mapping with `class_path` and `init_args`.
 
     Raises:
         RuleError: an invalid condition or transform.
-        TransformError: the condition returned something else.
+        TransformError: the condition returned anything else.
 
     Example:
         >>> from lightning_hooks.transforms import FirstSteps, Scale
@@ -124,12 +125,13 @@ class When(Transform):
             object.__setattr__(self, flag, getattr(self, flag) or getattr(self.condition, flag, False))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """What the transform returns, or the tensors unchanged."""
+        """The results of the transform, or the tensors unchanged."""
         if not tensors:
             return tensors if context.owned else []
         answer = self._answer(tensors, context)
         if self.needs_step or any(tensor.is_sparse for tensor in tensors):
-            # The device chooses between tensors; it cannot choose whether a step is skipped, nor between sparse ones.
+            # Read the answer on the host: the device can select between dense tensors, but not between sparse tensors, nor
+            # whether a step is skipped.
             answer = bool(answer)
         if isinstance(answer, bool):
             return _call(self.transform, tensors, context, "When.transform", "transform") if answer else list(tensors)
@@ -143,10 +145,10 @@ class When(Transform):
 
     def initial_state(self) -> dict[str, Any]:
         """The state of the transform, under `transform`."""
-        return {"transform": _initial(self.transform)}
+        return {"transform": _initial_state(self.transform)}
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """The state of the transform, as that one checks it."""
+        """Check the state of the transform with its own `check_state`."""
         refuse_other_keys(state, "transform")
         _check_member(self.transform, state, "transform", params)
 
@@ -161,13 +163,14 @@ class When(Transform):
 
 
 def _combine_flags(owner: Transform, members: Sequence[Any]) -> None:
-    # On the instance, over the class's own: a class has to answer too, and a property would answer it with itself.
-    for flag in _ANY:
+    # Set the flags on the instance, where they hide those of the class. A property cannot be used: read from the class, it
+    # returns the property object instead of a bool.
+    for flag in _ANY_FLAGS:
         object.__setattr__(owner, flag, any(getattr(member, flag, False) for member in members))
     object.__setattr__(owner, "on_activations", all(getattr(member, "on_activations", True) for member in members))
 
 
-def _initial(transform: Any) -> dict[str, Any]:
+def _initial_state(transform: Any) -> dict[str, Any]:
     return transform.initial_state() if isinstance(transform, Transform) else {}
 
 
@@ -182,14 +185,15 @@ def _check_member(transform: Any, state: dict[str, Any], key: str, params: Mappi
 
 
 def _call(transform: Any, tensors: list[Tensor], context: Context, where: str, key: str) -> list[Tensor]:
-    """Call a member with a state of its own, and check what it returns."""
-    state = context.state.setdefault(key, _initial(transform))
+    """Call a member with its own state, `context.state[key]`, and check its results; messages name the member `where`."""
+    state = context.state.setdefault(key, _initial_state(transform))
     inner = dataclasses.replace(context, state=state)
-    results = transform([*tensors], inner)  # a list of its own: it may replace the items
+    # Pass a copy of the list: the member may replace its items.
+    results = transform([*tensors], inner)
     context.state[key] = inner.state
     if inner.skip_reason is not None:
         context.skip_step(inner.skip_reason)
-    wrong = wrong_results(results, tensors, lambda index: f"'{context.name_of(index)}'")
+    wrong = explain_invalid(results, tensors, lambda index: f"'{context.name_of(index)}'")
     if wrong is not None:
         raise TransformError(f"{where} ({type(transform).__name__}) {wrong}")
     return list(results)

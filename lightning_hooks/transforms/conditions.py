@@ -1,4 +1,4 @@
-"""When a transform is to act."""
+"""Conditions of `When`: at which steps, or above which norm, a transform is applied."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FirstSteps:
         check_count(self, "n", at_least=1)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> bool:
-        """Whether this step is one of them."""
+        """Whether this step is among the first n."""
         return context.step < self.n
 
 
@@ -62,7 +62,7 @@ class EverySteps:
         check_count(self, "n", at_least=1)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> bool:
-        """Whether this step is one of them."""
+        """Whether this step is an n-th step."""
         return EveryN(self.n).due(context.step)
 
 
@@ -70,10 +70,10 @@ class EverySteps:
 class NormAbove:
     """True if the norm of all tensors, taken as one vector, is above a limit; the result stays on the device.
 
-    A NaN is not above it.
+    A norm of NaN is not above the limit.
 
     Args:
-        limit: in units of the norm; at least 0.
+        limit: the greatest norm for which the condition is False; at least 0.
         norm_type: the order of the norm; above 0, infinity for the maximum magnitude, 2 by default.
 
     Raises:
@@ -101,14 +101,14 @@ class NormAbove:
 
 
 def as_condition(item: Any, where: str) -> Any:
-    """A condition from itself, an import path, or a mapping with `class_path` and `init_args`.
+    """Make a condition from a callable, its import path, or a mapping with `class_path` and `init_args`.
 
     Args:
-        item: what the rule holds; the conditions of this package need no path, as in `{"class_path": "FirstSteps"}`.
-        where: the option that holds it, for messages.
+        item: the value of the option; the conditions of this package need no path, as in `{"class_path": "FirstSteps"}`.
+        where: names the option in messages.
 
     Raises:
-        RuleError: it cannot be called, imported, or made.
+        RuleError: the item cannot be called, imported or constructed.
 
     Example:
         >>> as_condition({"class_path": "FirstSteps", "init_args": {"n": 3}}, "When.condition")

@@ -1,4 +1,4 @@
-"""Several losses: their gradients combined by an aggregator of TorchJD, which may resolve conflicts between them."""
+"""`aggregate_losses` combines the gradients of several losses with an aggregator of TorchJD."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def aggregate_losses(
             that the losses depend on. A parameter that no loss depends on gets zeros, not None.
         aggregator: how to combine; the name of a class in `torchjd.aggregation` that needs no arguments and keeps no state
             (`"PCGrad"`, the default: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020; `"MGDA"`, `"AlignedMTL"`,
-            `"ConFIG"` …), or an instance of any. Some need more packages: `"UPGrad"` (Quinton and Rey, "Jacobian Descent for
-            Multi-Objective Optimization", 2024) and `"DualProj"` those of `torchjd[quadprog_projector]`, `CAGrad` those of
-            `torchjd[cagrad]`, `NashMTL` of `torchjd[nash_mtl]`, `FairGrad` of `torchjd[fairgrad]`.
+            `"ConFIG"` …), or an instance of any class there. Some classes need more packages: `"UPGrad"` (Quinton and Rey,
+            "Jacobian Descent for Multi-Objective Optimization", 2024) and `"DualProj"` those of `torchjd[quadprog_projector]`,
+            `CAGrad` those of `torchjd[cagrad]`, `NashMTL` of `torchjd[nash_mtl]`, `FairGrad` of `torchjd[fairgrad]`.
         retain_graph: whether the graph can be differentiated again; False by default.
         parallel_chunk_size: the number of losses to differentiate at once; 1 by default. None (all), TorchJD's own default,
             is faster, but runs hooks under `torch.vmap`, where most fail.
-        alone: whether this process trains by itself even if a process group has others, which an earlier run may have left;
-            False by default. In a LightningModule: `alone=self.trainer.world_size == 1`.
+        alone: whether this process trains by itself, although a process group of several processes exists, for example left
+            by an earlier run; False by default. In a LightningModule: `alone=self.trainer.world_size == 1`.
 
     Returns:
         The weights of the losses, of shape [losses], if the aggregator has weights; otherwise None.
@@ -74,8 +74,8 @@ def aggregate_losses(
     aggregation, autojac = _torchjd()
     chosen = _aggregator(aggregation, aggregator)
     _check_losses(losses)
-    grouped = not alone and torch.distributed.is_available() and torch.distributed.is_initialized()
-    if grouped and torch.distributed.get_world_size() > 1:
+    has_group = not alone and torch.distributed.is_available() and torch.distributed.is_initialized()
+    if has_group and torch.distributed.get_world_size() > 1:
         raise UnsupportedError(
             "aggregate_losses takes gradients around DDP, which would not average them over the processes: the replicas "
             "would drift apart. Train on one process, or add the losses up and call backward. If this process trains by itself "
@@ -106,30 +106,32 @@ def _torchjd() -> tuple[Any, Any]:
 def _aggregator(aggregation: Any, given: Any) -> Any:
     if isinstance(given, aggregation.Aggregator):
         return given
-    kinds = {
+    classes = {
         name: kind
         for name in aggregation.__all__
         if issubclass(kind := getattr(aggregation, name), aggregation.Aggregator)
-        and not name.endswith("Aggregator")  # the abstract ones
+        and not name.endswith("Aggregator")  # abstract classes
     }
-    simple = [name for name, kind in kinds.items() if not _missing(kind) and not hasattr(kind, "reset")]
-    if given in simple:
+    usable_names = [name for name, kind in classes.items() if not _required_arguments(kind) and not hasattr(kind, "reset")]
+    if given in usable_names:
         try:
-            return kinds[given]()
-        except ImportError as error:  # its message names the packages and the command
+            return classes[given]()
+        except ImportError as error:
+            # TorchJD's message names the packages and the command to install them.
             raise UnsupportedError(f"aggregator {given!r} needs more than TorchJD itself: {error}") from error
     where = f"torchjd.aggregation.{given}"
-    if isinstance(given, str) and given in kinds:
-        if needed := _missing(kinds[given]):
-            raise RuleError(f"aggregator {given!r} needs {', '.join(needed)}: give an instance, {where}({needed[0]}=…)")
+    if isinstance(given, str) and given in classes:
+        if required := _required_arguments(classes[given]):
+            raise RuleError(f"aggregator {given!r} needs {', '.join(required)}: give an instance, {where}({required[0]}=…)")
         raise RuleError(f"aggregator {given!r} keeps a state from step to step: give an instance, {where}(), made once")
     if isinstance(given, str):
-        raise RuleError(f"unknown aggregator {given!r}{did_you_mean(given, kinds)}; by name there are {', '.join(simple)}")
+        raise RuleError(
+            f"unknown aggregator {given!r}{did_you_mean(given, classes)}; by name there are {', '.join(usable_names)}"
+        )
     raise RuleError(f"aggregator must be a name or an instance of torchjd.aggregation.Aggregator, got {given!r}")
 
 
-def _missing(kind: type) -> list[str]:
-    """The arguments that a class cannot be made without."""
+def _required_arguments(kind: type) -> list[str]:
     parameters = inspect.signature(kind).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
@@ -147,16 +149,16 @@ def _check_losses(losses: Any) -> None:
 
 
 def _leaves(losses: Sequence[Tensor]) -> list[Tensor]:
-    """Every leaf that the losses depend on, in the order in which the graph is met."""
-    found: dict[int, Tensor] = {}
-    seen: set[Any] = set()
+    """The leaves that the losses depend on, in depth-first order of the graph."""
+    leaves: dict[int, Tensor] = {}
+    visited: set[Any] = set()
     nodes: list[Any] = [torch.autograd.graph.get_gradient_edge(loss).node for loss in reversed(losses)]
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
-            found.setdefault(id(node.variable), node.variable)
+            leaves.setdefault(id(node.variable), node.variable)
         nodes.extend(next_node for next_node, _ in reversed(node.next_functions))
-    return list(found.values())
+    return list(leaves.values())

@@ -12,8 +12,8 @@ from torch import Tensor
 from lightning_hooks.errors import TransformError
 from lightning_hooks.saved_state import read_tensor
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
-from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_factor, check_share
+from lightning_hooks.transforms._contract import refuse_sparse
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -28,8 +28,8 @@ class EMA(Transform):
     `optax.ema` starts at 0 and, with `debias`, divides by `1 - decay**t`. Without `debias`, after t gradients the average
     here is larger by `decay**t` times the first gradient. `optax.ema` also returns only the average, not the sum.
 
-    With `when="backward"` the average is over micro-batches, of each rank for itself. On a module's gradients it compares
-    example with example of different batches, which seldom means anything. Not for activations for that reason.
+    With `when="backward"`, each rank averages over its own micro-batches. On a module's gradients, the average mixes different
+    examples at the same position of the batch, which seldom means anything; on activations the transform is refused.
 
     Source: Lee et al., "Grokfast: Accelerated Grokking by Amplifying Slow Gradients", 2024 (Grokfast-EMA; their alpha is
     `decay`, their lambda `weight`).
@@ -74,22 +74,23 @@ class EMA(Transform):
         return over_values(tensors, context, change)
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """An average for each name, of the shape of its parameter. A NaN is no damage: the first gradient may hold one."""
+        """Check the average of each name for the shape of its parameter. It may hold NaN, as the first gradient may."""
         for name, average in state.items():
             param = params.get(name)
             shape, is_complex = (None, None) if param is None else (param.shape, param.is_complex())
             read_tensor(average, f"state[{name!r}]", shape, is_complex=is_complex)
 
     def _advance(self, values: list[Tensor], names: list[str], context: Context) -> list[Tensor]:
-        """The averages with these gradients in them, which also become the state."""
+        """Update the averages with these gradients, store them in the state, and return them."""
         grads = [value.detach().to(WIDER.get(value.dtype, value.dtype)) for value in values]
         old = [_average(context.state.get(name), grad, name) for name, grad in zip(names, grads, strict=True)]
 
         def mix(group: list[Tensor], before: list[Tensor]) -> list[Tensor]:
-            # New tensors and not the old ones overwritten: a checkpoint that is still being written may hold those.
+            # Create new tensors instead of overwriting the old averages, which a checkpoint in the making may hold.
             mixed = list(foreach("mul", before, self.decay))
             foreach("add", mixed, group, alpha=1 - self.decay, owned=True)
-            # Where the sum is not finite, either the gradient is not, or the average began with one that was not.
+            # If an element of the new average is not finite, there are two cases. If the gradient is not finite, keep the old
+            # average. Otherwise the average began with a gradient that was not finite: start again with this gradient.
             return [
                 torch.where(new.isfinite(), new, torch.where(grad.isfinite(), grad, kept))
                 for new, grad, kept in zip(mixed, group, before, strict=True)
@@ -108,5 +109,5 @@ def _average(kept: Tensor | None, grad: Tensor, name: str) -> Tensor:
             f"EMA keeps an average of shape {tuple(kept.shape)} for '{name}', and its gradient now has shape "
             f"{tuple(grad.shape)}: use it in a rule on params"
         )
-    # A checkpoint may have been read to another device.
+    # The average may come from a checkpoint that was loaded to another device.
     return kept.to(grad.device, grad.dtype)

@@ -1,4 +1,4 @@
-"""Holding parameters still for a part of the training."""
+"""Setting gradients to zero for a range of steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms._batch import over_values
-from lightning_hooks.transforms._behind import unchanged
 from lightning_hooks.transforms._check import check_count
+from lightning_hooks.transforms._contract import unchanged
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.sparsity import Zero
 
@@ -22,8 +22,8 @@ class Freeze(Transform):
     Only the gradient is zero. The optimizer still steps and can still move the parameter:
 
     - Weight decay (of SGD, Adam, AdamW, …) acts on every step: put these parameters in a group with `weight_decay=0`.
-    - Momentum of earlier steps acts on: SGD with momentum m moves for about 1 / (1 - m) steps after `from_step`, and Adam
-      does the same with its first moment. Before `until_step` there is no momentum, and the parameter stays bit-equal
+    - Momentum of earlier steps continues to act: SGD with momentum m moves for about 1 / (1 - m) steps after `from_step`,
+      and Adam does the same with its first moment. Before `until_step` there is no momentum, and the parameter stays bit-equal
       (without weight decay).
     - The optimizer's state is updated: Adam counts the steps, and its moments decay towards zero.
 
@@ -37,7 +37,7 @@ class Freeze(Transform):
         from_step: the step, counted from 0, from which the gradient is zero; None, the default, for never.
 
     Raises:
-        RuleError: neither is given, one is not an integer of at least 0, or no step would be unfrozen.
+        RuleError: neither step is given, a step is not an integer of at least 0, or no step would be unfrozen.
 
     Example:
         >>> import torch

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.rules.reading import as_callable
-from lightning_hooks.transforms._behind import wrong_results
+from lightning_hooks.transforms._contract import explain_invalid
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -44,9 +44,9 @@ class Function(Transform):
         object.__setattr__(self, "_resolved", as_callable(self.call, "Function.call", "tensor"))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """What the function returns for each tensor."""
+        """The results of the function for each tensor."""
         results = [self._resolved(tensor) for tensor in tensors]
-        wrong = wrong_results(results, tensors, lambda index: f"'{context.name_of(index)}'")
+        wrong = explain_invalid(results, tensors, lambda index: f"'{context.name_of(index)}'")
         if wrong is not None:
             raise TransformError(f"Function.call {self.call!r} {wrong}")
         return results

@@ -1,4 +1,4 @@
-"""Limits that come from the norms of the steps before."""
+"""Clipping to a limit that depends on the norms of previous steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.saved_state import DamagedState, read_tensor, refuse_other_keys
 from lightning_hooks.transforms._batch import over_values
-from lightning_hooks.transforms._behind import unchanged
 from lightning_hooks.transforms._check import check_count, check_finite, check_share, is_number
+from lightning_hooks.transforms._contract import unchanged
 from lightning_hooks.transforms._norms import coefficient, times, total_norm
 from lightning_hooks.transforms.base import Context, Transform
 
@@ -23,16 +23,16 @@ class AutoClip(Transform):
     """Scale all tensors together down to a percentile of the norms seen so far, including the current one.
 
     `x * min(1, limit / (norm(all x) + 1e-6))`, where `limit` is the percentile of the history, interpolated linearly.
-    A non-finite norm does not enter the history. The history stays on the device, and the host does not wait for it. It
-    belongs to one rule: use one rule per optimizer.
+    A non-finite norm does not enter the history. The history stays on the device, and the host does not wait for it. Each
+    rule has its own history: use one rule per optimizer.
 
     Source: Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation Networks", 2020.
 
     Args:
         percentile: from 0, which clips to the minimum norm so far, to 100, which scales only a new maximum, and that by
             norm / (norm + 1e-6); 10 by default.
-        history: how many of the last norms to keep; None, the default, for all, as in the source. Each takes four bytes, and
-            all are sorted at every step: set a limit in CPU runs of more than about ten thousand steps.
+        history: the number of most recent norms to keep; None, the default, for all, as in the source. A norm takes four
+            bytes, and all norms are sorted at every step: set a limit in CPU runs of more than about ten thousand steps.
 
     Raises:
         RuleError: if `percentile` or `history` is not in its range.
@@ -60,14 +60,14 @@ class AutoClip(Transform):
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             norm = total_norm(values)
-            seen = _noted(norm, context.state, self.history)
-            # Sorted here and not in torch.nanquantile, which takes at most 16 million numbers.
-            return times(values, coefficient(norm, _percentile(seen, self.percentile)), owned)
+            norms = _append_norm(norm, context.state, self.history)
+            # Do not use torch.nanquantile, which takes at most 16 million numbers.
+            return times(values, coefficient(norm, _percentile(norms, self.percentile)), owned)
 
         return over_values(tensors, context, change)
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """The norms of the steps so far, after the first one."""
+        """Check the norms of the previous steps; before the first step the state is empty."""
         refuse_other_keys(state, "norms")
         if state:
             _check_norms(state["norms"], self.history)
@@ -81,11 +81,11 @@ class ZClip(Transform):
     `z > z_thresh`, the norm is scaled to `m + s * z_thresh**2 / z`: the larger the outlier, the closer to the mean.
     Then both are updated with the norm n after clipping: `m = alpha * m + (1 - alpha) * n`,
     `s**2 = alpha * s**2 + (1 - alpha) * (n - m)**2`. The first `warmup` steps are not clipped; their mean and variance
-    initialise the averages. A non-finite norm does not enter them. They stay on the device, and the host does not wait for
-    them. They belong to one rule: use one rule per optimizer.
+    initialise the averages. A non-finite norm does not enter the averages. They stay on the device, and the host does not wait
+    for them. Each rule has its own averages: use one rule per optimizer.
 
     Source: Kumar et al., "ZClip: Adaptive Spike Mitigation for LLM Pre-Training", 2025, arXiv 2504.02507. Their code also
-    clips to a norm of 1: put `ClipByGlobalNorm(1.0)` after it for that.
+    clips to a norm of 1: for that, put `ClipByGlobalNorm(1.0)` after this transform.
 
     Args:
         alpha: the weight of the past in the averages; at least 0 and below 1, 0.97 by default.
@@ -128,19 +128,19 @@ class ZClip(Transform):
             mean, var = (context.state[key].to(norm) for key in ("mean", "var"))
             limit = self._limit(norm, mean, var)
             clipped = torch.minimum(norm, limit).detach()
-            moved = torch.lerp(clipped, mean, self.alpha)
-            spread = torch.lerp((clipped - moved).square(), var, self.alpha)
-            # What is not finite changes nothing. Where the whole warm-up was not, the average starts now.
-            known, fresh = norm.isfinite(), mean.isnan()
-            context.state["mean"] = torch.where(known, torch.where(fresh, clipped, moved), mean)
-            context.state["var"] = torch.where(known, torch.where(fresh, 0.0, spread), var)
-            # Exactly 1 for what is not an outlier, so that it keeps its bits.
+            new_mean = torch.lerp(clipped, mean, self.alpha)
+            new_var = torch.lerp((clipped - new_mean).square(), var, self.alpha)
+            # A non-finite norm changes nothing. If all norms of the warm-up were non-finite, the averages start with this norm.
+            is_finite, is_first = norm.isfinite(), mean.isnan()
+            context.state["mean"] = torch.where(is_finite, torch.where(is_first, clipped, new_mean), mean)
+            context.state["var"] = torch.where(is_finite, torch.where(is_first, 0.0, new_var), var)
+            # If the norm is not an outlier, the factor is exactly 1 and the tensors stay bit-equal.
             return times(values, torch.where(norm <= limit, 1.0, coefficient(norm, limit)), owned)
 
         return over_values(tensors, context, change)
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """The norms of the steps so far in the warm-up, after it the mean and the variance."""
+        """Check the norms of the previous steps during the warm-up, and the mean and the variance after the warm-up."""
         if "norms" in state:
             refuse_other_keys(state, "norms")
             _check_norms(state["norms"], self.warmup - 1)
@@ -151,23 +151,24 @@ class ZClip(Transform):
                 raise DamagedState("state['var'] must be a number where state['mean'] is one, got nan")
 
     def _warm_up(self, norm: Tensor, state: dict[str, Any]) -> None:
-        seen = _noted(norm, state)
-        # The number of steps is known on the host, so the end of the warm-up needs no look at the device.
-        if len(seen) >= self.warmup:
-            state["mean"] = seen.nanmean()
-            state["var"] = (seen - state["mean"]).square().nanmean()
+        norms = _append_norm(norm, state)
+        # The host knows the number of steps, so it need not wait for the device to end the warm-up.
+        if len(norms) >= self.warmup:
+            state["mean"] = norms.nanmean()
+            state["var"] = (norms - state["mean"]).square().nanmean()
             del state["norms"]
 
     def _limit(self, norm: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        """The norm to bring this one down to; infinity if it is not an outlier."""
+        """The norm to scale the tensors down to; infinity if their norm is not an outlier."""
         std = var.sqrt()
         z = (norm - mean) / (std + self.eps)
-        # A NaN in the norm passes the comparison to the factor; one in the mean means that nothing is known yet.
+        # If the norm is NaN, the limit must be NaN, so that the tensors become NaN. If the mean is NaN, no norm was finite yet:
+        # z is NaN, the comparison is False, and nothing is clipped.
         return torch.where((z > self.z_thresh) | norm.isnan(), mean + std * self.z_thresh**2 / z, torch.inf)
 
 
 def _check_norms(norms: Any, most: int | None) -> None:
-    """Refuse what `_noted` does not make: at most so many norms, in which NaN stands for those that were not finite."""
+    """Raise if `norms` is not a history of `_append_norm`: a vector of 1 to `most` norms, with NaN for a non-finite norm."""
     number = _not_negative(read_tensor(norms, "state['norms']"), "norms").numel()
     if norms.dim() != 1:
         raise DamagedState(f"state['norms'] must have 1 dimension, got {norms.dim()}")
@@ -179,27 +180,27 @@ def _check_norms(norms: Any, most: int | None) -> None:
 
 
 def _not_negative(values: Tensor, key: str) -> Tensor:
-    """The values, or an error; a NaN is not negative."""
+    """The values; raise if one of them is negative. NaN is allowed."""
     if bool((values < 0).any()):
         raise DamagedState(f"state[{key!r}] must not be negative, got {float(values.min()):g}")
     return values
 
 
-def _noted(norm: Tensor, state: dict[str, Any], most: int | None = None) -> Tensor:
-    """The norms of the steps so far, this one included, which become the state; only the last ones where there is a limit."""
-    # A NaN stands for what is not finite, since skipping it would need its value on the host.
-    seen = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
+def _append_norm(norm: Tensor, state: dict[str, Any], most: int | None = None) -> Tensor:
+    """Append a norm to the history in the state, drop all but the last `most` norms, and return the history."""
+    # Store NaN for a non-finite norm: to leave it out, the host would have to read its value.
+    history = torch.where(norm.isfinite(), norm, torch.nan).detach().reshape(1)
     if "norms" in state:
-        before = state["norms"].to(norm)
-        forgotten = 0 if most is None else max(0, len(before) + 1 - most)
-        seen = torch.cat([before[forgotten:], seen])
-    state["norms"] = seen
-    return seen
+        previous = state["norms"].to(norm)
+        n_dropped = 0 if most is None else max(0, len(previous) + 1 - most)
+        history = torch.cat([previous[n_dropped:], history])
+    state["norms"] = history
+    return history
 
 
 def _percentile(norms: Tensor, percentile: float) -> Tensor:
-    """The percentile of those that are not NaN, interpolated linearly; NaN where there are none."""
-    # NaN sort last. Indices are tensors: reading how many there are would wait for the device.
+    """The percentile of the norms that are not NaN, interpolated linearly; NaN if all are NaN."""
+    # sort() puts NaN last. The index of the last number is a tensor: reading it would wait for the device.
     ordered, last = norms.sort().values, (~norms.isnan()).sum() - 1
     index = last * (percentile / 100)
     low = index.floor().long().clamp(min=0)

@@ -1,4 +1,4 @@
-"""Multiplying by masks."""
+"""Multiplication of tensors by masks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.fields import check_path
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import WIDER, over_each
-from lightning_hooks.transforms._behind import zeroed
+from lightning_hooks.transforms._contract import zeroed
 from lightning_hooks.transforms.base import Context, Transform
 
 MaskFunction = Callable[[str, Tensor], Tensor]
-"""(dotted name, tensor) to its mask."""
+"""Called with (dotted name, tensor); returns the mask of the tensor."""
 
 _SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
@@ -54,7 +54,7 @@ class Mask(Transform):
 
     mask: Tensor | Mapping[str, Tensor] | str | Path | MaskFunction
     _resolved: Any = field(init=False, repr=False)
-    _placed: dict[Any, Tensor] = field(init=False, repr=False, default_factory=dict)
+    _cache: dict[Any, Tensor] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         resolved = _loaded(self.mask) if isinstance(self.mask, (str, Path)) else self.mask
@@ -83,11 +83,11 @@ class Mask(Transform):
         return isinstance(other, Mask) and _same(self.mask, other.mask)
 
     def __hash__(self) -> int:
-        """Equal for equal masks; tensors have no hash of their values."""
+        """Equal for all masks of one type, since tensors have no hash of their values."""
         return hash((Mask, type(self.mask).__name__))
 
     def __reduce__(self) -> tuple[type[Mask], tuple[Any]]:
-        """A copy makes its own masks for the devices."""
+        """Copy and pickle without the masks on the devices, which the copy creates again."""
         return Mask, (self.mask,)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
@@ -96,7 +96,7 @@ class Mask(Transform):
         return over_each(tensors, context, _masked, masks)
 
     def _mask_for(self, name: str, tensor: Tensor) -> Tensor:
-        """The mask for the values of a tensor, on its device and in the dtype to calculate in."""
+        """The mask for the values of a tensor, on the tensor's device and in the dtype to calculate in."""
         given, key = self._resolved, ""
         if isinstance(given, Mapping):
             if name not in given:
@@ -105,11 +105,11 @@ class Mask(Transform):
         elif not isinstance(given, Tensor):
             given = given(name, tensor.detach())
             _check(given, f"the mask that Mask.mask returned for '{name}'", TransformError)
-            return _fitted(_placed(given, tensor), tensor, name)
-        where = (key, tensor.device, tensor.dtype)
-        if where not in self._placed:
-            self._placed[where] = _placed(given, tensor)
-        return _fitted(self._placed[where], tensor, name)
+            return _expanded(_converted(given, tensor), tensor, name)
+        cache_key = (key, tensor.device, tensor.dtype)
+        if cache_key not in self._cache:
+            self._cache[cache_key] = _converted(given, tensor)
+        return _expanded(self._cache[cache_key], tensor, name)
 
 
 def _loaded(given: str | Path) -> Any:
@@ -145,36 +145,37 @@ def _check(value: object, what: str, kind: type[RuleError] | type[TransformError
 
 
 def _check_values(mask: Tensor, what: str) -> None:
-    """Refuse a mask that would make elements NaN; what a function returns is not read, which would wait for the device."""
+    """Raise if a mask holds NaN or infinity. Masks from a function are not checked: reading them would wait for the device."""
     if mask.is_meta:
         raise RuleError(f"{what} has no values: it is on the device 'meta'")
     if mask.is_floating_point() and not bool(mask.to(torch.promote_types(mask.dtype, torch.float32)).isfinite().all()):
         raise RuleError(f"{what} must not hold NaN or infinity")
 
 
-def _placed(mask: Tensor, tensor: Tensor) -> Tensor:
+def _converted(mask: Tensor, tensor: Tensor) -> Tensor:
     wide = WIDER.get(tensor.dtype, tensor.dtype).to_real()
     return mask.detach().to(tensor.device, torch.bool if mask.dtype is torch.bool else wide)
 
 
-def _fitted(mask: Tensor, tensor: Tensor, name: str) -> Tensor:
+def _expanded(mask: Tensor, tensor: Tensor, name: str) -> Tensor:
     try:
-        whole = mask.expand(tensor.shape)
+        expanded = mask.expand(tensor.shape)
     except RuntimeError as error:
         raise TransformError(
             f"the mask of '{name}' has shape {tuple(mask.shape)}, which does not broadcast to the tensor's shape "
             f"{tuple(tensor.shape)}"
         ) from error
-    return whole[tuple(tensor.coalesce().indices())] if tensor.is_sparse else whole
+    return expanded[tuple(tensor.coalesce().indices())] if tensor.is_sparse else expanded
 
 
 def _masked(value: Tensor, owned: bool, mask: Tensor) -> Tensor:
     hidden = ~mask if mask.dtype is torch.bool else mask == 0
-    # A product would keep the NaN of a hidden element.
+    # Set hidden elements to zero first: a product with 0 would keep NaN.
     result = zeroed(value, hidden, owned)
     if mask.dtype is torch.bool:
         return result
-    # Calculated in the wider dtype, rounded once. A scalar takes part in the promotion only beside another.
+    # Calculate the product in the wider dtype of the mask, and round once. Torch promotes to the dtype of the mask because
+    # both have the same number of dimensions: it would ignore the dtype of a scalar beside a tensor with dimensions.
     return result.mul_(mask) if owned else (result * mask).to(value.dtype)
 
 

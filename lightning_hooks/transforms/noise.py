@@ -1,4 +1,4 @@
-"""Adding random numbers."""
+"""Addition of random noise."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ class AddNoise(Transform):
             noise.normal_(0.0, std, generator=context.generator_for(value.device))
             return value.add_(noise) if owned else (value + noise).to(value.dtype)
 
-        # One at a time: a batched addition would need the noise of all gradients in memory at once.
+        # Change one tensor at a time: a batched addition would need the noise of all gradients in memory at once.
         return over_each(tensors, context, add)

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.transforms._batch import WIDER, over_values
-from lightning_hooks.transforms._behind import refuse_sparse
 from lightning_hooks.transforms._check import check_count, check_finite, check_flag, is_finite
+from lightning_hooks.transforms._contract import refuse_sparse
 from lightning_hooks.transforms.base import Context, Transform
 
 _MOST_STEPS: Final = 1000
-_MOST_GROWTH: Final = 1e6  # of a singular value; the iterations are to bring it near 1
+# The iterations should bring singular values near 1. If one grows beyond this number, the coefficients diverge.
+_MOST_GROWTH: Final = 1e6
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,13 @@ class Orthogonalize(Transform):
         self._refuse_divergence()
 
     def _refuse_divergence(self) -> None:
-        """Refuse coefficients with which singular values, which begin between 0 and 1, grow without end."""
+        """Raise if the coefficients let singular values, which start between 0 and 1, grow without end."""
         a, b, c = self.coefficients
         values = torch.linspace(0, 1, 1001, dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
             values = values * (a + values.square() * (b + c * values.square()))
-            if not bool((values.abs() <= _MOST_GROWTH).all()):  # NaN fails the comparison
+            # NaN fails the comparison.
+            if not bool((values.abs() <= _MOST_GROWTH).all()):
                 raise RuleError(
                     f"Orthogonalize.coefficients {self.coefficients} make singular values grow without end: after at most "
                     f"steps={self.steps} iterations one is above {_MOST_GROWTH:g}"
@@ -102,12 +104,12 @@ class Orthogonalize(Transform):
                 value = values[index]
                 matrix = new.mT if _is_tall(value) else new
                 shaped = matrix.reshape(value.shape)
-                # A copy of its own: a slice would keep the whole batch alive.
+                # Copy the matrix out of the batch: a slice would keep the whole batch in memory.
                 results[index] = value.copy_(shaped) if owned else torch.empty_like(value).copy_(shaped)
         return results
 
     def _iterate(self, x: Tensor) -> Tensor:
-        """The iterations on a batch [n, rows, columns] with rows <= columns."""
+        """Run the iterations on a batch [n, rows, columns] with rows <= columns."""
         a, b, c = self.coefficients
         x = x / (torch.linalg.matrix_norm(x, keepdim=True) + self.eps)
         for _ in range(self.steps):
@@ -121,6 +123,9 @@ def _is_tall(value: Tensor) -> bool:
 
 
 def _wide(value: Tensor) -> Tensor:
-    """The matrix that a tensor stands for, lying down: f(X) = f(Xᵀ)ᵀ, and the smaller product is cheaper."""
+    """A tensor as a matrix with rows <= columns, in the dtype to calculate in.
+
+    A tall matrix is transposed, because f(X) = f(Xᵀ)ᵀ and the product X Xᵀ is then smaller.
+    """
     matrix = value.reshape(value.shape[0], -1).to(WIDER.get(value.dtype, value.dtype))
     return matrix.mT if _is_tall(value) else matrix

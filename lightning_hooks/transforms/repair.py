@@ -1,4 +1,4 @@
-"""Replacing what is not a number."""
+"""Replacement of NaN and infinity."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import over_each
-from lightning_hooks.transforms._behind import written
 from lightning_hooks.transforms._check import check_finite
+from lightning_hooks.transforms._contract import written
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -50,11 +50,11 @@ class ZeroNonFinite(Transform):
         """Each tensor with its non-finite elements replaced."""
         for index, tensor in enumerate(tensors):
             self._check_range(tensor.dtype, context.name_of(index))
-        # torch has no batched form of nan_to_num.
+        # Torch has no batched form of nan_to_num.
         return over_each(tensors, context, self._repaired)
 
     def _check_range(self, dtype: torch.dtype, name: str) -> None:
-        # Torch would write an infinity instead of the infinity.
+        # Torch would write an infinity for a replacement that the dtype cannot hold.
         greatest = torch.finfo(dtype).max
         for field in ("nan", "inf"):
             value = getattr(self, field)
@@ -64,7 +64,7 @@ class ZeroNonFinite(Transform):
                 )
 
     def _repaired(self, value: Tensor, owned: bool) -> Tensor:
-        # Not -inf: that of 0.0 is -0.0.
+        # Do not negate: for `inf` = 0.0 the replacement of negative infinity would be -0.0.
         negative = 0.0 - self.inf
         if value.is_complex():
             parts = torch.view_as_real(value.resolve_conj())

@@ -1,4 +1,4 @@
-"""Multiplying by a number: a constant, one that depends on the step, or one that makes the norm a chosen one."""
+"""Multiplication of tensors by a constant, by a number that depends on the step, or to a chosen norm."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class Scale(Transform):
 class ScaleBySchedule(Transform):
     """Multiply each tensor by a number that depends on the step.
 
-    Source: `optax.scale_by_schedule`, which counts its own updates from 0. Here the step is that of the training loop, so
+    Source: `optax.scale_by_schedule`, which counts its own updates from 0. Here the step is the training loop's, so
     it continues after a resume and does not restart with the rule.
 
     Args:
         points: pairs of a step and a factor, in order of steps; linear interpolation between points, constant before the
             first and after the last.
-        call: instead of `points`, a function from the step number (from 0) to the factor, or its import path.
+        call: instead of `points`, a function that gets the step number (from 0) and returns the factor, or its import path.
 
     Raises:
-        RuleError: both or neither is given, or one of them is invalid.
+        RuleError: both or neither of `points` and `call` are given, or the given one is invalid.
         TransformError: when the callable gives anything but a finite number.
 
     Example:
@@ -145,12 +145,12 @@ class NormalizeByNorm(Transform):
         check_factor(self, "scale")
         check_finite(self, "eps", at_least=0)
         check_flag(self, "per_tensor")
-        # One tensor at a time is enough then, as backward gives them.
+        # Norms of single tensors do not need all tensors, so the rule may also act during backward.
         object.__setattr__(self, "needs_all", not self.per_tensor)
         object.__setattr__(self, "keeps_direction", self.scale >= 0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each tensor, scaled to the norm."""
+        """Each tensor, scaled to the chosen norm."""
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
             if self.per_tensor:
@@ -165,14 +165,15 @@ def times_number(tensors: list[Tensor], context: Context, factor: float) -> list
 
     Args:
         tensors: strided or sparse COO.
-        context: says whether they may be overwritten.
-        factor: finite.
+        context: says whether the tensors may be overwritten.
+        factor: a finite number.
     """
 
     def run(group: list[Tensor], owned: bool) -> Sequence[Tensor]:
         wide = WIDER.get(group[0].dtype)
         if wide is not None and group[0].device.type == "cpu":
-            # Torch on the CPU rounds a Python number to the dtype of the tensor, but in place only.
+            # On the CPU, torch rounds a Python number to the dtype of the tensor first, but only in the in-place operation.
+            # Multiply by a tensor instead, so that both forms give the same result.
             return scaled(group, torch.tensor(factor, dtype=wide.to_real(), device="cpu"), owned)
         return foreach("mul", group, factor, owned=owned)
 

@@ -1,4 +1,4 @@
-"""Changing the direction of gradients: their mean, and their component along the weights."""
+"""Changes of gradients that depend on their mean or on the weights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lightning_hooks.errors import TransformError
 from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_each, over_values
-from lightning_hooks.transforms._behind import params_behind, refuse_sparse, written, zeroed
 from lightning_hooks.transforms._check import check_factor, check_finite
+from lightning_hooks.transforms._contract import params_of, refuse_sparse, written, zeroed
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -36,7 +36,7 @@ class Centralize(Transform):
     """
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each tensor without the means of its slices."""
+        """Each tensor minus the means of its slices."""
         for index, tensor in enumerate(tensors):
             if tensor.is_sparse and tensor.sparse_dim() > 1:
                 raise TransformError(
@@ -82,21 +82,21 @@ class OrthoGrad(Transform):
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
         """Each gradient, orthogonal to its parameter."""
         refuse_sparse(self, tensors, context, "without its component along the weights it is dense")
-        return over_each(tensors, context, self._orthogonal, params_behind(self, tensors, context))
+        return over_each(tensors, context, self._orthogonal, params_of(self, tensors, context))
 
     def _orthogonal(self, value: Tensor, owned: bool, param: Tensor) -> Tensor:
         wide = WIDER.get(value.dtype, value.dtype)
         grad, weight = value.to(wide).reshape(-1), param.to(wide).reshape(-1)
         if grad.numel() == 1:
             return written(value, torch.where(weight == 0, grad, torch.zeros_like(grad)).reshape(value.shape), owned)
-        # vdot conjugates its first argument, and is the plain product of real ones.
+        # vdot conjugates its first argument; for real vectors it is the dot product.
         along = torch.vdot(weight, grad) / (torch.vdot(weight, weight) + self.eps)
         across = grad - along * weight
         norm, norm_across = torch.linalg.vector_norm(grad), torch.linalg.vector_norm(across)
         factor = norm / (norm_across + self.eps)
-        # Chosen by masks: an `if` would wait for the device. A NaN fails the comparison and stays.
-        noise = norm_across <= 4 * torch.finfo(wide).eps * norm
-        return written(value, (across * factor).masked_fill(noise, 0).reshape(value.shape), owned)
+        # Select rounding error by a mask: an `if` would wait for the device. A NaN fails the comparison and stays.
+        is_rounding = norm_across <= 4 * torch.finfo(wide).eps * norm
+        return written(value, (across * factor).masked_fill(is_rounding, 0).reshape(value.shape), owned)
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,19 @@ class AddDecayedWeights(Transform):
         check_factor(self, "weight_decay", at_least=0)
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each gradient plus its share of the parameter."""
+        """Each gradient plus `weight_decay` times its parameter."""
         refuse_sparse(self, tensors, context, "with the parameter added it is dense")
-        params = params_behind(self, tensors, context)
+        params = params_of(self, tensors, context)
 
         def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-            return in_groups(values, lambda group, behind: self._sums(group, behind, owned), params)
+            return in_groups(values, lambda group, group_params: self._sums(group, group_params, owned), params)
 
         return over_values(tensors, context, change)
 
     def _sums(self, group: list[Tensor], params: list[Tensor], owned: bool) -> Sequence[Tensor]:
         dtype = group[0].dtype
         if dtype in WIDER or dtype != params[0].dtype:
-            # Calculated in the wider dtype, rounded once: torch on the CPU rounds the constant to a half first.
+            # Calculate in the wider dtype and round once: on the CPU, torch would round `weight_decay` to the dtype first.
             wide = WIDER.get(dtype, dtype)
             return [
                 written(grad, torch.add(grad.to(wide), param.to(wide), alpha=self.weight_decay), owned)
@@ -178,17 +178,17 @@ class KeepNonnegative(Transform):
     on_activations: ClassVar[bool] = False
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each gradient without what pushes its parameter below 0."""
+        """Each gradient with zeros where a step would decrease a parameter that is not above 0."""
         for index, tensor in enumerate(tensors):
             if tensor.is_complex():
                 raise TransformError(
                     f"KeepNonnegative cannot order the complex elements of '{context.name_of(index)}' ({tensor.dtype}): "
                     "exclude it from the rule"
                 )
-        # Of a sparse gradient only the stored entries count: the others are zero, which pushes nothing.
+        # For a sparse gradient, take the parameter at the stored entries only: all other elements are zero and stay zero.
         params = [
             param[tuple(tensor.coalesce().indices())] if tensor.is_sparse else param
-            for param, tensor in zip(params_behind(self, tensors, context), tensors, strict=True)
+            for param, tensor in zip(params_of(self, tensors, context), tensors, strict=True)
         ]
 
         def change(value: Tensor, owned: bool, param: Tensor) -> Tensor:
@@ -197,9 +197,9 @@ class KeepNonnegative(Transform):
         return over_each(tensors, context, change, params)
 
 
-def _centred(value: Tensor, owned: bool, stays: bool) -> Tensor:
-    if stays or not value.numel():
+def _centred(value: Tensor, owned: bool, has_no_slices: bool) -> Tensor:
+    if has_no_slices or not value.numel():
         return value if owned else value.clone()
     mean = value.mean(tuple(range(1, value.dim())), keepdim=True, dtype=WIDER.get(value.dtype))
-    # The mean of a half is float32, and the difference is rounded once.
+    # For float16 and bfloat16 the mean is float32, so the difference is rounded once.
     return value.sub_(mean) if owned else (value - mean).to(value.dtype)

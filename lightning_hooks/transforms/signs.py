@@ -1,4 +1,4 @@
-"""Turning signs: what is left of a tensor without its magnitudes, and its opposite."""
+"""The sign of each element, and gradients with reversed sign."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.reading import as_callable
 from lightning_hooks.transforms._batch import over_each
-from lightning_hooks.transforms._behind import written
 from lightning_hooks.transforms._check import check_factor, is_number
+from lightning_hooks.transforms._contract import written
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.scaling import times_number
@@ -41,7 +41,7 @@ class Sign(Transform):
 
 @dataclass(frozen=True)
 class ReverseGradient(Transform):
-    """Multiply each gradient by `-weight`, so that the layers before this module are trained against those after it.
+    """Multiply each gradient by `-weight`, so that the layers before this module are trained against the layers after it.
 
     Between a feature extractor and a domain classifier (a rule on the `output_grad` of the extractor's last module that
     feeds the classifier alone, or on the `input_grad` of the classifier) this is domain-adversarial training. It is
@@ -55,7 +55,7 @@ class ReverseGradient(Transform):
             `ScaleBySchedule.points`, a function from the step number to the weight, or its import path.
 
     Raises:
-        RuleError: an invalid weight.
+        RuleError: the weight is invalid.
         TransformError: when the callable gives anything but a finite number.
 
     Example:
@@ -112,6 +112,6 @@ class ReverseGradient(Transform):
 
 
 def _sign(value: Tensor, owned: bool) -> Tensor:
-    # torch has no batched form that keeps a NaN, and a hidden NaN is worse than one that shows.
+    # Keep NaN, which sgn() turns into 0: hiding a NaN would hide an error. Torch has no batched form that keeps NaN.
     sign = torch.where(value.isnan(), value, value.sgn())
     return written(value, sign, owned)

@@ -1,4 +1,4 @@
-"""Leaving out a step of the optimizer."""
+"""Skipping a step of the optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.saved_state import read_count, refuse_other_keys
 from lightning_hooks.transforms._check import check_count, check_finite, check_flag
-from lightning_hooks.transforms._norms import dense_values, norms, together, total_norm
+from lightning_hooks.transforms._norms import dense_values, norms, stack_scalars, total_norm
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -22,16 +22,16 @@ class SkipStep(Transform):
 
     Parameters and optimizer state stay unchanged; learning-rate schedulers and the step count advance. The tensors are
     returned unchanged. The decision is made over all tensors together, and the host waits for the device once per step.
-    With several ranks, all skip if one of them has a reason to. Each rank counts consecutive skips itself; the counts are
-    equal where gradients are averaged over ranks.
+    With several ranks, all ranks skip the step if one of them would skip it. Each rank counts consecutive skips itself; the
+    counts are equal where gradients are averaged over ranks.
 
     Source: `optax.apply_if_finite`, with one intended difference: after `max_consecutive` consecutive skips optax
     accepts the next update even if it is not finite, which leaves NaN in the parameters. Here that step raises an error.
 
     Args:
         if_nonfinite: skip if an element is NaN or infinite; True by default.
-        if_norm_above: skip if the norm of all tensors, taken as one vector, is above this; None, the default, for no limit.
-            NaN is not above it.
+        if_norm_above: skip if the norm of all tensors, taken as one vector, is above this limit; None, the default, for no
+            limit. A norm of NaN is not above the limit.
         max_consecutive: the maximum number of consecutive skips; None, the default, for no limit.
 
     Raises:
@@ -64,14 +64,14 @@ class SkipStep(Transform):
             raise RuleError("SkipStep needs if_nonfinite=True or if_norm_above, got neither")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """The tensors unchanged, after the decision."""
+        """The tensors unchanged, after the decision whether to skip the step."""
         if not tensors:
             return tensors if context.owned else []
-        found = int(self._code(dense_values(tensors, context)))
-        if found == 0:
+        code = int(self._code(dense_values(tensors, context)))
+        if code == 0:
             context.state["consecutive"] = 0
             return list(tensors)
-        reason = "a gradient is not finite" if found == 2 else f"the norm of the gradients is above {self.if_norm_above:g}"
+        reason = "a gradient is not finite" if code == 2 else f"the norm of the gradients is above {self.if_norm_above:g}"
         skipped = context.state.get("consecutive", 0) + 1
         context.state["consecutive"] = skipped
         if self.max_consecutive is not None and skipped > self.max_consecutive:
@@ -83,18 +83,19 @@ class SkipStep(Transform):
         return list(tensors)
 
     def check_state(self, state: dict[str, Any], params: Mapping[str, Tensor]) -> None:
-        """The number of consecutive skips, after the first step."""
+        """Check the number of consecutive skips; before the first step the state is empty."""
         refuse_other_keys(state, "consecutive")
         if state:
             read_count(state["consecutive"], "state['consecutive']")
 
     def _code(self, values: list[Tensor]) -> Tensor:
-        """0, or 1 where the norm is too large, or 2 where an element is not finite; on the device."""
+        """The decision as a scalar on the device: 2 if an element is not finite, 1 if the norm is too large, otherwise 0."""
         code = torch.zeros((), dtype=torch.int32, device=values[0].device)
         if self.if_norm_above is not None:
             code = torch.where(total_norm(values) > self.if_norm_above, 1, code)
         if self.if_nonfinite:
-            # The greatest magnitude cannot overflow, as a sum of squares can; the two parts of a complex number can.
-            parts = [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value for value in values]
-            code = torch.where(together(norms(parts, torch.inf)).isfinite().all(), code, 2)
+            # Test the greatest magnitude, which cannot overflow as a sum of squares can. The magnitude of a complex element
+            # can overflow, so use its real and imaginary part.
+            real_values = [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value for value in values]
+            code = torch.where(stack_scalars(norms(real_values, torch.inf)).isfinite().all(), code, 2)
         return code.to(torch.int32)

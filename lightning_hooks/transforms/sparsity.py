@@ -1,4 +1,4 @@
-"""Setting elements to zero: all, some by index, some by chance, or all but the largest."""
+"""Setting elements to zero: all elements, some by index, some at random, or all but the largest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError, shown
 from lightning_hooks.transforms._batch import foreach, in_groups, over_each, over_values
-from lightning_hooks.transforms._behind import zeroed
 from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
+from lightning_hooks.transforms._contract import zeroed
 from lightning_hooks.transforms.base import Context, Transform
 from lightning_hooks.transforms.scaling import Scale
 
@@ -55,16 +55,16 @@ class Zero(Transform):
             raise RuleError(f"Zero.dim must be an integer, got {shown(self.dim)}")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each tensor with zeros in it."""
+        """Each tensor with the chosen elements set to zero."""
         if self.index is None:
             return over_values(tensors, context, _all_zero)
         positions = [self._dim_and_runs(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
-        # The rows of a sparse tensor are found among its indices; coalescing again gives the same order.
+        # The entries of a sparse tensor are selected by its indices. over_each() coalesces again, which gives the same order.
         indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
         return over_each(tensors, context, _some_zero, positions, indices)
 
     def _dim_and_runs(self, tensor: Tensor, name: str) -> tuple[int, list[tuple[int, int]]]:
-        """The dimension from the front, and the entries along it as runs."""
+        """The dimension counted from the front, and the entries to set to zero, as runs (first, length)."""
         assert isinstance(self.index, tuple)
         shape = tuple(tensor.shape)
         if not -len(shape) <= self.dim < len(shape):
@@ -82,7 +82,7 @@ class Zero(Transform):
         return self.dim % len(shape), list(_runs(sorted({entry % size for entry in self.index})))
 
     def _no_dimension(self, name: str, shape: tuple[int, ...]) -> str:
-        """Why no entries can be selected; whoever gave `index` alone has not chosen a dimension."""
+        """The message for a tensor without dimension `dim`; it says if `dim` is the default, which the user did not choose."""
         assert isinstance(self.index, tuple)
         selects = f"Zero.index {list(self.index)} selects entries of dimension {self.dim}{' (the default)' * (self.dim == 1)}"
         if not shape:
@@ -121,13 +121,13 @@ class Dropout(Transform):
         check_share(self, "p")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each tensor with elements missing, drawn in the order of the tensors."""
+        """Each tensor with dropped and scaled elements, drawn in the order of the tensors."""
 
         def drop(value: Tensor, owned: bool) -> Tensor:
             dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False)
             return zeroed(value, dropped.bernoulli_(self.p, generator=context.generator_for(value.device)), owned)
 
-        # What comes out of the first line is ours in any case.
+        # The results may be overwritten: they are the owned tensors or new tensors.
         kept = over_each(tensors, context, drop)
         return Scale(1 / (1 - self.p))(kept, Context(names=context.names, owned=True))
 
@@ -166,13 +166,13 @@ class TopK(Transform):
             raise RuleError(f"TopK.fraction must be a number above 0 and at most 1, got {shown(self.fraction)}")
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:
-        """Each tensor with its smaller elements gone."""
-        return over_each(tensors, context, _largest, [self._kept(tensor.numel()) for tensor in tensors])
+        """Each tensor with zeros in place of its smaller elements."""
+        return over_each(tensors, context, _largest, [self._number_to_keep(tensor.numel()) for tensor in tensors])
 
-    def _kept(self, numel: int) -> int:
+    def _number_to_keep(self, numel: int) -> int:
         if self.k is not None:
             return self.k
-        # The decimal number as it was written: 0.07 of 100 is 7, but 0.07 * 100 is above it.
+        # Multiply by the decimal number as the user wrote it: 0.07 of 100 elements are 7, but the float 0.07 * 100 is above 7.
         return math.ceil(Fraction(repr(float(self.fraction or 0))) * numel)
 
 
@@ -188,31 +188,32 @@ def _all_zero(values: list[Tensor], owned: bool) -> list[Tensor]:
 def _zeros(value: Tensor) -> Tensor:
     if not (value.requires_grad and torch.is_grad_enabled()):
         return torch.zeros_like(value)
-    # An activation stays part of the graph, so that what came before it receives a zero gradient and not none at all,
-    # which DDP reports as an unused parameter. A product with 0 would keep a NaN.
+    # Keep an activation in the graph, so that the layers before it receive a zero gradient: without a gradient, DDP would
+    # report their parameters as unused. A product with 0 would also stay in the graph, but keep a NaN.
     return value.masked_fill(torch.ones((), dtype=torch.bool, device=value.device), 0)
 
 
-def _some_zero(value: Tensor, owned: bool, position: tuple[int, list[tuple[int, int]]], stored: Tensor | None) -> Tensor:
+def _some_zero(value: Tensor, owned: bool, position: tuple[int, list[tuple[int, int]]], indices: Tensor | None) -> Tensor:
+    """Set runs of entries of one dimension to zero; `indices` are those of a sparse tensor, None for a dense tensor."""
     dim, runs = position
-    if stored is not None and dim < stored.shape[0]:
-        rows = stored[dim]
-        hit = torch.zeros_like(rows, dtype=torch.bool)
+    if indices is not None and dim < indices.shape[0]:
+        rows = indices[dim]
+        is_selected = torch.zeros_like(rows, dtype=torch.bool)
         for start, length in runs:
-            hit |= (rows >= start) & (rows < start + length)
-        hit = hit.reshape(-1, *[1] * (value.dim() - 1))
-        return zeroed(value, hit, owned)
-    # Of the values of a sparse tensor the first dimension counts the entries, and the dense ones follow.
-    along = dim if stored is None else dim - stored.shape[0] + 1
+            is_selected |= (rows >= start) & (rows < start + length)
+        is_selected = is_selected.reshape(-1, *[1] * (value.dim() - 1))
+        return zeroed(value, is_selected, owned)
+    # The values of a sparse tensor have the shape [entries, *dense dimensions].
+    value_dim = dim if indices is None else dim - indices.shape[0] + 1
     result = value if owned else value.clone()
-    # By runs and not by a tensor of indices, which would be copied to the device each time.
+    # Set runs to zero instead of indexing by a tensor, which would be copied to the device in every call.
     for start, length in runs:
-        result.narrow(along, start, length).zero_()
+        result.narrow(value_dim, start, length).zero_()
     return result
 
 
 def _runs(entries: list[int]) -> Iterator[tuple[int, int]]:
-    """Sorted numbers as (first, how many) of each unbroken run."""
+    """Sorted integers as (first, length) of each run of consecutive integers."""
     start = 0
     for end in range(1, len(entries) + 1):
         if end == len(entries) or entries[end] != entries[end - 1] + 1:

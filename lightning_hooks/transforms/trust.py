@@ -1,4 +1,4 @@
-"""Scaling by the size of the parameters."""
+"""Scaling of gradients by the norm of their parameters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.transforms._batch import foreach, over_values
-from lightning_hooks.transforms._behind import params_behind
 from lightning_hooks.transforms._check import check_factor, check_finite
-from lightning_hooks.transforms._norms import norms, times, together
+from lightning_hooks.transforms._contract import params_of
+from lightning_hooks.transforms._norms import norms, stack_scalars, times
 from lightning_hooks.transforms.base import Context, Transform
 
 
@@ -55,8 +55,8 @@ class TrustRatio(Transform):
         """Each gradient, scaled by its trust ratio."""
 
         def factors(param_norms: Tensor, values: list[Tensor]) -> Tensor:
-            norm, top = together(norms(values)).clamp(min=self.min_norm), param_norms.clamp(min=self.min_norm)
-            return torch.where((top == 0) | (norm == 0), 1.0, self.trust_coefficient * top / (norm + self.eps))
+            norm, param_norm = stack_scalars(norms(values)).clamp(min=self.min_norm), param_norms.clamp(min=self.min_norm)
+            return torch.where((param_norm == 0) | (norm == 0), 1.0, self.trust_coefficient * param_norm / (norm + self.eps))
 
         return _by_params(self, tensors, context, factors)
 
@@ -130,13 +130,22 @@ def _by_params(
     factors: Callable[[Tensor, list[Tensor]], Tensor],
     divide_by: list[float] | None = None,
 ) -> list[Tensor]:
-    """Multiply each tensor by a factor made from (the norms of all parameters, the values of all tensors)."""
-    params = params_behind(owner, tensors, context)
+    """Multiply each tensor by a factor that depends on the norm of its parameter.
+
+    Args:
+        owner: the transform, for messages.
+        tensors: the gradients.
+        context: holds their parameters.
+        factors: called with (the norms of the parameters, the values of the gradients); returns a vector of factors.
+        divide_by: a divisor for each norm of a parameter; None, the default, for none.
+    """
+    params = params_of(owner, tensors, context)
 
     def change(values: list[Tensor], owned: bool) -> list[Tensor]:
-        each = norms(params)
-        # The divisors go along as numbers: as a tensor they would have to be copied to the device.
-        each = each if divide_by is None else list(foreach("div", each, divide_by))
-        return times(values, list(factors(together(each), values).unbind()), owned)
+        param_norms = norms(params)
+        if divide_by is not None:
+            # Pass the divisors as Python numbers: a tensor would have to be copied to the device.
+            param_norms = list(foreach("div", param_norms, divide_by))
+        return times(values, list(factors(stack_scalars(param_norms), values).unbind()), owned)
 
     return over_values(tensors, context, change)

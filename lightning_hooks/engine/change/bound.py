@@ -23,7 +23,7 @@ from lightning_hooks.rules.patterns import Target, each_once
 from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, read_text, shown_value
 from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of
 from lightning_hooks.transforms import Context, Transform
-from lightning_hooks.transforms._behind import wrong_results
+from lightning_hooks.transforms._contract import explain_invalid
 
 _RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
 _STEP_STRIDE = 15_485_863
@@ -150,7 +150,7 @@ class BoundTransform:
                         f"{self.label} changed {self._what(name)} in place. Other branches of the graph "
                         "share its memory and would silently see the change; return a new tensor instead"
                     )
-        wrong = wrong_results(results, tensors, lambda index: self._what(names[index]))
+        wrong = explain_invalid(results, tensors, lambda index: self._what(names[index]))
         if wrong is not None:
             raise TransformError(f"{self.label} {wrong}")
         return list(results)

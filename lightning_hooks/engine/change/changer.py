@@ -22,7 +22,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.saved_state import read_count, read_list, starting_again
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.tensor_kinds import is_sharded, whole
-from lightning_hooks.transforms._behind import readable
+from lightning_hooks.transforms._contract import without_aliases
 
 
 class Changer(Participant):
@@ -243,7 +243,7 @@ class Changer(Participant):
         in_shards = takes_shards(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
         shares = [share_of(grad, world_size()) for grad in grads] if in_shards else None
         results = self.run(bound, seen, names, params, owned=True, shares=shares)
-        for grad, tensor, result in zip(grads, seen, readable(results, seen), strict=True):
+        for grad, tensor, result in zip(grads, seen, without_aliases(results, seen), strict=True):
             if gathered and is_sharded(grad):
                 put_back(grad, result)
             elif result is not tensor:
