@@ -1,4 +1,4 @@
-"""Private names of torch, Lightning and TensorBoard: training without them, and the page that lists them."""
+"""Private names of torch, Lightning and TensorBoard: training works without them, and docs/support.md lists them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SOURCES = sorted((ROOT / "lightning_hooks").rglob("*.py"))
 
 
 def listed() -> list[str]:
-    """The first cells of the table in docs/support.md."""
+    """The first cell of each row of the table in docs/support.md."""
     page = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
     table = page.partition("| private name |")[2]
     return [line.split("|")[1].strip() for line in table.splitlines()[2:] if line.startswith("|")]
 
 
-def looked_for() -> Iterator[str]:
-    """The names in calls of `private` and `attribute`."""
+def looked_up_names() -> Iterator[str]:
+    """The names in calls of `private`, `tried` and `attribute` in the sources."""
     for file in SOURCES:
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             position = {"private": 0, "tried": 0, "attribute": 1}.get(getattr(getattr(call, "func", None), "id", ""))
@@ -39,8 +39,8 @@ def looked_for() -> Iterator[str]:
                 yield call.args[position].value
 
 
-def foreign() -> set[str]:
-    """Private attributes of the classes of others that objects in the sources may be, or that modules of torch have."""
+def foreign_private_names() -> set[str]:
+    """The private attributes of torch's modules and of the classes of torch, Lightning and TensorBoard in the sources."""
     holders = [nn.Module(), torch.ones(1), torch.optim.SGD([torch.ones(1)]), torch.amp.GradScaler("cpu"), torch, torch._C]
     loops = Trainer(logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False)
     holders += [loops, loops.fit_loop, loops.fit_loop.epoch_loop, loops.predict_loop, SummaryWriter]
@@ -49,13 +49,13 @@ def foreign() -> set[str]:
 
 def test_every_private_name_is_listed_and_every_listed_one_is_tried() -> None:
     cells = " ".join(listed())
-    names = set(looked_for())
+    names = set(looked_up_names())
     assert len(names) > 15
     for name in names:
-        for part in name.split(", "):
-            assert f"`{part}`" in cells, f"{part} is not in the table of docs/support.md"
+        for single_name in name.split(", "):
+            assert f"`{single_name}`" in cells, f"{single_name} is not in the table of docs/support.md"
     for name in re.findall(r"`([^`]+)`", cells):
-        assert any(name in each for each in names) or name in LISTED_WITH_ANOTHER, f"nothing tries {name}"
+        assert any(name in looked_up for looked_up in names) or name in LISTED_WITH_ANOTHER, f"nothing tries {name}"
 
 
 ON_CUDA_ONLY = {"CompiledKernel.run, function, packed_metadata", "torch._C._cuda_getCurrentRawStream"}
@@ -70,12 +70,12 @@ LISTED_WITH_ANOTHER = {
 
 
 def test_no_other_private_attribute_of_torch_or_lightning_is_used() -> None:
-    cells, known = " ".join(listed()), foreign()
+    cells, private_names = " ".join(listed()), foreign_private_names()
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
                 is_listed = node.attr in cells or node.attr.startswith("_foreach_")
-                assert node.attr not in known or is_listed, f"{file}:{node.lineno}: {node.attr}"
+                assert node.attr not in private_names or is_listed, f"{file}:{node.lineno}: {node.attr}"
 
 
 def test_training_without_private_names_is_bit_identical_and_says_what_is_lost(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_training_without_private_names_is_bit_identical_and_says_what_is_lost(t
     report = json.loads(done.stdout.splitlines()[-1])
     for name, fit in report["fits"].items():
         assert fit["same"] and fit["tags"] > 50, name
-    assert set(report["lost"]) == set(looked_for()) - ON_CUDA_ONLY
+    assert set(report["lost"]) == set(looked_up_names()) - ON_CUDA_ONLY
     assert all(report["lost"].values())
 
 

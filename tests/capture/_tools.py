@@ -1,4 +1,4 @@
-"""What the tests of captures share."""
+"""Helpers of the tests of captures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch(value: float, rows: int = 2, columns: int = 3) -> Tensor:
 
 
 def capture_batches(folder: Path, number: int, *, rank: int = 0, first: int = 0, **options: Any) -> CaptureWriter:
-    """One tensor [2, 3] a batch, filled with 10 · rank + batch; a step a batch."""
+    """Capture one tensor [2, 3] for each batch, filled with 10 * rank + batch_idx; the step is the batch index."""
     writer = CaptureWriter(folder, rank=rank, **options)
     for batch_idx in range(first, first + number):
         writer.add("layer", batch(10 * rank + batch_idx), step=batch_idx, stage="train", batch_idx=batch_idx)
@@ -31,7 +31,7 @@ def records(folder: Path, rank: int = 0) -> list[FileRecord]:
 
 
 def check_whole(folder: Path) -> int:
-    """Every file an index names is there with all its tensors, each of the shape it should have; returns their number."""
+    """Check that every file in the index exists with all its tensors in the right shapes; return the number of tensors."""
     number = 0
     for index in folder.glob("index-rank*.jsonl"):
         for record in read_index(index)[0]:

@@ -1,4 +1,4 @@
-"""Several processes that capture into one folder at the same time, for real."""
+"""Several processes capture into one folder at the same time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_a_file_whose_line_is_being_written_is_read_once(tmp_path: Path) -> None
     first = capture_batches(tmp_path, 1, batches_per_file=1)
     index = tmp_path / "index-rank0.jsonl"
     line = index.read_bytes()
-    index.write_bytes(b"")  # as between the rename of the file and its line
+    # Between the rename of a file and the append of its line, the index lacks the line.
+    index.write_bytes(b"")
     assert load_capture(tmp_path)["layer"].steps == (0,)
     capture_batches(tmp_path, 1, first=1).close()
     index.write_bytes(line)
@@ -79,7 +80,7 @@ def test_a_file_whose_line_is_being_written_is_read_once(tmp_path: Path) -> None
 
 
 def test_a_folder_of_one_index_for_all_runs_is_read_and_continued(tmp_path: Path) -> None:
-    """Before runs had indexes of their own, each appended to the index of its rank and continued the numbers of its files."""
+    """In earlier versions, all runs of a rank appended to one index and continued the numbers of its files."""
     capture_batches(tmp_path, 2, batches_per_file=1).close()
     index = tmp_path / "index-rank0.jsonl"
     index.write_bytes(

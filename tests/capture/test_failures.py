@@ -1,4 +1,4 @@
-"""Killed runs and full disks, for real: in subprocesses."""
+"""Killed runs and full disks, in subprocesses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def start(script: str, *arguments: str, stdin: int | None = None) -> subprocess.
 
 def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path: Path) -> None:
     choice = random.Random(0)
-    seen = 0
+    previous_number = 0
     for attempt in range(4):
         process = start(WRITES_FOREVER, str(tmp_path))
         try:
@@ -74,9 +74,10 @@ def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path
         finally:
             process.kill()
             process.communicate()
-        whole = check_whole(tmp_path)
-        assert whole >= seen + 8  # at least two files of two batches of two tensors, and nothing of the runs before is lost
-        seen = whole
+        # Each run writes at least two files of two batches of two tensors, and no tensor of an earlier run is lost.
+        number = check_whole(tmp_path)
+        assert number >= previous_number + 8
+        previous_number = number
         capture = load_capture(tmp_path)
         assert all(tensor[0, 0].item() == step for tensor, step in zip(capture["a"], capture["a"].steps, strict=True))
         assert {info.run for info in capture["b"].infos} == set(range(attempt + 1))
@@ -116,7 +117,8 @@ def test_every_step_of_writing_may_fail(tmp_path: Path, monkeypatch: pytest.Monk
     (problem,) = problems
     assert problem.endswith("train-rank0-000001.safetensors could not be written: [Errno 28] No space left on device")
     assert writer.stopped is not None
-    assert load_capture(tmp_path)["layer"].steps == ((0, 1) if call == "write" else (0,))  # the file was whole by then
+    # When the write of the index line fails, the file is already complete.
+    assert load_capture(tmp_path)["layer"].steps == ((0, 1) if call == "write" else (0,))
     assert check_whole(tmp_path) == 1
     assert not (tmp_path / ".rank0.tmp").exists()
 

@@ -89,7 +89,8 @@ def test_an_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
 def test_a_whole_file_without_its_line_is_read_all_the_same(tmp_path: Path) -> None:
     capture_batches(tmp_path, 3, batches_per_file=1).close()
     first, second, _ = index_of(tmp_path).read_bytes().splitlines(keepends=True)
-    index_of(tmp_path).write_bytes(first + second)  # as if killed between the rename and the line
+    # A run that is killed between the rename of a file and the append of its line leaves this index.
+    index_of(tmp_path).write_bytes(first + second)
     assert load_capture(tmp_path)["layer"].steps == (0, 1, 2)
     capture_batches(tmp_path, 1, first=3).close()
     assert index_of(tmp_path).read_bytes() == first + second
@@ -119,7 +120,7 @@ def test_a_leftover_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
         (folder / ".tmpA1b2C3").write_bytes(b"half")
     capture_batches(tmp_path, 1).close()
     assert not left.exists()
-    assert (other / ".tmpA1b2C3").exists()  # that is another rank's, perhaps at work
+    assert (other / ".tmpA1b2C3").exists()  # the folder belongs to another rank, which may be running
 
 
 @pytest.mark.parametrize("line", ["[]", "{", '{"version":1,"file":"a"}', '{"file":"a","rank":0,"run":0,"entries":[3]}'])

@@ -16,7 +16,7 @@ from ._tools import batch, capture_batches
 
 
 class Counting:
-    """In the place of `safe_open`: counts the tensors that are read and the files that are opened."""
+    """Replaces `safe_open`, and records the tensors that are read and the files that are opened."""
 
     def __init__(self, real: Callable[..., Any]) -> None:
         self.real = real

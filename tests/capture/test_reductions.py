@@ -41,11 +41,11 @@ def test_none_is_the_tensor_itself() -> None:
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64])
 def test_every_dtype_gives_floating_numbers(name: str, dtype: torch.dtype) -> None:
-    found = reduction(name)(IMAGES.to(dtype))
+    result = reduction(name)(IMAGES.to(dtype))
     if dtype == torch.complex64 and name in ("mean", "sum", "channel_mean", "token_mean"):
-        assert found.dtype == torch.complex64
+        assert result.dtype == torch.complex64
     else:
-        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def test_half_precision_does_not_overflow() -> None:
@@ -55,16 +55,16 @@ def test_half_precision_does_not_overflow() -> None:
 @settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(REDUCTIONS), shape=st.lists(st.integers(0, 3), max_size=4))
 def test_any_shape_gives_a_row_for_each_sample_and_never_raises(name: str, shape: list[int]) -> None:
-    found = reduction(name)(torch.ones(shape))
+    result = reduction(name)(torch.ones(shape))
     if name in ("channel_mean", "token_mean"):
         kept = shape if len(shape) < 3 else [shape[0], shape[1] if name == "channel_mean" else shape[-1]]
-        assert list(found.shape) == kept
+        assert list(result.shape) == kept
     else:
-        assert list(found.shape) == (shape[:1] or [1])
+        assert list(result.shape) == (shape[:1] or [1])
         expected = {"std": 0.0, "sum": float(math.prod(shape[1:])), "norm": math.sqrt(math.prod(shape[1:]))}.get(name, 1.0)
         if math.prod(shape[1:]) == 0 and name not in ("sum", "norm"):
             expected = math.nan
-        torch.testing.assert_close(found, torch.full_like(found, expected), equal_nan=True)
+        torch.testing.assert_close(result, torch.full_like(result, expected), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["mean", "max", "norm", "abs_max"])

@@ -25,7 +25,7 @@ def tensor_of(dtype: torch.dtype, shape: list[int], layout: str) -> Tensor:
     number = int(torch.tensor(shape).prod()) * dtype.itemsize if shape else dtype.itemsize
     if dtype == torch.bool:
         return torch.randint(0, 2, shape).bool()
-    # Any bytes at all, NaN and subnormal numbers among them.
+    # Fill the tensor with random bytes, which include NaN and subnormal numbers.
     return torch.randint(0, 256, (number,), dtype=torch.uint8).view(dtype).reshape(shape)
 
 

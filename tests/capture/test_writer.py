@@ -97,7 +97,8 @@ def test_under_inference_mode(tmp_path: Path) -> None:
 
 
 def nested(layout: torch.layout) -> torch.Tensor:
-    with warnings.catch_warnings(action="ignore"):  # torch calls the strided layout a prototype
+    # Torch warns that nested tensors of the strided layout are a prototype.
+    with warnings.catch_warnings(action="ignore"):
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
 
 
@@ -145,7 +146,8 @@ def test_a_batch_too_big_for_max_bytes_is_not_held_and_the_whole_batches_before_
     writer.add("layer", batch(7), step=2, stage="train", batch_idx=2)
     writer.add("big", torch.zeros(100_000), step=2, stage="train", batch_idx=2)
     writer.add("layer", batch(8), step=2, stage="train", batch_idx=2)
-    assert problems == []  # nothing is written inside a hook
+    # add() runs inside a hook and only collects tensors. The capture stops in end_batch().
+    assert problems == []
     writer.end_batch()
     assert problems == [f"the capture to {tmp_path} stopped, the run continues: the next batch would exceed max_bytes=100000"]
     writer.close()

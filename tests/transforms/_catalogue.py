@@ -1,4 +1,4 @@
-"""An example of every transform, and what the tests of their laws share."""
+"""An example of every transform, and helpers of the tests that run on every transform."""
 
 import math
 import re
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import lightning_hooks.transforms as room
+import lightning_hooks.transforms as package
 from lightning_hooks.transforms import (
     EMA,
     AdaptiveClip,
@@ -51,13 +51,13 @@ from lightning_hooks.transforms import (
 
 
 def small_ones(name: str, value: Tensor) -> Tensor:
-    """A mask that depends on the tensor."""
+    """Return a mask that depends on the tensor."""
     dense = value.to_dense() if value.is_sparse else value
     return dense.abs() < 0.5
 
 
 def halving(step: int) -> float:
-    """A schedule."""
+    """A schedule that halves at every step."""
     return 0.5**step
 
 
@@ -118,14 +118,14 @@ EXAMPLES: list[Transform] = [
     When(NormAbove(1.0), SkipStep()),
     Function("torch.neg"),
 ]
-"""Each made of what can be typed, so that its repr can be."""
+"""Transforms whose `repr` is an expression that creates an equal transform."""
 
 DENSE_ONLY = (AdaptiveClip, OrthoGrad, AddDecayedWeights, Orthogonalize, EMA)
 REAL_ONLY = (ClipByValue, KeepNonnegative)
 
 
 def label(transform: Transform) -> str:
-    """The same in every process, as pytest-xdist wants it."""
+    """The `repr` without memory addresses: pytest-xdist needs the same test ids in every process."""
     return re.sub(r" at 0x\w+", "", repr(transform))
 
 
@@ -134,30 +134,30 @@ each = pytest.mark.parametrize("transform", EXAMPLES, ids=label)
 
 def every_transform() -> set[str]:
     """The names of the exported transforms."""
-    kinds = {name: getattr(room, name) for name in room.__all__}
+    kinds = {name: getattr(package, name) for name in package.__all__}
     return {name for name, kind in kinds.items() if issubclass(kind, Transform) and kind is not Transform}
 
 
 def members(transform: Transform) -> list[Transform]:
-    """The transform, and those that it is made of."""
-    parts = [*getattr(transform, "transforms", ()), *([transform.transform] if isinstance(transform, When) else ())]
-    return [transform, *(inner for part in parts for inner in members(part))]
+    """The transform itself, and all transforms that it contains."""
+    children = [*getattr(transform, "transforms", ()), *([transform.transform] if isinstance(transform, When) else ())]
+    return [transform, *(inner for child in children for inner in members(child))]
 
 
 def has(transform: Transform, *kinds: type[Transform]) -> bool:
-    """Whether it, or one that it is made of, is one of these."""
+    """Whether the transform, or one that it contains, is of one of these classes."""
     return any(isinstance(member, kinds) for member in members(transform))
 
 
 def usable(transform: Transform, value: Tensor) -> bool:
-    """Whether the transform is defined for the tensor; what it does otherwise is tested by itself."""
+    """Whether the transform accepts the tensor; separate tests cover the errors for other tensors."""
     if isinstance(transform, Zero) and transform.index is not None:
         return value.dim() > 0 and value.shape[transform.dim] > 0
     return not (value.is_sparse and has(transform, *DENSE_ONLY))
 
 
 def context_of(tensors: list[Tensor], owned: bool = False, step: int = 2) -> Context:
-    """A context with parameters and names, two tensors to a module."""
+    """A context with a parameter and a name for each tensor."""
     generator = torch.Generator().manual_seed(3)
     params: list[Tensor | None] = [
         torch.randn(value.shape, generator=generator, dtype=torch.float32 if value.dtype.itemsize < 4 else value.dtype)
@@ -167,13 +167,13 @@ def context_of(tensors: list[Tensor], owned: bool = False, step: int = 2) -> Con
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit, NaN equal to NaN, 0 unlike -0."""
+    """Whether two tensors are bit-equal, except that any NaN equals any NaN; 0 and -0 differ."""
     if a.is_sparse:
         a, b = a.coalesce(), b.coalesce()
         return torch.equal(a.indices(), b.indices()) and same(a.values(), b.values())
     if a.is_complex():
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
-    # A NaN has many bit patterns, and the vectorised end of a loop may choose another: compare where it is, only.
+    # NaN has many bit patterns, and vectorised and scalar code may produce different ones. Compare only the positions of NaN.
     numbers = ~a.isnan()
     return (
         torch.equal(a.isnan(), b.isnan())

@@ -1,4 +1,4 @@
-"""What the tests of parity share."""
+"""Fixtures of the tests that compare with optax."""
 
 import warnings
 from typing import Any
@@ -8,9 +8,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def optax() -> Any:
-    """The library to compare with; loaded here, so that collecting the tests does not load JAX."""
+    """The optax module; imported by a fixture, so that collecting the tests does not import JAX."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what JAX says while it is imported is no fault of the package
+        # Ignore the warnings of importing JAX, which do not come from lightning_hooks.
+        warnings.simplefilter("ignore")
         jax = pytest.importorskip("jax")
         library = pytest.importorskip("optax")
         jax.numpy.zeros(1)

@@ -16,7 +16,7 @@ def test_units_of_a_matrix_are_its_rows() -> None:
     weight = torch.tensor([[3.0, 4.0], [0.0, 0.0], [30.0, 40.0]])
     grad = torch.tensor([[6.0, 8.0], [6.0, 8.0], [0.06, 0.08]])
     (result,) = AdaptiveClip(clipping=0.1)([grad], Context(params=[weight]))
-    # Row 0 is brought to a tenth of 5, row 1 to a tenth of eps, row 2 is below a tenth of 50.
+    # Row 0 is scaled to a tenth of the weight norm 5, row 1 to a tenth of eps. Row 2 is below a tenth of the weight norm 50.
     assert result.norm(dim=1)[:2].tolist() == pytest.approx([0.5, 1e-4], rel=1e-6)
     assert torch.equal(result[2], grad[2])
 
@@ -44,7 +44,7 @@ def test_one_long_dimension_is_one_unit(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_half_is_computed_in_float32(owned: bool) -> None:
-    # The squares of 300 are beyond float16.
+    # The square of 300 is beyond the range of float16.
     weight, grad = torch.full((2, 64), 1e-3).half(), torch.full((2, 64), 300.0).half()
     (result,) = AdaptiveClip()([grad], Context(params=[weight], owned=owned))
     assert result.dtype == torch.float16 and (result is grad) == owned
@@ -87,13 +87,13 @@ def test_per_module_is_torch_on_each_module(norm_type: float) -> None:
     for index, parameter in enumerate(parameters):
         parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)) * 3
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # Neighbours of a module need not stand next to each other.
+    # The parameters of one module need not be next to each other in the list.
     order = [3, 0, 5, 2, 1, 4]
     result = PerModuleClip(1.5, norm_type)([grads[i] for i in order], Context(names=[names[i] for i in order]))
     for module in net.modules():
-        own = list(module.parameters(recurse=False))
-        if own:
-            nn.utils.clip_grad_norm_(own, 1.5, norm_type)
+        module_params = list(module.parameters(recurse=False))
+        if module_params:
+            nn.utils.clip_grad_norm_(module_params, 1.5, norm_type)
     for i, new in zip(order, result, strict=True):
         torch.testing.assert_close(new, parameters[i].grad, rtol=1e-6, atol=0)
 

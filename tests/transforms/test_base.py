@@ -7,7 +7,7 @@ from lightning_hooks.transforms import AddNoise, ClipByGlobalNorm, Context, Func
 def test_transform_is_plain_and_abstract() -> None:
     with pytest.raises(NotImplementedError, match=r"Transform must define __call__\(tensors, context\)"):
         Transform()([], Context())
-    # jsonargparse offers the subclasses of a plain class only.
+    # jsonargparse offers the subclasses of a class only if the class is not a dataclass.
     assert not hasattr(Transform, "__dataclass_fields__")
 
 
@@ -36,7 +36,7 @@ def test_generators_are_kept_and_seeded() -> None:
     assert generator.initial_seed() == 11
     assert context.generator_for(torch.device("cpu")) is generator
     assert list(context.generators) == ["cpu"]
-    # Another step goes on with the generators that the callback kept.
+    # The context of a later step continues with the generators that the callback has kept.
     assert Context(seed=99, generators=context.generators).generator_for(torch.device("cpu")) is generator
 
 

@@ -1,4 +1,4 @@
-"""What each transform accepts as its state from a checkpoint."""
+"""The states from a checkpoint that each transform accepts and refuses."""
 
 from __future__ import annotations
 

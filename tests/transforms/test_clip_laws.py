@@ -1,4 +1,4 @@
-"""What holds for everything that clips: nothing grows, and what is below the limit keeps its bits."""
+"""Laws of all clipping transforms: no element grows, and tensors below the limit stay bit-equal."""
 
 import pytest
 import torch
@@ -51,10 +51,10 @@ def test_no_element_grows_or_turns(
 ) -> None:
     context = context_of(drawn(shapes, seed, 1.0, dtype))
     for step, size in enumerate(sizes):
-        given_ones = drawn(shapes, seed + step, size, dtype)
+        tensors = drawn(shapes, seed + step, size, dtype)
         context.step = step
-        for new, old in zip(transform(given_ones, context), given_ones, strict=True):
-            # Stronger than the same of a norm, and free of the rounding of one.
+        for new, old in zip(transform(tensors, context), tensors, strict=True):
+            # Compare elements instead of norms: this is stronger, and a norm would be rounded.
             assert (new.abs() <= old.abs()).all() and (new * old >= 0).all()
 
 
@@ -63,15 +63,17 @@ def test_no_element_grows_or_turns(
 @pytest.mark.parametrize("owned", [False, True])
 def test_what_is_below_the_limit_keeps_its_bits(transform: Transform, dtype: torch.dtype, owned: bool) -> None:
     context = context_of(drawn([(4, 3), (5,), ()], 0, 1.0, dtype), owned)
-    for step, size in enumerate((3.0, 1.0)):  # what the limits of AutoClip and ZClip are made of
+    # The limits of AutoClip and ZClip depend on the norms of these steps.
+    for step, size in enumerate((3.0, 1.0)):
         context.step = step
         transform(drawn([(4, 3), (5,), ()], step, size, dtype), context)
     small = drawn([(4, 3), (5,), ()], 7, 1e-3, dtype)
     if isinstance(transform, AutoClip):
-        transform([value * 0.5 for value in small], context)  # one below it, so that the percentile is not the least
+        # Add a smaller norm to the history, so that the percentile is not the minimum.
+        transform([value * 0.5 for value in small], context)
         transform = AutoClip(percentile=90)
-    wanted = [value.clone() for value in small]
-    assert all(map(same, transform(small, context), wanted))
+    expected = [value.clone() for value in small]
+    assert all(map(same, transform(small, context), expected))
 
 
 @clips

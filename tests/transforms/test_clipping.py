@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lightning_hooks.errors import RuleError
 from lightning_hooks.transforms import ClipByGlobalNorm, ClipByNorm, ClipByValue, Context, Transform
 
-# What PyYAML makes of an exponent without a point.
+# PyYAML reads an exponent without a decimal point as a string.
 STRING: Any = "1e-3"
 
 seeds = st.integers(0, 2**31)
@@ -46,7 +46,7 @@ def as_parameters(gradients: list[Tensor]) -> list[nn.Parameter]:
 def test_global_norm_is_bit_equal_to_torch(
     shapes: list[tuple[int, ...]], seed: int, limit: float, norm_type: float, owned: bool
 ) -> None:
-    # Torch cannot take the greatest of no elements.
+    # Torch raises for the maximum of an empty tensor.
     assume(norm_type != math.inf or all(math.prod(shape) for shape in shapes))
     gradients = make(shapes, seed)
     parameters = as_parameters(gradients)
@@ -89,12 +89,12 @@ def test_norm_never_grows_and_a_smaller_one_stays(
     groups = [(tensors, result)]
     if kind is ClipByNorm:
         groups = [([before], [after]) for before, after in zip(tensors, result, strict=True)]
-    # What rounding the clipped values may add; a half is rounded to 11 bits, a bfloat16 to 8.
+    # Rounding the clipped values may increase the norm; float16 rounds to 11 bits, bfloat16 to 8.
     slack = 1 + 2 * torch.finfo(dtype).eps + 1e-6
     for before, after in groups:
         assert norm_of(*after) <= norm_of(*before)
         assert norm_of(*after) <= limit * slack
-        # Torch's formula, ours too, adds 1e-6 to the norm.
+        # The formula, as in torch, adds 1e-6 to the norm.
         if norm_of(*before) < (limit - 1e-6) * (1 - 1e-5):
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -121,7 +121,7 @@ def test_sparse_counts_as_its_dense_form() -> None:
 
 
 def test_half_norm_and_coefficient_are_float32() -> None:
-    # The norm, 256 * 300, is beyond float16; the coefficient, about 1e-8, is below it.
+    # In float16 the norm, 256 * 300, would overflow, and the coefficient, about 1e-7, would be rounded.
     value = torch.full((65536,), 300.0, dtype=torch.float16)
     for transform in (ClipByNorm(1e-2), ClipByGlobalNorm(1e-2)):
         (result,) = transform([value], Context())
@@ -129,7 +129,7 @@ def test_half_norm_and_coefficient_are_float32() -> None:
 
 
 def test_float64_stays_float64() -> None:
-    # Neither the square of 1e30 nor its tenth digit fits float32.
+    # float32 holds neither the square of 1e30 nor ten digits.
     value = torch.tensor([3e30, 4e30], dtype=torch.float64)
     for transform in (ClipByNorm(1.0), ClipByGlobalNorm(1.0)):
         (result,) = transform([value], Context())

@@ -34,7 +34,7 @@ BAD = torch.tensor([float("nan"), 1.0])
 
 @dataclass(frozen=True)
 class Shared(Transform):
-    """Returns the same tensor each time, as a user's transform may."""
+    """Returns the same tensor object in every call, as a user's transform may."""
 
     value: float = 7.0
 
@@ -110,8 +110,10 @@ def test_equal_random_members_draw_different_numbers() -> None:
 )
 def test_a_chain_needs_what_any_needs(members: list[Transform], flags: set[str]) -> None:
     for combined in (Chain(members), When(FirstSteps(1), Chain(members))):
-        found = {f for f in ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step") if getattr(combined, f)}
-        assert found | (set() if combined.on_activations else {"off_activations"}) == flags
+        set_flags = {
+            f for f in ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step") if getattr(combined, f)
+        }
+        assert set_flags | (set() if combined.on_activations else {"off_activations"}) == flags
 
 
 @pytest.mark.parametrize("flag", ["needs_all", "needs_params"])
@@ -175,9 +177,9 @@ def test_the_device_chooses(condition: object, owned: bool) -> None:
 def test_a_condition_that_does_not_hold_stops_a_state_or_not() -> None:
     context = Context(names=["w"], step=5)
     When(FirstSteps(3), EMA())([ONES], context)
-    assert not context.state.get("transform")  # not called
+    assert not context.state.get("transform")  # the transform was not called
     When(NormAbove(100.0), EMA())([ONES], context)
-    assert "w" in context.state["transform"]  # called, and not chosen
+    assert "w" in context.state["transform"]  # the transform was called, but its result was not selected
 
 
 def test_norm_above() -> None:

@@ -26,10 +26,10 @@ pytest.importorskip("sklearn")  # the digits
 
 
 def named(rule: object) -> list[str]:
-    """The transforms of a rule in YAML, those inside others too."""
+    """The names of the transforms of a rule in YAML, including nested transforms."""
     if isinstance(rule, dict):
-        own = [rule["class_path"].rpartition(".")[2]] if "class_path" in rule else []
-        return own + [name for value in rule.values() for name in named(value)]
+        names = [rule["class_path"].rpartition(".")[2]] if "class_path" in rule else []
+        return names + [name for value in rule.values() for name in named(value)]
     return [name for item in rule for name in named(item)] if isinstance(rule, list) else []
 
 
@@ -47,8 +47,9 @@ def test_there_is_one_for_each_family() -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_it_names_every_transform_of_its_family(family: str) -> None:
     text = (FOLDER / f"{family}.yaml").read_text(encoding="utf-8")
-    wanted = FAMILIES[family] - {"Mask"}  # in a comment, since it needs a file
-    assert wanted <= {name for rule in rules_of(text) for name in named(rule)}
+    # Mask needs a file, so the configuration has it in a comment.
+    expected = FAMILIES[family] - {"Mask"}
+    assert expected <= {name for rule in rules_of(text) for name in named(rule)}
     assert f"--config configs/transforms/{family}.yaml" in text
 
 
@@ -61,8 +62,8 @@ def test_it_runs(family: str, folder: Path) -> None:
 
 def test_the_mask_that_needs_a_file(folder: Path) -> None:
     text = (FOLDER / "noise_and_sparsity.yaml").read_text(encoding="utf-8")
-    text, found = re.subn(r"# (- params: .*\n +)#   (transform: .*masks\.pt.*)", r"\1  \2", text)
-    assert found == 1
+    text, n_replaced = re.subn(r"# (- params: .*\n +)#   (transform: .*masks\.pt.*)", r"\1  \2", text)
+    assert n_replaced == 1
     torch.save({"features.conv2.weight": torch.arange(32).reshape(32, 1, 1, 1) % 2 == 0}, "masks.pt")
     Path("masked.yaml").write_text(text, encoding="utf-8")
     assert fit(Path("masked.yaml"), STEPS) == 0
@@ -70,7 +71,7 @@ def test_the_mask_that_needs_a_file(folder: Path) -> None:
 
 
 def check_reports(folder: Path, text: str) -> None:
-    """Every link reports itself, at every step."""
+    """Check that every transform of the chains has a reported norm for every step."""
     links = [transform for rule in rules_of(text) for transform in as_list(rule["transform"])]
     run = read_run(folder / "runs" / "digits")
     for index, transform in enumerate(links):

@@ -37,7 +37,8 @@ def flat_grad(model: nn.Module) -> Tensor:
 def test_the_gradient_is_what_the_aggregator_gives(name: str, given: str, chunk: int | None) -> None:
     model, losses = model_and_losses()
     rows = jacobian(model, losses)
-    torch.manual_seed(1)  # PCGrad takes the losses in a random order
+    # PCGrad takes the losses in a random order.
+    torch.manual_seed(1)
     expected = getattr(aggregation, name)()(rows)
     torch.manual_seed(1)
     chosen = name if given == "name" else getattr(aggregation, name)()
@@ -91,11 +92,11 @@ def test_transforms_act_on_what_it_leaves() -> None:
 
 
 def test_backward_hooks_see_one_pass_for_each_loss() -> None:
-    model, seen = model_and_losses()[0], []
+    model, hook_calls = model_and_losses()[0], []
     with instrument(model, apply=[Apply(Scale(0.0), modules="2")]):
-        model[2].register_full_backward_hook(lambda *given: seen.append(1))  # type: ignore[index]
+        model[2].register_full_backward_hook(lambda *given: hook_calls.append(1))  # type: ignore[index]
         aggregate_losses(model_and_losses_of(model), model.parameters(), "Sum")
-    assert len(seen) == 3 and flat_grad(model).abs().max() == 0
+    assert len(hook_calls) == 3 and flat_grad(model).abs().max() == 0
 
 
 def model_and_losses_of(model: nn.Module) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What docs/transforms.md says of the transforms is what they are."""
+"""The tables and examples of docs/transforms.md agree with the transforms."""
 
 import dataclasses
 import inspect
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import lightning_hooks.transforms as room
+import lightning_hooks.transforms as package
 from lightning_hooks.transforms import NormalizeByNorm, Scale, Transform
 from tests.transforms._catalogue import every_transform
 
@@ -29,29 +29,29 @@ def test_the_tables_name_exactly_the_exported_transforms() -> None:
 
 def test_so_do_the_conditions() -> None:
     others = {"Context", "Transform"}
-    conditions = set(room.__all__) - every_transform() - others
+    conditions = set(package.__all__) - every_transform() - others
     assert conditions == {"EverySteps", "FirstSteps", "NormAbove"}
     assert all(f"`{name}(" in TEXT for name in conditions)
 
 
 @each
 def test_arguments_and_defaults(name: str) -> None:
-    kind = getattr(room, name)
-    wanted = {field.name: field.default for field in dataclasses.fields(kind) if field.init}
+    kind = getattr(package, name)
+    expected = {field.name: field.default for field in dataclasses.fields(kind) if field.init}
     signature = inspect.signature(eval(f"lambda {ROWS[name][0]}: None"))
     shown = {
         parameter.name: dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
         for parameter in signature.parameters.values()
     }
-    assert list(shown) == list(wanted) and shown == wanted
+    assert list(shown) == list(expected) and shown == expected
 
 
 @pytest.mark.parametrize("name", sorted(every_transform() - set(MADE_OF_OTHERS)))
 def test_needs_and_activations(name: str) -> None:
-    kind: type[Transform] = getattr(room, name)
+    kind: type[Transform] = getattr(package, name)
     flags = {"all": kind.needs_all, "params": kind.needs_params, "step": kind.needs_step}
     assert ROWS[name][1] == ", ".join(flag for flag, needed in flags.items() if needed)
-    # In the forward pass tensors come one at a time, and belong to modules.
+    # In the forward pass, tensors arrive one at a time, and belong to modules instead of parameters.
     assert ROWS[name][2] == ("yes" if kind.on_activations and not any(flags.values()) else "no")
 
 
@@ -62,9 +62,9 @@ def test_those_that_depend_on_their_options() -> None:
 
 @each
 def test_every_docstring_is_whole(name: str) -> None:
-    text = getattr(room, name).__doc__
+    text = getattr(package, name).__doc__
     assert text is not None and "Example:\n" in text and ">>> " in text and "    Source: " in text
-    fields = [field.name for field in dataclasses.fields(getattr(room, name)) if field.init]
+    fields = [field.name for field in dataclasses.fields(getattr(package, name)) if field.init]
     for field in fields:
         assert re.search(rf"^        {field}: ", text, flags=re.MULTILINE), field
     if fields:
@@ -76,7 +76,7 @@ def test_the_example_of_ones_own_works() -> None:
     assert code is not None
     namespace: dict[str, object] = {"__name__": __name__}
     exec(code[1], namespace)
-    momentum, context = namespace["Momentum"](0.5), room.Context()  # type: ignore[operator]
+    momentum, context = namespace["Momentum"](0.5), package.Context()  # type: ignore[operator]
     import torch
 
     results = [momentum([torch.tensor([value])], context)[0].item() for value in (1.0, 1.0, 0.0)]

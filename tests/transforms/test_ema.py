@@ -38,17 +38,17 @@ def test_half_is_averaged_in_float32() -> None:
         transform([torch.tensor([1.0]).bfloat16()], context)
     for _ in range(100):
         transform([torch.tensor([2.0]).bfloat16()], context)
-    # In bfloat16 the average would not move at all.
+    # In bfloat16, rounding would keep the average constant.
     assert context.state["w"].dtype is torch.float32 and context.state["w"].item() == pytest.approx(2 - 0.999**100, rel=1e-4)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_overflow_does_not_stay(bad: float) -> None:
     transform, context = EMA(decay=0.5, weight=1.0), Context(names=["w"])
-    seen = [transform([torch.tensor(pair)], context)[0] for pair in ([bad, 1.0], [4.0, 1.0], [bad, bad], [8.0, 1.0])]
-    assert [value.isfinite().tolist() for value in seen] == [[False, True], [True, True], [False, False], [True, True]]
-    # 4 begins the average of the first element, the third step leaves both alone, and 8 is mixed in.
-    assert seen[1].tolist() == [8.0, 2.0] and seen[3].tolist() == [14.0, 2.0]
+    results = [transform([torch.tensor(pair)], context)[0] for pair in ([bad, 1.0], [4.0, 1.0], [bad, bad], [8.0, 1.0])]
+    assert [value.isfinite().tolist() for value in results] == [[False, True], [True, True], [False, False], [True, True]]
+    # 4 starts the average of the first element, the third step changes neither average, and 8 enters the first average.
+    assert results[1].tolist() == [8.0, 2.0] and results[3].tolist() == [14.0, 2.0]
     assert context.state["w"].tolist() == [6.0, 1.0]
 
 
@@ -65,7 +65,7 @@ def test_a_pickled_state_is_a_snapshot_and_goes_on_bit_equal() -> None:
         transform(grads, context)
     saved, held = pickle.dumps(context.state), dict(context.state)
     expected = [transform(grads, context) for grads in steps[3:]]
-    # Tensors of the state are replaced, not overwritten.
+    # The tensors of the state are replaced, not overwritten.
     assert all(torch.equal(held[name], value) for name, value in pickle.loads(saved).items())
     resumed = Context(names=["a", "b", "c"], state=pickle.loads(saved))
     for grads, wanted in zip(steps[3:], expected, strict=True):

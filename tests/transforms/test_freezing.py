@@ -32,14 +32,14 @@ def test_result_is_a_tensor_of_its_own_in_both_phases() -> None:
 
 
 def path(make: Callable[[list[nn.Parameter]], Optimizer], transform: Freeze, steps: int) -> list[Tensor]:
-    """The parameter before the first and after every step, with a gradient of 1."""
+    """The values of a parameter with gradient 1: before the first step, and after every step."""
     parameter = nn.Parameter(torch.tensor([1.0]))
-    optimizer, seen = make([parameter]), [parameter.detach().clone()]
+    optimizer, values = make([parameter]), [parameter.detach().clone()]
     for step in range(steps):
         (parameter.grad,) = transform([torch.ones(1)], Context(step=step))
         optimizer.step()
-        seen.append(parameter.detach().clone())
-    return seen
+        values.append(parameter.detach().clone())
+    return values
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def path(make: Callable[[list[nn.Parameter]], Optimizer], transform: Freeze, ste
     ],
 )
 def test_holds_still_from_the_first_step_without_weight_decay(make: Callable[[list[nn.Parameter]], Optimizer]) -> None:
-    seen = path(make, Freeze(until_step=5), 7)
-    assert all(value == 1 for value in seen[:6]) and seen[6] < 1 and seen[7] < seen[6]
+    values = path(make, Freeze(until_step=5), 7)
+    assert all(value == 1 for value in values[:6]) and values[6] < 1 and values[7] < values[6]
 
 
 def test_what_still_moves_it() -> None:
-    # As documented: weight decay on every step, momentum for a while after the freeze; plain SGD stands still.
+    # As documented: weight decay acts on every step, momentum for some steps after the freeze, and plain SGD does not move.
     decayed = path(lambda p: AdamW(p, lr=0.1, weight_decay=0.1), Freeze(until_step=9), 2)
     assert [value.item() for value in decayed] == pytest.approx([1.0, 0.99, 0.9801])
     rolling = path(lambda p: SGD(p, lr=0.1, momentum=0.5), Freeze(from_step=1), 3)

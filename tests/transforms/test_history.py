@@ -12,7 +12,7 @@ from lightning_hooks.transforms import AutoClip, Context, Transform, ZClip
 
 
 def with_norm(norm: float, seed: int = 0) -> list[Tensor]:
-    """Two tensors whose common norm is the one given."""
+    """Two tensors with the given common norm."""
     values = torch.randn(10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     values = (values / values.norm() * norm).float()
     return [values[:4].reshape(2, 2), values[4:]]
@@ -27,15 +27,15 @@ def norms_after(transform: Transform, norms: list[float]) -> list[float]:
     return [norm_of(transform(with_norm(norm, seed), context)) for seed, norm in enumerate(norms)]
 
 
-SEEN = np.random.default_rng(3).lognormal(1.0, 1.0, 60).tolist()
+NORMS = np.random.default_rng(3).lognormal(1.0, 1.0, 60).tolist()
 
 
 @pytest.mark.parametrize("percentile", [0, 10, 37.5, 90, 100])
 @pytest.mark.parametrize("history", [None, 1, 2, 7, 1000])
 def test_autoclip_is_the_percentile_of_numpy(percentile: float, history: int | None) -> None:
-    after = norms_after(AutoClip(percentile, history), SEEN)
-    for step, (norm, new) in enumerate(zip(SEEN, after, strict=True)):
-        kept = SEEN[: step + 1] if history is None else SEEN[max(0, step + 1 - history) : step + 1]
+    after = norms_after(AutoClip(percentile, history), NORMS)
+    for step, (norm, new) in enumerate(zip(NORMS, after, strict=True)):
+        kept = NORMS[: step + 1] if history is None else NORMS[max(0, step + 1 - history) : step + 1]
         limit = float(np.percentile(kept, percentile))
         assert new == pytest.approx(norm * min(1.0, limit / (norm + 1e-6)), rel=2e-6)
 
@@ -58,7 +58,7 @@ def test_autoclip_forgets_what_is_not_finite(bad: float) -> None:
 
 
 def zclip_by_hand(norms: list[float], alpha: float, thresh: float, warmup: int, eps: float) -> list[float]:
-    """The recurrence of the paper in Python numbers."""
+    """The recurrence of the paper, calculated with Python numbers."""
     first = norms[:warmup]
     mean = sum(first) / warmup
     var = sum((norm - mean) ** 2 for norm in first) / warmup
@@ -75,11 +75,11 @@ def zclip_by_hand(norms: list[float], alpha: float, thresh: float, warmup: int, 
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.5, "z_thresh": 1.0, "warmup": 3, "eps": 0.01}, {"warmup": 1}])
 def test_zclip_is_the_recurrence(options: dict[str, Any]) -> None:
     transform = ZClip(**options)
-    seen = [*SEEN, 500.0, 3.0]
-    wanted = zclip_by_hand(seen, transform.alpha, transform.z_thresh, transform.warmup, transform.eps)
-    clipped = [new < norm * (1 - 1e-5) for norm, new in zip(seen, wanted, strict=True)]
+    norms = [*NORMS, 500.0, 3.0]
+    expected = zclip_by_hand(norms, transform.alpha, transform.z_thresh, transform.warmup, transform.eps)
+    clipped = [new < norm * (1 - 1e-5) for norm, new in zip(norms, expected, strict=True)]
     assert any(clipped) and not all(clipped)
-    assert norms_after(transform, seen) == pytest.approx(wanted, rel=1e-5)
+    assert norms_after(transform, norms) == pytest.approx(expected, rel=1e-5)
 
 
 def test_zclip_defaults() -> None:
@@ -87,7 +87,7 @@ def test_zclip_defaults() -> None:
 
 
 def test_zclip_numbers() -> None:
-    # Mean 1.5, deviation 0.5: 11.5 has z = 20 and is brought to 1.5 + 0.5 * 2.5**2 / 20.
+    # With mean 1.5 and standard deviation 0.5, the norm 11.5 has z = 20 and is clipped to 1.5 + 0.5 * 2.5**2 / 20.
     after = norms_after(ZClip(warmup=2, eps=1e-12), [1.0, 2.0, 11.5])
     assert after == pytest.approx([1.0, 2.0, 1.65625], rel=1e-5)
 

@@ -1,4 +1,4 @@
-"""What holds for every transform, whatever the tensors."""
+"""Laws of every transform, for tensors of many kinds."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_there_is_an_example_of_each() -> None:
 
 
 def check(transform: Transform, tensors: list[Tensor]) -> list[Tensor]:
-    """Apply it in both ways; returns the result."""
+    """Apply a transform to tensors that it does not own and to owned copies, check both, and return the result."""
     before = [value.clone() for value in tensors]
     versions = [value._version for value in tensors if not value.is_sparse]
     result = transform(tensors, context_of(tensors))
@@ -38,19 +38,20 @@ def check(transform: Transform, tensors: list[Tensor]) -> list[Tensor]:
         assert same(value, old)
         if value.is_sparse:
             assert value.is_coalesced() == old.is_coalesced()
-        elif value.numel() and new is not value:  # a view of it, once overwritten, would change what is not ours
+        elif value.numel() and new is not value:
+            # The receiver may overwrite the result, so the result must not be a view of a tensor that is not owned.
             assert new.data_ptr() != value.data_ptr()
     assert [value._version for value in tensors if not value.is_sparse] == versions
     in_place = transform(before, context_of(tensors, owned=True))
-    for new, owned, given_one in zip(result, in_place, before, strict=True):
-        assert same(new, owned)
-        assert owned is given_one or isinstance(transform, Function)
+    for new, overwritten, owned in zip(result, in_place, before, strict=True):
+        assert same(new, overwritten)
+        assert overwritten is owned or isinstance(transform, Function)
     return result
 
 
 @st.composite
 def tensor(draw: st.DrawFn) -> Tensor:
-    """Dense, transposed, sparse or not coalesced, in four dtypes, empty ones and special values among them."""
+    """A tensor: dense, transposed, sparse, uncoalesced or with a special value, in four dtypes, perhaps empty."""
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     seed = draw(st.integers(0, 2**31))
     size = draw(st.sampled_from([1e-3, 1.0, 100.0]))
@@ -90,7 +91,7 @@ def test_memory_format(transform: Transform) -> None:
     value = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     (kept,) = check(transform, [value])
     (dense,) = transform([value.contiguous()], context_of([value]))
-    # Numbers do not depend on the strides, but for the order in which sums are taken and random numbers drawn.
+    # The result does not depend on the strides, except for the order of sums and of random numbers.
     assert transform.random or torch.allclose(kept, dense, rtol=1e-4, atol=1e-5)
 
 
@@ -141,7 +142,8 @@ def test_complex_is_defined_or_refused(transform: Transform) -> None:
 def test_other_layouts_are_refused(transform: Transform) -> None:
     value = torch.eye(2).to_sparse_csr()
     if isinstance(transform, Function) or str(getattr(transform, "mask", "")).endswith("small_ones"):
-        return  # a user's own function gets the tensor as it is
+        # A user's function receives the tensor unchanged, in any layout.
+        return
     with pytest.raises(TransformError, match="'layer0.weight' is of layout torch.sparse_csr, and only strided and sparse"):
         transform([value], context_of([torch.eye(2)]))
 
@@ -162,11 +164,11 @@ def test_chain_of_one_is_that_one(transform: Transform) -> None:
         assert getattr(chain, flag) == getattr(transform, flag), flag
     steps = [[torch.randn(4, 3), torch.randn(5)] for _ in range(6)]
     alone, chained = context_of(steps[0]), context_of(steps[0])
-    always, seen = When(FirstSteps(99), transform), context_of(steps[0])
+    always, conditional = When(FirstSteps(99), transform), context_of(steps[0])
     for step, tensors in enumerate(steps):
-        for context in (alone, chained, seen):
+        for context in (alone, chained, conditional):
             context.step, context.skip_reason = step, None
-        wanted = transform(tensors, alone)
-        assert all(map(same, chain(tensors, chained), wanted))
-        assert all(map(same, always(tensors, seen), wanted))
-        assert chained.skip_reason == seen.skip_reason == alone.skip_reason
+        expected = transform(tensors, alone)
+        assert all(map(same, chain(tensors, chained), expected))
+        assert all(map(same, always(tensors, conditional), expected))
+        assert chained.skip_reason == conditional.skip_reason == alone.skip_reason

@@ -53,7 +53,7 @@ def test_sparse_and_half_and_complex() -> None:
     rows = torch.sparse_coo_tensor(torch.tensor([[2, 0, 2]]), torch.ones(3, 2), (3, 2), check_invariants=True)
     (result,) = Mask(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.5]]))([rows], Context())
     assert result.to_dense().tolist() == [[1, 1], [0, 0], [0, 1]]
-    # The mask is not rounded to a half first.
+    # The mask is not rounded to the dtype of the tensor first.
     (half,) = Mask(torch.tensor([0.1]))([torch.tensor([3.0]).half()], Context())
     assert half.item() == torch.tensor(3.0 * 0.1).half().item()
     (whole,) = Mask(torch.tensor([0.5, 0.0]))([torch.tensor([2 + 4j, 1j])], Context())
@@ -129,6 +129,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_text("no masks")
     with pytest.raises(RuleError, match=r"Mask.mask '.*text.pt' cannot be read as masks \("):
         Mask(tmp_path / "text.pt")
-    torch.save(Path, tmp_path / "code.pt")  # weights_only refuses to run what a file names
+    torch.save(Path, tmp_path / "code.pt")  # weights_only refuses to call functions that a file names
     with pytest.raises(RuleError, match=r"Mask.mask '.*code.pt' cannot be read as masks \(UnpicklingError"):
         Mask(tmp_path / "code.pt")

@@ -1,4 +1,4 @@
-"""The same numbers as optax, on random trees in float32 over several steps."""
+"""Clipping and scaling give the same numbers as optax, on random trees in float32 over several steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def compare(
     sizes: tuple[float, ...] = (0.01, 1.0, 30.0, 0.3),
     alter: Callable[[list[Tensor]], None] = lambda tensors: None,
 ) -> None:
-    """Both over the same gradients, step by step; each keeps its own state."""
+    """Apply both transforms to the same gradients for several steps, each with its own state, and compare the results."""
     params = tree(100, 0.5) if params is None else params
     their_params = [value.numpy() for value in params]
     their_state = theirs.init(their_params)
@@ -51,9 +51,9 @@ def compare(
     for step in range(STEPS):
         gradients = tree(step, sizes[step], [tuple(value.shape) for value in params])
         alter(gradients)
-        wanted, their_state = theirs.update([value.numpy() for value in gradients], their_state, their_params)
+        expected, their_state = theirs.update([value.numpy() for value in gradients], their_state, their_params)
         context.step = step
-        for new, other in zip(ours(gradients, context), wanted, strict=True):
+        for new, other in zip(ours(gradients, context), expected, strict=True):
             np.testing.assert_allclose(new.numpy(), np.asarray(other), rtol=1e-6, atol=1e-30)
 
 
@@ -66,7 +66,7 @@ def test_clip_by_block_rms(optax: Any) -> None:
 
 
 def test_clip_by_global_norm(optax: Any) -> None:
-    # Ours is the formula of torch, which adds 1e-6 to the norm: for norms above 10 that is less than 1e-7 of it.
+    # ClipByGlobalNorm adds 1e-6 to the norm, as torch does: above a norm of 10, the relative difference is below 1e-7.
     compare(optax.clip_by_global_norm(12.0), ClipByGlobalNorm(12.0))
 
 
@@ -80,7 +80,7 @@ def test_clip_by_global_norm_differs_for_small_norms(optax: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(7, 5), (3, 4, 2, 2), (3, 2, 2, 2, 2), (1, 5), (4, 1), (6,), (), (5, 1, 1)])
 def test_adaptive_grad_clip(optax: Any, shape: tuple[int, ...]) -> None:
-    # JAX has the outputs in the last dimension: the same tree in both layouts.
+    # JAX has the outputs in the last dimension. Compare the same tree in both layouts.
     params = [torch.randn(shape, generator=torch.Generator().manual_seed(7)) * 0.2, torch.zeros(shape)]
     theirs, ours = optax.adaptive_grad_clip(0.05), AdaptiveClip(0.05)
 
@@ -93,8 +93,8 @@ def test_adaptive_grad_clip(optax: Any, shape: tuple[int, ...]) -> None:
     state = theirs.init([last(value).numpy() for value in params])
     for step, size in enumerate((1e-3, 0.05, 3.0)):
         gradients = tree(step, size, [shape, shape])
-        wanted, state = theirs.update([last(g).numpy() for g in gradients], state, [last(p).numpy() for p in params])
-        for new, other in zip(ours(gradients, Context(params=list(params))), wanted, strict=True):
+        expected, state = theirs.update([last(g).numpy() for g in gradients], state, [last(p).numpy() for p in params])
+        for new, other in zip(ours(gradients, Context(params=list(params))), expected, strict=True):
             np.testing.assert_allclose(new.numpy(), first(torch.tensor(np.asarray(other))).numpy(), rtol=1e-6)
 
 
@@ -176,7 +176,7 @@ def test_apply_if_finite_gives_up_where_skip_step_raises(optax: Any) -> None:
         context.skip_reason = None
         ours([value], context)
         assert (context.skip_reason is not None) is skipped
-        # What optax leaves out is a step of zero.
+        # If optax skips a step, its update is zero.
         assert np.asarray(updates[0]).tolist() == ([0.0] if skipped else [1.0])
     updates, state = theirs.update([bad.numpy()], state)
     assert np.isnan(np.asarray(updates[0])).all()

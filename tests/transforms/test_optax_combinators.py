@@ -1,4 +1,4 @@
-"""The same numbers as optax where transforms are joined, chosen or skipped; and of what it does outside its transforms."""
+"""Chains, conditions, masks and skipped steps give the same numbers as optax."""
 
 from types import ModuleType
 from typing import Any
@@ -37,13 +37,13 @@ def test_chain(optax: ModuleType) -> None:
 
 
 def test_masked_is_a_rule_on_names(optax: ModuleType) -> None:
-    # Which parameters a transform acts on is the `params=` of its rule: the others do not reach it.
+    # The `params=` of a rule selects the parameters of its transform: the transform does not receive other parameters.
     weights = {name: name.endswith("weight") for name in NAMES}
     chosen = [{name: value for name, value in grads.items() if weights[name]} for grads in GRADS]
-    found = ours(Centralize(), chosen, {name: value for name, value in PARAMS.items() if weights[name]})
-    # optax has the mean over all axes but the first, as ours.
+    results = ours(Centralize(), chosen, {name: value for name, value in PARAMS.items() if weights[name]})
+    # optax.centralize, like Centralize, takes the mean over all axes but the first.
     expected = theirs(optax.masked(optax.centralize(), weights), GRADS, PARAMS)
-    agree([{**grads, **out} for grads, out in zip(GRADS, found, strict=True)], expected)
+    agree([{**grads, **out} for grads, out in zip(GRADS, results, strict=True)], expected)
 
 
 def test_mask_of_elements_is_a_product(optax: ModuleType) -> None:
@@ -66,9 +66,9 @@ def test_when_is_conditionally_transform(optax: ModuleType) -> None:
 
 def test_when_differs_from_conditionally_mask(optax: ModuleType) -> None:
     masked = theirs(optax.conditionally_mask(optax.scale(0.1), lambda step, **extra: step < 2), GRADS, PARAMS)
-    found = ours(When(FirstSteps(2), Scale(0.1)), GRADS, PARAMS)
-    agree([*found[:2], *found[:2]], [*masked[:2], *masked[:2]])
-    assert not masked[2]["fc.weight"].any() and np.array_equal(found[2]["fc.weight"], GRADS[2]["fc.weight"])
+    results = ours(When(FirstSteps(2), Scale(0.1)), GRADS, PARAMS)
+    agree([*results[:2], *results[:2]], [*masked[:2], *masked[:2]])
+    assert not masked[2]["fc.weight"].any() and np.array_equal(results[2]["fc.weight"], GRADS[2]["fc.weight"])
 
 
 def test_function_is_stateless(optax: ModuleType) -> None:
@@ -91,7 +91,7 @@ def test_skips_what_optax_skips(optax: ModuleType) -> None:
         for value in (grads, bad):
             assert skipped(SkipStep(), value) is bool(optax.skip_not_finite(value, step, PARAMS)[0])
         for limit in (0.99 * norm, 1.01 * norm):
-            # optax compares squares.
+            # optax compares the square of the norm.
             theirs_skips = bool(optax.skip_large_updates(grads, step, PARAMS, max_squared_norm=limit**2)[0])
             assert skipped(SkipStep(if_norm_above=limit), grads) is theirs_skips is (limit < norm)
 
@@ -104,9 +104,9 @@ def test_reverse_gradient_is_scale_gradient(optax: ModuleType) -> None:
     import jax
 
     for grads in GRADS:
-        # The gradient of sum(g * x) at the place is g.
+        # The gradient of sum(g * x) with respect to x is g.
         expected = jax.grad(lambda x, g=grads: sum((g[name] * y).sum() for name, y in optax.scale_gradient(x, -0.3).items()))(
             PARAMS
         )
-        found = ours(ReverseGradient(0.3), [grads] * 3, PARAMS)
-        agree(found, [{name: np.asarray(value) for name, value in expected.items()}] * 3)
+        results = ours(ReverseGradient(0.3), [grads] * 3, PARAMS)
+        agree(results, [{name: np.asarray(value) for name, value in expected.items()}] * 3)

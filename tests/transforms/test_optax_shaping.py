@@ -1,4 +1,4 @@
-"""The same numbers as optax, on random trees in float32 over several steps; and where they differ deliberately."""
+"""Shaping transforms give the same numbers as optax, on random trees in float32, except for deliberate differences."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -36,7 +36,7 @@ def tree(seed: int, shapes: dict[str, tuple[int, ...]] = SHAPES, dtype: Any = np
 
 
 def theirs(transformation: Any, steps: list[Tree], params: Tree) -> list[Tree]:
-    """The updates that optax makes of the gradients of each step, the parameters staying as they are."""
+    """The updates of optax for the gradients of each step, with constant parameters."""
     import jax.numpy as jnp
 
     live = {name: jnp.asarray(value) for name, value in params.items()}
@@ -59,7 +59,7 @@ def ours(transform: Transform, steps: list[Tree], params: Tree) -> list[Tree]:
 
 
 def agree(one: list[Tree], other: list[Tree], rel: float = 1e-6) -> None:
-    """To 1e-6 of the element, or of the root mean square of its tensor where a difference cancelled."""
+    """Compare with a tolerance of `rel` times the element, plus `rel` times the tensor's root mean square for cancellation."""
     assert len(one) == len(other) >= 3
     for a, b in zip(one, other, strict=True):
         for name in a:
@@ -95,15 +95,15 @@ def test_mask_is_masked_set_to_zero(optax: ModuleType) -> None:
 
 @pytest.mark.parametrize(("dtype", "rel"), [(np.float64, 1e-12), (np.float32, 3e-5)])
 def test_newton_schulz(optax: ModuleType, dtype: Any, rel: float) -> None:
-    # One iteration multiplies a small singular value, and the rounding that is in it, by 3.4: five by 485. In float32 two
-    # correct results are as far apart as that; that the definition is the same is seen in float64.
+    # An iteration multiplies a small singular value and its rounding error by 3.4, five iterations by 485. Two correct
+    # float32 results may differ by this factor times the rounding error; float64 shows that the definitions are equal.
     import jax
 
     shapes = {"conv": (4, 3, 2, 2), "wide": (6, 9), "tall": (9, 4)}
     steps, params = [tree(seed, shapes, dtype) for seed in range(STEPS)], tree(100, shapes, dtype)
     axes = {name: optax.contrib.MuonDimensionNumbers() for name in shapes}
     axes["conv"] = optax.contrib.MuonDimensionNumbers(reduction_axis=(1, 2, 3), output_axis=0)
-    # Without momentum scale_by_muon is the iteration alone.
+    # Without momentum, scale_by_muon applies only the iterations.
     muon = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, eps=1e-7, weight_dimension_numbers=axes)
     with jax.enable_x64(dtype is np.float64):
         expected = theirs(muon, steps, params)
@@ -114,7 +114,7 @@ def test_newton_schulz(optax: ModuleType, dtype: Any, rel: float) -> None:
 def test_ema_is_optax_ema_begun_at_the_first_gradient(optax: ModuleType) -> None:
     decay, weight = 0.9, 2.0
     averages = theirs(optax.ema(decay, debias=False), GRADS, PARAMS)
-    # optax begins at 0: after t gradients its average lacks decay**t times the first one.
+    # The average of optax starts at 0: after t gradients it lacks decay**t times the first gradient.
     expected = [
         {name: grads[name] + weight * (average[name] + np.float32(decay**t) * GRADS[0][name]) for name in NAMES}
         for t, (grads, average) in enumerate(zip(GRADS, averages, strict=True), start=1)
@@ -124,8 +124,8 @@ def test_ema_is_optax_ema_begun_at_the_first_gradient(optax: ModuleType) -> None
 
 def test_ema_differs_from_the_debiased_one_after_the_first_step(optax: ModuleType) -> None:
     debiased = theirs(optax.ema(0.9), GRADS, PARAMS)
-    found = ours(EMA(0.9, 1.0), GRADS, PARAMS)
-    averages = [{name: out[name] - grads[name] for name in NAMES} for out, grads in zip(found, GRADS, strict=True)]
+    results = ours(EMA(0.9, 1.0), GRADS, PARAMS)
+    averages = [{name: out[name] - grads[name] for name in NAMES} for out, grads in zip(results, GRADS, strict=True)]
     np.testing.assert_allclose(averages[0]["fc.weight"], debiased[0]["fc.weight"], rtol=1e-5)
     assert np.abs(averages[1]["fc.weight"] - debiased[1]["fc.weight"]).max() > 0.1 * np.abs(debiased[1]["fc.weight"]).max()
 
@@ -145,17 +145,17 @@ def test_zero_nans_leaves_infinity_and_ours_does_not(optax: ModuleType) -> None:
 
 
 def test_nonnegative_agrees_at_zero_under_sgd(optax: ModuleType) -> None:
-    # optax acts on the update -lr * g, ours on g: equal where every parameter is 0.
+    # optax changes the update -lr * g, KeepNonnegative the gradient g. Both are equal if every parameter is 0.
     params, lr = {name: np.zeros_like(value) for name, value in PARAMS.items()}, np.float32(0.1)
     updates = [{name: -lr * value for name, value in grads.items()} for grads in GRADS]
-    found = [{name: -lr * value for name, value in out.items()} for out in ours(KeepNonnegative(), GRADS, params)]
-    agree(found, theirs(optax.keep_params_nonnegative(), updates, params))
+    results = [{name: -lr * value for name, value in out.items()} for out in ours(KeepNonnegative(), GRADS, params)]
+    agree(results, theirs(optax.keep_params_nonnegative(), updates, params))
 
 
 def test_nonnegative_differs_where_a_step_would_cross_zero(optax: ModuleType) -> None:
     params, grads = {"w": np.asarray([0.05, -1.0, -1.0], np.float32)}, [{"w": np.asarray([1.0, 1.0, -1.0], np.float32)}]
     (update,) = theirs(optax.keep_params_nonnegative(), [{"w": -0.1 * grads[0]["w"]}], params)
-    assert update["w"].tolist() == pytest.approx([-0.05, 1.0, 1.0])  # to zero exactly, from below too
+    assert update["w"].tolist() == pytest.approx([-0.05, 1.0, 1.0])  # each parameter ends at exactly 0, also from below
     assert ours(KeepNonnegative(), grads, params)[0]["w"].tolist() == [1.0, 0.0, -1.0]
 
 
@@ -163,8 +163,8 @@ def test_noise_has_the_variance_of_optax(optax: ModuleType) -> None:
     eta, gamma, size = 0.3, 0.55, 200_000
     steps, params = [{"w": np.zeros(size, np.float32)}] * 3, {"w": np.zeros(size, np.float32)}
     drawn = theirs(optax.add_noise(eta, gamma, key=0), steps, params)
-    found = ours(AddNoise(std=eta**0.5, decay=gamma), steps, params)
-    for step, (a, b) in enumerate(zip(found, drawn, strict=True)):
-        # optax counts from 1 and divides by count**gamma: step t, counted from 0, has eta / (1 + t)**gamma in both.
+    results = ours(AddNoise(std=eta**0.5, decay=gamma), steps, params)
+    for step, (a, b) in enumerate(zip(results, drawn, strict=True)):
+        # optax counts steps from 1 and divides by count**gamma: at step t from 0, both variances are eta / (1 + t)**gamma.
         assert AddNoise(std=eta**0.5, decay=gamma).std_at(step) == pytest.approx((eta / (1 + step) ** gamma) ** 0.5)
         assert a["w"].std() == pytest.approx(b["w"].std(), rel=1e-2)

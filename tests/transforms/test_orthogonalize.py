@@ -21,10 +21,10 @@ def test_singular_values_are_near_one_and_the_directions_stay(shape: tuple[int, 
     wide = torch.complex128 if dtype.is_complex else torch.float64
     u, s, vh = torch.linalg.svd(value.to(wide), full_matrices=False)
     inner = u.mH @ result.to(wide) @ vh.mH
-    # Those above a hundredth of the norm: a smaller one needs more steps.
+    # Check the singular values above a hundredth of the norm: smaller values need more steps.
     large = s / s.norm() > 0.01
-    found = inner.diagonal().real[large]
-    assert ((found > 0.65) & (found < 1.25)).all() and large.any()
+    values = inner.diagonal().real[large]
+    assert ((values > 0.65) & (values < 1.25)).all() and large.any()
     assert (inner - inner.diagonal().diag()).abs().max() < (3e-2 if dtype is torch.bfloat16 else 1e-4)
 
 
@@ -39,7 +39,7 @@ def test_the_polynomial_acts_on_the_singular_values() -> None:
 
 
 def test_other_coefficients_and_steps() -> None:
-    # The cubic iteration of Newton and Schulz does converge.
+    # The cubic Newton-Schulz iteration brings all singular values to 1.
     (result,) = Orthogonalize(steps=60, coefficients=[1.5, -0.5, 0.0])([made(5, 9, dtype=torch.float64)], Context())
     assert torch.allclose(result @ result.T, torch.eye(5, dtype=torch.float64), atol=1e-10)
 

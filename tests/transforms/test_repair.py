@@ -14,7 +14,7 @@ BAD = [1.5, math.nan, math.inf, -math.inf, -0.0]
 def test_zero_by_default(dtype: torch.dtype, owned: bool) -> None:
     (result,) = ZeroNonFinite()([torch.tensor(BAD, dtype=dtype)], Context(owned=owned))
     assert result.tolist() == [1.5, 0.0, 0.0, 0.0, 0.0]
-    # A finite element keeps its bits, its sign too; a replaced one is a plain zero.
+    # A finite element stays bit-equal, -0.0 included; a replaced element is 0.0, not -0.0.
     assert result.signbit().tolist() == [False, False, False, False, True]
 
 

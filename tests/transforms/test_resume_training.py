@@ -43,11 +43,13 @@ def weights(folder: Path, transform: Transform, epochs: int, resume: Path | None
 
 @pytest.mark.parametrize("transform", KEEPING, ids=label)
 def test_bit_identical_weights(tmp_path: Path, transform: Transform) -> None:
-    torch.manual_seed(1)  # random transforms take the seed of the process
+    # Random transforms use the seed of the process.
+    torch.manual_seed(1)
     whole, _ = weights(tmp_path, transform, epochs=2)
     torch.manual_seed(1)
     half, checkpoint = weights(tmp_path, transform, epochs=1)
     assert not torch.equal(half, whole)
-    torch.manual_seed(99)  # a resumed run continues with the seed of the checkpoint
+    # A resumed run continues with the seed of the checkpoint, not with this seed.
+    torch.manual_seed(99)
     resumed, _ = weights(tmp_path, transform, epochs=2, resume=checkpoint)
     assert torch.equal(resumed, whole)

@@ -23,8 +23,8 @@ class Ramp:
 
 def test_straight_lines_level_outside() -> None:
     schedule = ScaleBySchedule(points=[(10, 1.0), (20, 3.0), (40, 0.0)])
-    found = [schedule.factor_at(step) for step in (0, 10, 15, 20, 30, 40, 1000)]
-    assert found == [1.0, 1.0, 2.0, 3.0, 1.5, 0.0, 0.0]
+    factors = [schedule.factor_at(step) for step in (0, 10, 15, 20, 30, 40, 1000)]
+    assert factors == [1.0, 1.0, 2.0, 3.0, 1.5, 0.0, 0.0]
     assert [ScaleBySchedule(points=[(5, 0.5)]).factor_at(step) for step in (0, 5, 9)] == [0.5] * 3
 
 
@@ -54,7 +54,7 @@ def test_reversal_is_minus_the_weight(weight: Any) -> None:
 
 
 def test_domain_adversarial() -> None:
-    """Before the place everything learns the opposite; after it, and beside it, nothing changes."""
+    """The layers before the reversed gradient learn the opposite; the layers after it and other branches do not change."""
     torch.manual_seed(0)
     model = nn.ModuleDict({"features": nn.Linear(3, 4), "label": nn.Linear(4, 1), "domain": nn.Linear(4, 1)})
     data = torch.randn(5, 3)
@@ -67,11 +67,11 @@ def test_domain_adversarial() -> None:
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     reverse = [Apply(ReverseGradient(0.3), modules="domain", tensor="input_grad")]
-    alone, other, found = gradients([], "label"), gradients([], "domain"), gradients(reverse, "label", "domain")
+    alone, other, reversed_grads = gradients([], "label"), gradients([], "domain"), gradients(reverse, "label", "domain")
     for name in ("features.weight", "features.bias"):
-        assert torch.allclose(found[name], alone[name] - 0.3 * other[name], rtol=1e-5, atol=1e-7)
-    assert torch.equal(found["domain.weight"], other["domain.weight"])
-    assert torch.equal(found["label.weight"], alone["label.weight"])
+        assert torch.allclose(reversed_grads[name], alone[name] - 0.3 * other[name], rtol=1e-5, atol=1e-7)
+    assert torch.equal(reversed_grads["domain.weight"], other["domain.weight"])
+    assert torch.equal(reversed_grads["label.weight"], alone["label.weight"])
 
 
 @pytest.mark.parametrize("value", [math.nan, "1", None])

@@ -31,7 +31,7 @@ def test_nothing_to_centralize(shape: tuple[int, ...]) -> None:
 def test_centralize_half_is_rounded_once() -> None:
     value = torch.full((1, 4096), 1.0).half()
     value[0, 0] = 40000.0
-    # A mean in float16 would overflow on the way.
+    # In float16 the sum for the mean would overflow.
     assert on(Centralize(), value)[0, 1].item() == pytest.approx(1 - (40000 + 4095) / 4096, rel=1e-3)
 
 
@@ -105,7 +105,7 @@ def test_nonnegative_under_sgd() -> None:
     for _ in range(5):
         weight.grad = on(KeepNonnegative(), torch.tensor([1.0, -1.0, 1.0, 1.0]), weight)
         optimizer.step()
-    # The third passes below zero by less than lr * g, once; the fourth is still above.
+    # The third parameter falls below 0 once, by less than lr * g; the fourth is still above 0.
     assert weight.tolist() == pytest.approx([0.0, 0.5, -0.05, 1.5])
 
 

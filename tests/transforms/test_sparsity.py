@@ -110,7 +110,7 @@ def test_dropout_draws_from_the_context_only() -> None:
 
 
 def test_dropout_is_rounded_once() -> None:
-    # A factor rounded to bfloat16 first would give 1.4296875.
+    # If the factor were rounded to bfloat16 first, the result would be 1.4296875.
     (result,) = Dropout(0.3)([torch.full((64,), 1.001, dtype=torch.float64).bfloat16()], Context())
     assert set(result.tolist()) == {0.0, torch.tensor(1 / 0.7).bfloat16().item()}
 

@@ -1,4 +1,4 @@
-"""Transforms as values: compared, written down, copied; and what a run keeps of them in a checkpoint."""
+"""Transforms as values: equality, `repr`, copies, and their state in a checkpoint."""
 
 import copy
 import dataclasses
@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import lightning_hooks.transforms as room
+import lightning_hooks.transforms as package
 from lightning_hooks.transforms import EMA, AutoClip, Context, EverySteps, FirstSteps, NormAbove, Transform, ZClip
 from tests.transforms._catalogue import EXAMPLES, context_of, each, has, label, same
 
-TYPED = {name: getattr(room, name) for name in room.__all__} | {"inf": math.inf, "tensor": torch.tensor}
+TYPED = {name: getattr(package, name) for name in package.__all__} | {"inf": math.inf, "tensor": torch.tensor}
 
 
 @each
@@ -42,7 +42,7 @@ def test_no_two_examples_are_equal() -> None:
 
 
 def saved(context: Context, how: str) -> bytes:
-    """As a link of the chain keeps it in a checkpoint."""
+    """The state and the generators of a context, serialised as in a checkpoint."""
     generators = {key: generator.get_state() for key, generator in context.generators.items()}
     kept = {"state": context.state, "generators": generators}
     if how == "pickle":
@@ -54,7 +54,7 @@ def saved(context: Context, how: str) -> bytes:
 
 def restored(content: bytes, how: str, tensors: list[Tensor]) -> Context:
     context = context_of(tensors)
-    # Only plain containers and tensors can be read with `weights_only`.
+    # torch.load reads only plain containers and tensors with `weights_only`.
     kept = pickle.loads(content) if how == "pickle" else torch.load(io.BytesIO(content), weights_only=True)
     context.state = kept["state"]
     for key, state in kept["generators"].items():
@@ -83,7 +83,7 @@ def test_resumes_bit_equal_in_the_middle(transform: Transform, stop: int, how: s
 
 @pytest.mark.parametrize("transform", [t for t in EXAMPLES if t.random or has(t, EMA, AutoClip, ZClip)], ids=label)
 def test_what_is_kept_matters(transform: Transform) -> None:
-    """A run that restarts in the middle gives other numbers, so the test above is not true of itself."""
+    """Without the saved state the result differs, so the resume test above would fail if the state were lost."""
     torch.manual_seed(0)
     steps = [[torch.randn(4, 3) * 2.0**step, torch.randn(5)] for step in range(6)]
     context = context_of(steps[0])
@@ -95,5 +95,5 @@ def test_what_is_kept_matters(transform: Transform) -> None:
 
 
 def test_public_names() -> None:
-    assert room.__all__ == sorted(room.__all__)
-    assert all(hasattr(room, name) for name in room.__all__)
+    assert package.__all__ == sorted(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)
