@@ -124,7 +124,7 @@ def test_a_leftover_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["[]", "{", '{"version":1,"file":"a"}', '{"file":"a","rank":0,"run":0,"entries":[3]}'])
-def test_what_is_no_record(line: str) -> None:
+def test_a_line_that_is_not_a_record_is_an_error(line: str) -> None:
     with pytest.raises(ValueError):
         FileRecord.from_line(line)
 

@@ -135,7 +135,7 @@ def test_a_capture_can_be_pickled(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(capture))["layer"][1][0, 0].item() == 1
 
 
-def test_what_cat_refuses(tmp_path: Path) -> None:
+def test_cat_refuses_entries_that_do_not_fit_together(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path) as writer:
         for stage in ("train", "validate"):
             writer.add("stages", batch(0), step=0, stage=stage, batch_idx=0)
@@ -178,7 +178,7 @@ def test_errors_say_what_is_missing(tmp_path: Path) -> None:
         load_capture(tmp_path / "version_0")["layr"]
 
 
-def test_a_file_that_was_deleted_or_damaged_since(tmp_path: Path) -> None:
+def test_a_file_that_was_deleted_or_damaged_is_an_error(tmp_path: Path) -> None:
     capture_batches(tmp_path, 2, batches_per_file=1).close()
     entries = load_capture(tmp_path)["layer"]
     (tmp_path / "train-rank0-000000.safetensors").unlink()

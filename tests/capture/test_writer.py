@@ -45,7 +45,7 @@ def test_a_file_is_ordinary_safetensors(tmp_path: Path) -> None:
     assert torch.equal(tensors["0:layer"], batch(0))
 
 
-def test_what_is_collected_is_a_private_copy(tmp_path: Path) -> None:
+def test_add_keeps_a_private_copy(tmp_path: Path) -> None:
     source = torch.ones(2, 3, requires_grad=True)
     with CaptureWriter(tmp_path) as writer:
         writer.add("layer", source, step=0, stage="train", batch_idx=0)
@@ -211,7 +211,7 @@ def test_without_a_callable_a_problem_is_a_warning(tmp_path: Path) -> None:
         ({"dtype": torch.int8}, "CaptureWriter.dtype must be None, float16, bfloat16, float32, float64, got torch.int8"),
     ],
 )
-def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RuleError) as caught:
         CaptureWriter(tmp_path, **options)
     assert str(caught.value) == message
@@ -236,7 +236,7 @@ def test_without_safetensors_the_error_names_the_extra(tmp_path: Path, monkeypat
         CaptureWriter(tmp_path)
 
 
-def test_nothing_warns_on_the_way(tmp_path: Path) -> None:
+def test_capturing_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         capture_batches(tmp_path, 3, batches_per_file=2).close()

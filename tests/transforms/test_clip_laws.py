@@ -61,7 +61,7 @@ def test_no_element_grows_or_turns(
 @clips
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("owned", [False, True])
-def test_what_is_below_the_limit_keeps_its_bits(transform: Transform, dtype: torch.dtype, owned: bool) -> None:
+def test_tensors_below_the_limit_stay_bit_equal(transform: Transform, dtype: torch.dtype, owned: bool) -> None:
     context = context_of(drawn([(4, 3), (5,), ()], 0, 1.0, dtype), owned)
     # The limits of AutoClip and ZClip depend on the norms of these steps.
     for step, size in enumerate((3.0, 1.0)):
@@ -77,7 +77,7 @@ def test_what_is_below_the_limit_keeps_its_bits(transform: Transform, dtype: tor
 
 
 @clips
-def test_what_is_above_the_limit_is_clipped(transform: Transform) -> None:
+def test_tensors_above_the_limit_are_clipped(transform: Transform) -> None:
     context = context_of(drawn([(4, 3), (5,)], 0, 1.0, torch.float32))
     for step, size in enumerate((1.0, 1.1)):
         transform(drawn([(4, 3), (5,)], step, size, torch.float32), context)

@@ -50,7 +50,7 @@ def first_is_positive(tensors: list[Tensor], context: Context) -> Tensor:
 
 
 @pytest.mark.parametrize("owned", [False, True])
-def test_each_sees_what_the_one_before_returned(owned: bool) -> None:
+def test_each_transform_gets_the_result_of_the_previous_one(owned: bool) -> None:
     tensors = [torch.tensor([0.1, 0.5])]
     (result,) = Chain([Scale(10.0), ClipByValue(max=4.0), Shared(2.0), Scale(3.0)])(tensors, Context(owned=owned))
     assert result.tolist() == [6.0, 6.0]
@@ -164,7 +164,7 @@ def test_conditions_of_the_step() -> None:
 
 @pytest.mark.parametrize("owned", [False, True])
 @pytest.mark.parametrize("condition", [NormAbove(2.0), f"{__name__}.first_is_positive", first_is_positive])
-def test_the_device_chooses(condition: object, owned: bool) -> None:
+def test_the_device_selects_the_result_or_the_original(condition: object, owned: bool) -> None:
     tensors = [torch.full((4,), 3.0), torch.tensor([-0.0])]
     clip = When(condition, ClipByNorm(1.0))
     result = clip(tensors, Context(owned=owned))

@@ -39,13 +39,13 @@ def rules_of(text: str) -> list[dict[str, object]]:
     return rules
 
 
-def test_there_is_one_for_each_family() -> None:
+def test_every_family_has_a_configuration() -> None:
     assert set.union(*FAMILIES.values()) == every_transform()
     assert {path.stem for path in FOLDER.iterdir()} == {*FAMILIES, "activations"}
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_it_names_every_transform_of_its_family(family: str) -> None:
+def test_a_configuration_names_every_transform_of_its_family(family: str) -> None:
     text = (FOLDER / f"{family}.yaml").read_text(encoding="utf-8")
     # Mask needs a file, so the configuration has it in a comment.
     expected = FAMILIES[family] - {"Mask"}
@@ -54,7 +54,7 @@ def test_it_names_every_transform_of_its_family(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", [*sorted(FAMILIES), "activations"])
-def test_it_runs(family: str, folder: Path) -> None:
+def test_a_configuration_runs(family: str, folder: Path) -> None:
     path = FOLDER / f"{family}.yaml"
     assert fit(path, STEPS) == 0
     check_reports(folder, path.read_text(encoding="utf-8"))

@@ -70,13 +70,13 @@ def test_only_the_parameters_asked_for_get_gradients() -> None:
     assert first.grad is not None and all(parameter.grad is None for parameter in rest)
 
 
-def test_leaves_are_found_where_a_loss_is_one() -> None:
+def test_leaves_include_a_loss_that_is_a_leaf() -> None:
     value = torch.tensor(3.0, requires_grad=True)
     aggregate_losses([value, value * 2], aggregator="Sum")
     assert value.grad is not None and value.grad.item() == 3.0
 
 
-def test_transforms_act_on_what_it_leaves() -> None:
+def test_transforms_act_on_the_combined_gradient() -> None:
     model, losses = model_and_losses()
     torch.manual_seed(1)
     expected = aggregation.PCGrad()(jacobian(model, losses)).clamp(-0.01, 0.01) * 0.5

@@ -27,7 +27,7 @@ def test_the_tables_name_exactly_the_exported_transforms() -> None:
     assert set(ROWS) == every_transform()
 
 
-def test_so_do_the_conditions() -> None:
+def test_the_page_names_every_condition() -> None:
     others = {"Context", "Transform"}
     conditions = set(package.__all__) - every_transform() - others
     assert conditions == {"EverySteps", "FirstSteps", "NormAbove"}
@@ -55,7 +55,7 @@ def test_needs_and_activations(name: str) -> None:
     assert ROWS[name][2] == ("yes" if kind.on_activations and not any(flags.values()) else "no")
 
 
-def test_those_that_depend_on_their_options() -> None:
+def test_flags_that_depend_on_options() -> None:
     assert NormalizeByNorm().needs_all and not NormalizeByNorm(per_tensor=True).needs_all
     assert ROWS["NormalizeByNorm"][1:] == ("all, unless `per_tensor`", "with `per_tensor`")
 

@@ -23,7 +23,7 @@ from tests.transforms._catalogue import (
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
-def test_there_is_an_example_of_each() -> None:
+def test_every_transform_has_an_example() -> None:
     assert {type(transform).__name__ for transform in EXAMPLES} == every_transform()
 
 
@@ -73,7 +73,7 @@ def tensor(draw: st.DrawFn) -> Tensor:
 @each
 @settings(max_examples=25, deadline=None)
 @given(tensors=st.lists(tensor(), max_size=4))
-def test_kept_and_alike_in_place(transform: Transform, tensors: list[Tensor]) -> None:
+def test_results_fit_the_tensors_and_are_equal_in_place(transform: Transform, tensors: list[Tensor]) -> None:
     check(transform, [value for value in tensors if usable(transform, value)])
 
 
@@ -157,7 +157,7 @@ def test_differentiable_for_activations(transform: Transform) -> None:
 
 
 @each
-def test_chain_of_one_is_that_one(transform: Transform) -> None:
+def test_a_chain_of_one_transform_equals_the_transform(transform: Transform) -> None:
     torch.manual_seed(0)
     chain = Chain([transform])
     for flag in ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step", "on_activations"):

@@ -62,7 +62,7 @@ def test_convolutions_by_option() -> None:
 
 @pytest.mark.parametrize("shape", [(), (4,), (0, 4), (3, 0), (2, 0, 3)])
 @pytest.mark.parametrize("owned", [False, True])
-def test_what_is_no_matrix_stays(shape: tuple[int, ...], owned: bool) -> None:
+def test_tensors_that_are_no_matrix_stay_unchanged(shape: tuple[int, ...], owned: bool) -> None:
     value = torch.full(shape, 3.0)
     (result,) = Orthogonalize()([value], Context(owned=owned))
     assert torch.equal(result, torch.full(shape, 3.0)) and (result is value) == owned

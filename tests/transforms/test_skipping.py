@@ -58,7 +58,7 @@ def test_more_than_the_greatest_number_in_a_row_raises() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_the_step_does_not_happen(kind: Any) -> None:
+def test_the_optimizer_step_is_skipped(kind: Any) -> None:
     model = nn.Linear(2, 1)
     optimizer = kind(model.parameters(), lr=0.1, weight_decay=0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
 

@@ -10,7 +10,7 @@ from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms import Context, Dropout, TopK, Transform, Zero
 
 
-def test_zero_even_where_not_a_number() -> None:
+def test_zero_replaces_nan_and_infinity() -> None:
     value = torch.tensor([1.0, math.nan, math.inf, -1.0])
     (result,) = Zero()([value], Context())
     assert result.tolist() == [0.0] * 4 and not result.signbit().any()

@@ -82,7 +82,7 @@ def test_resumes_bit_equal_in_the_middle(transform: Transform, stop: int, how: s
 
 
 @pytest.mark.parametrize("transform", [t for t in EXAMPLES if t.random or has(t, EMA, AutoClip, ZClip)], ids=label)
-def test_what_is_kept_matters(transform: Transform) -> None:
+def test_a_restart_without_the_state_differs(transform: Transform) -> None:
     """Without the saved state the result differs, so the resume test above would fail if the state were lost."""
     torch.manual_seed(0)
     steps = [[torch.randn(4, 3) * 2.0**step, torch.randn(5)] for step in range(6)]
