@@ -1,4 +1,7 @@
-"""Writing a step as one event, and reading a run back. Knows neither Lightning nor the engine."""
+"""Writes each step into an event file as one event, and reads a run back from its event files.
+
+This package imports neither Lightning nor the packages that run hooks.
+"""
 
 from lightning_hooks.tensorboard.reading import Run, Table, read_run
 from lightning_hooks.tensorboard.writer import RunWriter, is_tensorboard

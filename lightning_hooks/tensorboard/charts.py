@@ -1,4 +1,4 @@
-"""The Custom Scalars layout: charts that belong together, side by side."""
+"""Builds the layout of TensorBoard's Custom Scalars tab, which shows charts that belong together side by side."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
     """One category for each tensor with a chart for each statistic, and one for the global numbers.
 
     Args:
-        pairs: (tensor, statistic) as they are logged.
-        transforms: whether there are reports of transforms to draw.
+        pairs: (tensor, statistic) of the scalars that are logged.
+        prefix: put before every tag and title; empty by default.
+        transforms: whether to add charts for the reports of transforms.
     """
     tensors: dict[str, list[str]] = {}
     for tensor, stat in pairs:
@@ -33,16 +34,16 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
             _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
             _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
         ]
-    found = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
+    out = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
     for tensor, stats in tensors.items():
         charts = [_chart(f"{tensor} {stat}", f"{prefix}{tensor}_{stat}/", ".*") for stat in stats]
-        found.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))
-    return found
+        out.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))
+    return out
 
 
 def layout_summary(categories: Iterable[Any]) -> Any:
-    """The `Summary` that shows these categories; of those in a run TensorBoard takes the last."""
-    # tensorboard's own helper for this summary needs TensorFlow.
+    """The `Summary` that shows these categories. If a run has several, TensorBoard shows the last one."""
+    # Build the summary here: the helper of the custom_scalar plugin needs TensorFlow.
     layout = layout_pb2.Layout(category=categories).SerializeToString()
     summary = Summary()
     summary.value.add(

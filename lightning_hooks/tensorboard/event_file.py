@@ -1,8 +1,8 @@
-"""The index of one event file: where each tag has its values, without decoding them.
+"""The index of one event file: it says at which offsets the values of each tag lie, without decoding the values.
 
-Most events of a run differ in their numbers only. Such events share a layout: the tags and the offsets of the numbers in a
-summary. The index of an event is then its step, its time, its offset in the file and its layout. It is extended as the file
-grows, and its size does not depend on the number of rows.
+Most events of a run differ only in their numbers. Events that do share a layout: the tags, and the offsets of the numbers in
+the summary. For each event the index keeps its step, its time, its offset in the file and the number of its layout, so the
+size of the index does not depend on the number of rows. The index is extended as the file grows.
 """
 
 from __future__ import annotations
@@ -37,23 +37,27 @@ from lightning_hooks.tensorboard.messages import (
 
 Offsets = NDArray[np.int64]
 
-_PROBLEMS: Final = 20  # that are kept of a file
-_STEPS: Final = 1 << 62  # the magnitude of no step: differences of steps are then numbers of 64 bits
-_MARK: Final = 64  # bytes
-_ALIKE: Final = 256  # layouts of one beginning with which an event is compared
+_PROBLEMS: Final = 20
+"""The most problems of one file that are kept for the page."""
+_STEPS: Final = 1 << 62
+"""Steps of this magnitude or more are rejected as damaged: the difference of two steps must fit into 64 bits."""
+_MARK: Final = 64
+"""Bytes at the start and at the end of the indexed part by which the file is recognised when it is read again."""
+_COMPARED: Final = 256
+"""The most layouts with the same beginning with which an event is compared."""
 
 
 class EventFile:
-    """One event file.
+    """The index of one event file.
 
-    Of a tag only the values of one kind are read: those of the kind of the first.
+    If a tag has values of several kinds, only the values of the kind that came first are indexed.
 
-    The file is read, never mapped into memory: a mapped file that somebody truncates ends the process.
+    The file is read with `read`, never mapped into memory: if a mapped file is truncated, the next access kills the process.
 
     Attributes:
-        tags: of every tag the kind of its values and the name of its plugin, in the order of the file.
-        readings: how often it was read from its beginning.
-        problems: what of it could not be read, in words.
+        tags: tag to the kind of its values and the name of its plugin, in the order of the file.
+        readings: how often the file was read from its first byte.
+        problems: messages about the parts of the file that could not be read.
 
     Raises:
         OSError: the file cannot be read.
@@ -71,33 +75,37 @@ class EventFile:
         self.problems: list[str] = []
         self._mixed: set[str] = set()  # tags with values of several kinds
         self._size, self._modified = 0, -1
-        self._end = 0  # of the last whole record
-        self._marks: list[tuple[int, bytes]] = []
-        self._is_cut = False  # known to be damaged there
+        self._end = 0  # the byte after the last whole record
+        self._marks: list[tuple[int, bytes]] = []  # (offset, the bytes that were read there)
+        self._is_cut = False  # the record at `_end` has a damaged head: nothing after it can be read
         self._steps, self._times = array("q"), array("d")
-        self._starts, self._ends = array("q"), array("q")  # of summaries, in the file
+        self._starts, self._ends = array("q"), array("q")  # offsets of the summaries in the file
         self._layout_of = array("i")
         self._layouts: list[Layout] = []
         self._by_beginning: dict[bytes, list[int]] = {}
-        self._tail: dict[str, array[int]] = {}  # events that have this tag after the part of fixed size
+        # By tag the events that hold a value of the tag after the leading values of fixed size.
+        self._tail: dict[str, array[int]] = {}
 
     def refresh(self) -> bool:
-        """Read what was appended since; whether anything changed. A file that was replaced is read from its beginning."""
+        """Index the events that were appended since the last call; return whether the index changed.
+
+        A file that was replaced is read from its first byte.
+        """
         now = os.stat(self.path)
         if (now.st_size, now.st_mtime_ns) == (self._size, self._modified):
             return False
-        damaged: list[int] = []  # where events that were skipped begin
+        damaged: list[int] = []  # offsets of the events that were skipped
         with open(self.path, "rb") as file:
             now = os.fstat(file.fileno())
             size = now.st_size
-            is_other = size < self._size or not self._goes_on(file)
-            if is_other:
+            was_replaced = size < self._size or not self._has_marks(file)
+            if was_replaced:
                 self._clear()
-            mixed = len(self._mixed)
+            mixed_before = len(self._mixed)
             before = self._end
             file.seek(self._end)
             for data, stated in read_records(file, size):
-                # The end is damaged where a process was killed or a disk was full; it may still be written.
+                # If the last record is damaged, leave it for the next refresh: another process may still be writing it.
                 if self._end + HEAD + len(data) + FOOT >= size and checksum(data) != stated:
                     break
                 if not self._add_event(data, self._end + HEAD, stated):
@@ -106,23 +114,23 @@ class EventFile:
             file.seek(self._end)
             head = file.read(HEAD)
             if self._end > before:
-                self._mark(file)
+                self._keep_marks(file)
         self._warn_of_damage(damaged, head)
-        if len(self._mixed) > mixed:
+        if len(self._mixed) > mixed_before:
             tags = listed(map(repr, sorted(self._mixed)), 3)
             self._tell(f"only the values of the kind that came first are read of {tags}, which have several kinds")
         self._size, self._modified = size, now.st_mtime_ns
-        return is_other or self._end > before
+        return was_replaced or self._end > before
 
-    def _mark(self, file: BinaryIO) -> None:
-        """Keep the first bytes and the last of what has been read: where they differ later, the file is another one."""
+    def _keep_marks(self, file: BinaryIO) -> None:
+        """Keep the first and the last bytes of the indexed part: if they differ at the next refresh, the file was replaced."""
         self._marks = []
         for at in (0, max(self._end - _MARK, 0)):
             file.seek(at)
             self._marks.append((at, file.read(min(_MARK, self._end))))
 
-    def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether what has been read of the file is still there."""
+    def _has_marks(self, file: BinaryIO) -> bool:
+        """Whether the file still has the bytes that `_keep_marks` kept."""
         for at, mark in self._marks:
             file.seek(at)
             if file.read(len(mark)) != mark:
@@ -130,7 +138,12 @@ class EventFile:
         return True
 
     def _warn_of_damage(self, damaged: Sequence[int], head: bytes) -> None:
-        """Tell of events that were skipped, and once of a `head` in which the file cannot be read on."""
+        """Warn of the events that were skipped, and once of a damaged `head`, after which the file cannot be read.
+
+        Args:
+            damaged: offsets of the events that were skipped.
+            head: the bytes after the last record that was read; fewer than a whole head, or zeros, if the file ends there.
+        """
         if damaged:
             self._tell(f"damaged events are not read ({len(damaged)}; the first begins at byte {damaged[0]})")
         if len(head) < HEAD or not any(head) or self._is_cut:
@@ -146,7 +159,7 @@ class EventFile:
             )
 
     def _tell(self, problem: str) -> None:
-        """Warn of something that is not read, and keep it for the page."""
+        """Warn of a problem of the file, and keep the message for the page."""
         if len(self.problems) < _PROBLEMS:
             self.problems.append(problem)
         warnings.warn(printable(f"{self.path}: {problem}"), stacklevel=4)
@@ -165,12 +178,13 @@ class EventFile:
         return np.array(self._times, dtype=np.float64)
 
     def offsets(self, tag: str) -> tuple[Offsets, Offsets, Offsets]:
-        """Where the values of a tag are.
+        """The positions of the values of a tag.
 
         Returns:
-            The events that have it in ascending order, and the first byte and the size of each payload.
+            The events that hold the tag, ascending, int64 [values]; the offset of each payload in the file; its size in bytes.
         """
         layout_of = np.array(self._layout_of, dtype=np.int64)
+        # The offset of the payload in a summary of each layout; -1 if the layout does not have the tag.
         first = np.full(len(self._layouts), -1, dtype=np.int64)
         sizes = np.zeros(len(self._layouts), dtype=np.int64)
         for i, layout in enumerate(self._layouts):
@@ -180,20 +194,25 @@ class EventFile:
         starts = np.array(self._starts, dtype=np.int64)[events] + first[layout_of[events]]
         size = sizes[layout_of[events]]
         if tag in self._tail:
-            found = [
+            tail = [
                 (event, self._starts[event] + value.start, value.size)
                 for event in self._tail[tag]
                 for value, _ in self._tail_of(event)
                 if value.tag == tag
             ]
-            more = np.array(found, dtype=np.int64).reshape(-1, 3).T
+            more = np.array(tail, dtype=np.int64).reshape(-1, 3).T
             events, starts, size = (np.concatenate(pair) for pair in zip((events, starts, size), more, strict=True))
             order = np.argsort(events, kind="stable")
             events, starts, size = events[order], starts[order], size[order]
         return events, starts, size
 
     def floats(self, starts: Offsets, size: int) -> NDArray[np.float32]:
-        """Vectors or numbers of the same size, float32 [starts, size / 4]; NaN where the file has become too short for them."""
+        """Vectors or numbers of the same size, float32 [starts, size / 4]; NaN if the file has been truncated before them.
+
+        Args:
+            starts: offset of each payload in the file, int64 [starts].
+            size: of one payload in bytes.
+        """
         out = np.empty((len(starts), size // 4), dtype="<f4")
         with open(self.path, "rb", buffering=0) as file:
             for row, start in zip(out, starts.tolist(), strict=True):
@@ -203,7 +222,7 @@ class EventFile:
         return out
 
     def numbers(self) -> Iterator[tuple[str, Offsets, NDArray[np.float32]]]:
-        """Every tag of numbers with its events and their values, except those in `rest`; a tag may come several times."""
+        """Every scalar tag with its events and their values, except the values in `rest`; once for each layout that has it."""
         layout_of = np.array(self._layout_of, dtype=np.int64)
         for i, layout in enumerate(self._layouts):
             offsets = {tag: start for tag, (start, _) in layout.offsets.items() if self.tags[tag][0] == "number"}
@@ -216,12 +235,15 @@ class EventFile:
                 for row, event in zip(values, events.tolist(), strict=True):
                     file.seek(self._starts[event])
                     content = np.frombuffer(file.read(layout.end), dtype=np.uint8)
-                    # The file may have become shorter since it was indexed.
+                    # Use NaN if the file was truncated after it was indexed.
                     row[:] = content[bytes_of].view("<f4")[:, 0] if len(content) == layout.end else np.nan
             yield from ((tag, events, values[:, column]) for column, tag in enumerate(offsets))
 
     def rest(self) -> Iterator[tuple[int, Value, bytes]]:
-        """Every value from the first of variable size on, with its event and its payload: histograms, texts, lists of rows."""
+        """Every value that belongs to no layout, with its event and its payload: histograms, texts, lists of rows.
+
+        In each summary these are the first value of variable size and all values after it.
+        """
         for event in sorted({event for events in self._tail.values() for event in events}):
             for value, summary in self._tail_of(event):
                 yield event, value, summary[value.start : value.start + value.size]
@@ -233,16 +255,21 @@ class EventFile:
             return file.read(size)
 
     def _add_event(self, data: bytes, offset: int, stated: int) -> bool:
-        """Add an event; whether it is whole.
+        """Index an event; return False if it is damaged.
 
-        Its checksum is computed only where it has a layout or a tag that no event before it had: in Python that takes far
-        longer than the rest. So a number that was damaged is read as it is.
+        The checksum is computed only if no earlier event had this layout or one of these tags: in Python the checksum takes
+        far longer than the rest. A damaged number in an event of a known layout is therefore not detected.
+
+        Args:
+            data: the data of the record.
+            offset: of the data in the file.
+            stated: the checksum that the record states.
         """
         try:
-            found = read_event(data)
-            if found is None:
+            event = read_event(data)
+            if event is None:
                 return True
-            step, wall_time, start, end = found
+            step, wall_time, start, end = event
             content = data[start:end]
             layout = self._known_layout(content)
             values = [*read_values(content, 0 if layout is None else self._layouts[layout].end)]
@@ -264,13 +291,14 @@ class EventFile:
         self._ends.append(offset + end)
         self._layout_of.append(layout)
         for value in values:
-            self._note(value)
+            self._register_tag(value)
         for tag in tags:
             self._tail.setdefault(tag, array("q")).append(number)
         return True
 
     def _known_layout(self, content: bytes) -> int | None:
-        for i in self._by_beginning.get(beginning(content), [])[-_ALIKE:]:
+        """The number of the layout of a summary; None if no earlier event had its layout."""
+        for i in self._by_beginning.get(beginning(content), [])[-_COMPARED:]:
             layout = self._layouts[i]
             if layout.fits(content):
                 following = next(read_values(content, layout.end), None)
@@ -279,13 +307,13 @@ class EventFile:
         return None
 
     def _new_layout(self, content: bytes, values: list[Value]) -> tuple[int, list[Value]]:
-        """Add the layout of a summary with these values; its number, and the values that do not belong to it."""
+        """Add the layout of a summary; return its number, and the values of the summary that do not belong to the layout."""
         rest = list(itertools.dropwhile(lambda value: value.kind in FIXED_SIZE, values))
         leading = values[: len(values) - len(rest)]
         end = leading[-1].end if leading else 0
         is_fixed = np.ones(end, dtype=np.bool_)
         for value in leading:
-            self._note(value)
+            self._register_tag(value)
             is_fixed[value.start : value.start + value.size] = False
         where = np.flatnonzero(is_fixed)
         offsets = {value.tag: (value.start, value.size) for value in leading if value.kind == self.tags[value.tag][0]}
@@ -293,7 +321,7 @@ class EventFile:
         self._by_beginning.setdefault(beginning(content), []).append(len(self._layouts) - 1)
         return len(self._layouts) - 1, rest
 
-    def _note(self, value: Value) -> None:
+    def _register_tag(self, value: Value) -> None:
         kind, plugin = self.tags.setdefault(value.tag, (value.kind, value.plugin))
         if value.kind != kind:
             self._mixed.add(value.tag)
@@ -301,7 +329,7 @@ class EventFile:
             self.tags[value.tag] = kind, value.plugin
 
     def _tail_of(self, event: int) -> Iterator[tuple[Value, bytes]]:
-        """The values of an event after those of fixed size, each with the summary that it is in."""
+        """The values of an event that do not belong to its layout, each with the bytes of the whole summary."""
         start = self._starts[event]
         summary = self.payload(start, self._ends[event] - start)
         try:

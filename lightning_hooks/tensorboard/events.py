@@ -1,8 +1,9 @@
-"""One step as one event: the table, the scalars and the histograms in a single summary.
+"""Serializes one step as one event: the table, the scalars and the histograms in a single summary.
 
-The table form is one vector per (tensor, statistic), about five bytes a value. TensorBoard keeps the first metadata of a tag
-across all files of a run, so a vector's tag carries a hash of its list of rows, and the list is a summary of its own, written
-at the start of every file: after a resume with other rows no row gets another's name.
+The table is written as one vector for each tensor and statistic, about five bytes a value. The names of the rows are written
+once per file, as a summary of their own. The tag of a vector contains a hash of these names: TensorBoard keeps only the
+first metadata of a tag across all files of a run, so after a resume with different rows one tag for both lists would show the
+values under the wrong names.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from lightning_hooks.records.table_layout import Head
 
 _TEMPLATES = 16
+"""The most templates that are kept."""
 
 
 class EventBuilder:
-    """Builds the summaries of one event file; remembers which tags and lists of rows the file already explains.
+    """Builds the summaries of one event file, and remembers for which tags the file already has metadata.
 
     Example:
         >>> EventBuilder().row_list(("a", "b"))
@@ -43,25 +45,27 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, ...], str] = {}
         self._explained: set[str] = set()
-        self._templates: dict[tuple[Any, ...], Template | None] = {}  # by kind; None where there was one event of it
+        # By kind of event (see `serialized`). None: one event of the kind was written, and it has no template yet.
+        self._templates: dict[tuple[Any, ...], Template | None] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
-        """The hash of a list of names of rows."""
+        """The hash of a list of row names, eight hexadecimal digits."""
         if names not in self._hashes:
             self._hashes[names] = hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest()
         return self._hashes[names]
 
     def serialized(self, entry: LogEntry) -> bytes:
-        """Everything of one step as bytes: the first of a kind is built as a message, from the second on a template is filled.
+        """The summary of one step as bytes.
 
-        Most fits have one event that is alone of its kind, the first, whose template would only take memory.
+        The first event of a kind is built as a message. From the second event of the kind on a template is filled. Most fits
+        have one kind with a single event, the first step, and a template of that kind would only take memory.
         """
-        # Equal for steps whose events differ in their numbers only.
+        # The kind of an event: events of one kind differ only in their numbers.
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
         heads, stored = entry.stored
         kind = entry.prefix, _TupleKey(heads), _TupleKey(entry.heads), rows, tuple(entry.summaries)
         if kind not in self._templates:
-            if len(self._templates) >= _TEMPLATES:  # what is measured changes from step to step
+            if len(self._templates) >= _TEMPLATES:  # the measured rows change from step to step
                 self._templates.clear()
             self._templates[kind] = None
             summary: bytes = self.summary(entry).SerializeToString()
@@ -80,17 +84,18 @@ class EventBuilder:
     def _template(self, entry: LogEntry) -> Template:
         heads, stored = entry.stored
         vectors = [(self._vector_tag(entry, head), len(head.names)) for head in heads]
-        there = entry.measured.copy()
+        # Scalars come from the measured rows, except counts, and except all rows when scalars are merged over rows.
+        is_logged = entry.measured.copy()
         for head in entry.heads:
             if head.stat == "count" or entry.merged is not None:
-                there[head.span] = False
-        return Template(vectors, list(entry.scalars), (np.flatnonzero(there) + len(stored)).tolist())
+                is_logged[head.span] = False
+        return Template(vectors, list(entry.scalars), (np.flatnonzero(is_logged) + len(stored)).tolist())
 
     def _vector_tag(self, entry: LogEntry, head: Head) -> str:
         return f"{TABLE}/{entry.prefix}{head.tensor}/{head.stat}/{self.row_list(head.names)}"
 
     def summary(self, entry: LogEntry) -> Summary:
-        """Everything of one step as a message."""
+        """The summary of one step as a message."""
         out = Summary()
         heads, stored = entry.stored
         for head in heads:
@@ -103,11 +108,11 @@ class EventBuilder:
         return out
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
-        """What is known of the rows of a monitor, by name, as JSON."""
+        """A summary with the facts about the rows of a monitor, by name of the row, as JSON."""
         return self._text(f"{TABLE}/{ABOUT}/{prefix}rows", json.dumps(rows))
 
     def index(self, index: str) -> Summary:
-        """The row index of step views, as JSON."""
+        """A summary with the row index of step views, which is given as JSON."""
         digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
 
@@ -137,9 +142,10 @@ class EventBuilder:
 
 
 class _TupleKey:
-    """A tuple as a part of a key, which holds it: equal if it is the same object, or equals; its hash is its length.
+    """A tuple in a dictionary key whose hash is its length.
 
-    To hash a thousand tags at every step would take as long as to write their numbers.
+    Hashing a thousand tags at every step would take as long as writing their numbers. The key holds the tuple, so two keys with
+    the same tuple object are equal without comparing items.
     """
 
     __slots__ = ("_items",)
@@ -155,14 +161,16 @@ class _TupleKey:
 
 
 class Template:
-    """A serialized summary of vectors and numbers, in this order, whose floats are overwritten at every step.
+    """A serialized summary of vectors, then numbers, whose floats are overwritten at every step.
 
-    In a serialized value the number, or the content of the vector, is the last field, so its bytes are the last ones.
+    In a serialized value the number, or the content of the vector, is the last field. Its floats are therefore the last bytes
+    of the value.
 
     Args:
-        vectors: tag and length of each.
-        numbers: tags.
-        positions: of the first of these numbers, those that are among the values: where.
+        vectors: tag and length of each vector.
+        numbers: tags of the numbers.
+        positions: the first `len(positions)` numbers are taken from the `values` of `fill`, at these indices; the other numbers
+            are taken from its `numbers`.
 
     Example:
         >>> filled = Template([("v", 2)], ["a", "b"], [1]).fill(np.array([1.0, 2.0]), np.array([3.0]))
@@ -181,12 +189,12 @@ class Template:
             ends.append(size)
         self._buffer = bytearray(b"".join(parts))
         runs: list[tuple[int, int, int]] = []
-        taken = 0
+        position = 0
         for (_, length), end in zip(vectors, ends, strict=False):
-            runs.append((end - 4 * length, taken, length))
-            taken += length
+            runs.append((end - 4 * length, position, length))
+            position += length
         starts = [end - 4 for end in ends[len(vectors) :]]
-        runs += [(start, position, 1) for start, position in zip(starts, positions, strict=False)]
+        runs += [(start, index, 1) for start, index in zip(starts, positions, strict=False)]
         self._of_vectors = _FloatFields(runs)
         self._of_numbers = _FloatFields([(start, i, 1) for i, start in enumerate(starts[len(positions) :])])
 
@@ -194,8 +202,8 @@ class Template:
         """The summary with these numbers.
 
         Args:
-            values: those of the vectors, one after the other, and whatever follows.
-            numbers: those of the tags that are not among the values.
+            values: the values of the vectors, one vector after the other; more may follow, which only `positions` point to.
+            numbers: the values of the tags without a position.
         """
         self._of_vectors.fill(self._buffer, values)
         self._of_numbers.fill(self._buffer, numbers)
@@ -203,10 +211,10 @@ class Template:
 
 
 class _FloatFields:
-    """Runs of float fields in a buffer.
+    """Float fields in a buffer, grouped into runs of adjacent fields.
 
     Args:
-        runs: for each the first byte, the first of the numbers, and how many of them.
+        runs: for each run the offset of its first byte in the buffer, the index of its first number, and its length.
     """
 
     def __init__(self, runs: Sequence[tuple[int, int, int]]) -> None:
@@ -215,20 +223,20 @@ class _FloatFields:
 
     @cached_property
     def _indices(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """For NumPy: the number for each field, and the bytes of each field."""
-        starts, firsts, many = self._runs.T
-        within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        into = (np.repeat(starts, many) + 4 * within)[:, None] + np.arange(4)
-        return np.repeat(firsts, many) + within, into.ravel()
+        """For the NumPy fallback: the index of the number of each field, and the offsets of the bytes of each field."""
+        starts, firsts, lengths = self._runs.T
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        targets = (np.repeat(starts, lengths) + 4 * within)[:, None] + np.arange(4)
+        return np.repeat(firsts, lengths) + within, targets.ravel()
 
     def fill(self, buffer: bytearray, numbers: NDArray[np.float64]) -> None:
         if self._compiled is not None:
             self._compiled.fill_floats(buffer, self._runs, np.ascontiguousarray(numbers))
             return
-        taken, into = self._indices
+        indices, targets = self._indices
         with np.errstate(over="ignore"):
-            floats = numbers.take(taken).astype("<f4")
-        np.frombuffer(buffer, dtype=np.uint8)[into] = floats.view(np.uint8)
+            floats = numbers.take(indices).astype("<f4")
+        np.frombuffer(buffer, dtype=np.uint8)[targets] = floats.view(np.uint8)
 
 
 def _float_tensor(content: bytes) -> TensorProto:

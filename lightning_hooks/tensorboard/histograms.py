@@ -1,4 +1,4 @@
-"""Histograms as TensorBoard takes them: the occupied buckets, and one for each gap between them."""
+"""Serializes histograms for TensorBoard: the occupied buckets, and one empty bucket for each gap between them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ Array = NDArray[np.float64]
 
 
 def histogram_bytes(tags: Sequence[str], counts: Array, limits: Array) -> bytes:
-    """A serialized summary of histograms, each as `histogram_proto` returns it; by the compiled part where there is one.
+    """A serialized summary of histograms, each as `histogram_proto` returns it.
+
+    The compiled part builds the summary if it is available.
 
     Args:
-        tags: one for each.
+        tags: one tag for each histogram.
         counts: [tags, buckets].
-        limits: right edges, ascending [buckets].
+        limits: right edges of the buckets, ascending [buckets].
     """
     kernel = backends.events().module
     if kernel is not None:
@@ -34,11 +36,11 @@ def histogram_bytes(tags: Sequence[str], counts: Array, limits: Array) -> bytes:
 
 
 def histogram_proto(counts: Array, limits: Array) -> HistogramProto:
-    """The raw-histogram form of counts over fixed edges: the occupied buckets, and one for each gap between them.
+    """The histogram message of counts over fixed edges: the occupied buckets, and one empty bucket for each gap between them.
 
     Args:
         counts: [buckets].
-        limits: right edges, ascending [buckets].
+        limits: right edges of the buckets, ascending [buckets].
 
     Example:
         >>> proto = histogram_proto(np.array([0.0, 2.0, 0.0]), np.array([0.0, 1.0, 2.0]))
@@ -48,8 +50,8 @@ def histogram_proto(counts: Array, limits: Array) -> HistogramProto:
     occupied = np.flatnonzero(counts)
     if len(occupied) == 0:
         return HistogramProto(min=0.0, max=0.0, num=0.0, sum=0.0, sum_squares=0.0, bucket_limit=[0.0], bucket=[0.0])
-    # An empty bucket before an occupied one gives it its left edge, and stands for the whole gap: values of both signs
-    # have some two hundred empty buckets around zero.
+    # Keep the bucket before each occupied bucket: its right edge is the left edge of the occupied bucket. One such bucket
+    # stands for a whole gap; with values of both signs some two hundred buckets around zero are empty.
     kept = np.unique(np.concatenate([np.maximum(occupied - 1, 0), occupied]))
     left = limits[np.maximum(occupied - 1, 0)]
     middle = (left + limits[occupied]) / 2

@@ -1,4 +1,4 @@
-"""Feature maps as one image: a row for each sample, a column for each channel."""
+"""Draws feature maps as one image for the Images tab: a row for each sample, a column for each channel."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lightning_hooks.errors import RuleError, UnsupportedError
 if TYPE_CHECKING:
     from torch import Tensor
 
-BORDER: Final = 255  # white: maps are often mostly at their least value, which is black
+BORDER: Final = 255  # white, since most of a feature map is often at its minimum, which is black
 NONFINITE: Final = (255, 0, 0)
 
 
 def feature_map_grid(maps: Tensor, *, max_samples: int = 8, max_channels: int = 16, padding: int = 1) -> NDArray[np.uint8]:
     """The feature maps of a batch as one grid of grey tiles: rows are samples, columns are channels.
 
-    Every channel is stretched by itself, the least of its values over the samples shown to black and the greatest to white,
-    so tiles of a column can be compared and tiles of different columns cannot; a channel that is the same everywhere is
-    mid-grey. NaN and infinite values are red and do not count for the range. The lines between the tiles are white.
+    Every channel is scaled by itself: the minimum over the shown samples is black, the maximum is white. Tiles of one column
+    can therefore be compared, tiles of different columns cannot. A constant channel is mid-grey. NaN and infinite values are
+    red and are ignored for the range. The lines between the tiles are white.
 
     Args:
-        maps: [N, C, H, W], or [N, C, L] as maps of height 1; any real dtype, any device; only what is shown is copied from it.
-        max_samples: rows at most, the first ones of the batch; 8 by default.
-        max_channels: columns at most, the first ones; 16 by default.
+        maps: [N, C, H, W], or [N, C, L] as maps of height 1; any real dtype, any device; only the shown part is copied.
+        max_samples: the most rows; the first samples of the batch are shown; 8 by default.
+        max_channels: the most columns; the first channels are shown; 16 by default.
         padding: width of the lines between tiles and around them, in pixels; 1 by default.
 
     Returns:
@@ -58,16 +58,16 @@ def feature_map_grid(maps: Tensor, *, max_samples: int = 8, max_channels: int = 
 
 
 def _grey(maps: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """[N, C, H, W] to [N, C, H, W, 3], each channel stretched by itself."""
+    """Maps [N, C, H, W] as colours [N, C, H, W, 3], each channel scaled by itself."""
     finite = np.isfinite(maps)
     axes = (0, 2, 3)
     low = np.min(maps, axis=axes, keepdims=True, where=finite, initial=np.inf)
     high = np.max(maps, axis=axes, keepdims=True, where=finite, initial=-np.inf)
-    flat = ~(low < high)  # also where nothing is finite
-    low, high = np.where(flat, 0.0, low), np.where(flat, 1.0, high)
-    # Halves, since the whole range of float64 numbers has no float64 length.
+    is_flat = ~(low < high)  # constant, or without a finite value
+    low, high = np.where(is_flat, 0.0, low), np.where(is_flat, 1.0, high)
+    # Halve before subtracting: the difference of two float64 numbers can overflow.
     share = (np.where(finite, maps, low) / 2 - low / 2) / (high / 2 - low / 2)
-    grey = np.rint(255 * np.where(flat, 0.5, share)).astype(np.uint8)
+    grey = np.rint(255 * np.where(is_flat, 0.5, share)).astype(np.uint8)
     return np.where(finite[..., None], grey[..., None], np.array(NONFINITE, dtype=np.uint8))
 
 
@@ -75,7 +75,7 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
     """An image as a summary for the Images tab.
 
     Args:
-        tag: under which it appears.
+        tag: the tag of the image.
         image: uint8 [H, W, 3].
 
     Returns:
@@ -90,7 +90,7 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
         ('maps/conv1', 4, 6, 3)
     """
     try:
-        from PIL import Image  # newer TensorBoards depend on it
+        from PIL import Image  # a dependency of newer versions of TensorBoard only
     except ImportError as error:
         raise UnsupportedError(
             "an image in TensorBoard needs Pillow: pip install pillow, or 'lightning-hooks[capture]'"
@@ -100,7 +100,7 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
     encoded = io.BytesIO()
     Image.fromarray(image).save(encoded, format="PNG")
     summary = Summary()
-    # The form torch's own add_image writes: read by TensorBoard and by its EventAccumulator without a plugin.
+    # Use the form that torch's `add_image` writes: TensorBoard and its EventAccumulator read it without a plugin.
     picture = Summary.Image(height=height, width=width, colorspace=colours, encoded_image_string=encoded.getvalue())
     summary.value.add(tag=tag, image=picture)
     return summary

@@ -1,4 +1,4 @@
-"""Layouts of summaries: most events of a run differ only in the numbers at the same offsets."""
+"""The layout of a summary: the bytes that are equal in all events that differ only in their numbers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from lightning_hooks.tensorboard.messages import read_values
 
 FIXED_SIZE: Final = ("vector", "number")
-"""Kinds of values whose size is the same in every event of a layout."""
+"""The kinds of values that have the same size in every event of a layout."""
 
 
 class Layout(NamedTuple):
-    """The leading values of fixed size of a summary.
+    """The leading values of a summary up to the first one of variable size.
 
     Args:
-        offsets: of each tag the first byte and the size of its payload.
-        end: the byte after the last of them.
-        where: the bytes that are equal in every event of this layout, which are all but the payloads.
-        fixed: what these bytes are.
+        offsets: tag to the offset of its payload in the summary, and the size of the payload in bytes.
+        end: the offset after the last of these values.
+        where: the offsets of all bytes outside the payloads, which are equal in every event of the layout.
+        fixed: the bytes at these offsets.
     """
 
     offsets: dict[str, tuple[int, int]]
@@ -29,13 +29,13 @@ class Layout(NamedTuple):
     fixed: NDArray[np.uint8]
 
     def fits(self, content: bytes) -> bool:
-        """Whether a summary begins with these values."""
+        """Whether a summary begins with values of this layout."""
         if len(content) < self.end:
             return False
         return np.array_equal(np.frombuffer(content, dtype=np.uint8)[self.where], self.fixed)
 
 
 def beginning(content: bytes) -> bytes:
-    """The part of a summary by which its layout is looked up: what is before the first number or vector, its tag included."""
+    """The key by which the layout of a summary is looked up: its bytes before the first payload, including the first tag."""
     first = next(read_values(content), None)
     return b"" if first is None else content[: first.start]

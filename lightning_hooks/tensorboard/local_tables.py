@@ -1,4 +1,4 @@
-"""The tables of a run whose event files are in a folder here."""
+"""Reads the tables of a run from event files in a local folder."""
 
 from __future__ import annotations
 
@@ -14,78 +14,79 @@ _INDEX: Final = f"{TABLE}/{INDEX}/"
 
 
 class LocalTables(Tables):
-    """Reads the vectors of a run index.
+    """The tables of a local run.
 
     Args:
-        index: of the event files.
+        index: the index of the event files of the run.
     """
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
-        self._said: tuple[int, list[Mapping[str, Any]]] | None = None  # as of a version of the index
+        # The version of the index for which the facts were read, and the facts.
+        self._cached_facts: tuple[int, list[Mapping[str, Any]]] | None = None
 
     @property
     def version(self) -> int:
-        """As of `Tables`."""
+        """See `Tables.version`."""
         return self._index.version
 
     def vectors(self) -> list[tuple[str, str]]:
-        """As of `Tables`."""
+        """See `Tables.vectors`."""
         return [*self._index.vectors()]
 
     def vector_rows(self, tensor: str, name: str) -> tuple[str, ...]:
-        """As of `Tables`."""
+        """See `Tables.vector_rows`."""
         return self._index.rows(tensor, name)
 
     def vector_steps(self, tensor: str, name: str) -> Steps:
-        """As of `Tables`."""
+        """See `Tables.vector_steps`."""
         return self._index.table_points(tensor, name).steps
 
     def read_vector(self, tensor: str, name: str, first: int, last: int) -> Any:
-        """As of `Tables`."""
-        where = self._index.table_points(tensor, name).at(slice(first, last))
-        return self._index.read_table(tensor, name, where)
+        """See `Tables.read_vector`."""
+        points = self._index.table_points(tensor, name).at(slice(first, last))
+        return self._index.read_table(tensor, name, points)
 
     def asked(self) -> Mapping[str, Sequence[str]]:
-        """As of `Tables`."""
+        """See `Tables.asked`."""
         return asked_of(self._facts())
 
     def ranks(self) -> int:
-        """As of `Tables`."""
+        """See `Tables.ranks`."""
         return ranks_of(self._facts())
 
     def saved_indices(self) -> list[str]:
-        """The row indices of the run's step views as JSON, each with the file and step of it."""
+        """The row indices of the step views of the run, as JSON."""
         return [text for texts in self._texts() for text in texts]
 
     def _texts(self) -> Iterator[list[str]]:
         for tag in self._index.tags("strings", PLUGIN):
             if tag.startswith(_INDEX):
-                where = self._index.points(tag)
-                for i in range(len(where.steps))[-1:]:
-                    yield strings(self._index.payload(where, i))
+                points = self._index.points(tag)
+                for i in range(len(points.steps))[-1:]:  # the last one, if the tag has any
+                    yield strings(self._index.payload(points, i))
 
     def _facts(self) -> list[Mapping[str, Any]]:
-        if self._said is None or self._said[0] != self._index.version:
-            self._said = self._index.version, read_facts(self.saved_indices())
-        return self._said[1]
+        if self._cached_facts is None or self._cached_facts[0] != self._index.version:
+            self._cached_facts = self._index.version, read_facts(self.saved_indices())
+        return self._cached_facts[1]
 
 
 def read_facts(texts: Sequence[str]) -> list[Mapping[str, Any]]:
-    """What row indices say, from JSON; damaged ones say nothing."""
-    found: list[Mapping[str, Any]] = []
+    """The row indices as mappings, from JSON; texts that are not a JSON object are ignored."""
+    facts: list[Mapping[str, Any]] = []
     for text in texts:
         try:
             fact = json.loads(text)
         except (ValueError, RecursionError):
             continue
         if isinstance(fact, Mapping):
-            found.append(fact)
-    return found
+            facts.append(fact)
+    return facts
 
 
 def asked_of(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The statistics that rules asked of each tensor, in their order."""
+    """The statistics that rules asked for, by tensor, in the order of the rules."""
     asked: dict[str, dict[str, None]] = {}
     for fact in facts:
         listed = fact.get("asked")
@@ -95,6 +96,6 @@ def asked_of(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def ranks_of(facts: Sequence[Mapping[str, Any]]) -> int:
-    """How many processes the run had."""
-    found = [fact["ranks"] for fact in facts if isinstance(fact.get("ranks"), int) and fact["ranks"] > 0]
-    return max(found, default=1)
+    """The number of processes of the run: the largest that a row index states, or 1."""
+    ranks = [fact["ranks"] for fact in facts if isinstance(fact.get("ranks"), int) and fact["ranks"] > 0]
+    return max(ranks, default=1)

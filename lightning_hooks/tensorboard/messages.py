@@ -1,6 +1,6 @@
-"""The messages of an event file as bytes: events and parts of summaries are written here, and read as far as an index needs.
+"""Reads and writes the protocol buffers of an event file: whole events, and the fields of summaries that an index needs.
 
-No protocol buffer is decoded with the library for it, which takes a hundred times as long: the few fields are read here.
+The protocol buffer library is not used to read them, because it decodes every field and takes a hundred times as long.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 Kind = Literal["vector", "number", "histogram", "strings", "other"]
 
-HEAD: Final = 12  # bytes before the data of a record: its length and the checksum of that
-FOOT: Final = 4  # the checksum of the data
-LONGEST: Final = (1 << 31) - 1  # bytes of a message: protocol buffers have no longer ones
+HEAD: Final = 12  # bytes before the data of a record: the length of the data, and the checksum of the length
+FOOT: Final = 4  # bytes after the data of a record: the checksum of the data
+LONGEST: Final = (1 << 31) - 1  # bytes: the limit of protocol buffers for one message
 # Field numbers and wire types (number << 3 | type) of the messages Event, Summary, Summary.Value, TensorProto and
 # HistogramProto.
 _FIXED64, _LENGTH, _FIXED32 = 1, 2, 5
@@ -34,11 +34,12 @@ class Value(NamedTuple):
     """One value of a summary.
 
     Args:
-        kind: how its payload is read.
-        start: of the payload, counted from the first byte of the summary.
+        tag: the tag of the value.
+        kind: the type of its payload.
+        start: offset of the payload in the summary.
         size: of the payload in bytes.
-        end: the byte after the whole value.
-        plugin: the name of the plugin in its metadata; empty where it has none.
+        end: offset of the byte after the whole value.
+        plugin: the name of the plugin in the metadata; empty if the value has no metadata.
     """
 
     tag: str
@@ -54,20 +55,20 @@ def event_bytes(wall_time: float, step: int, summary: bytes) -> bytes:
 
     Args:
         wall_time: seconds since 1970.
-        step: the x-axis, at least 0.
-        summary: serialized.
+        step: the global step, at least 0.
+        summary: the serialized summary.
     """
     fixed = struct.pack("<BdB", _WALL_TIME, wall_time, _STEP)
     return b"".join((fixed, varint(step), bytes((_SUMMARY,)), varint(len(summary)), summary))
 
 
 def value_bytes(value: bytes) -> bytes:
-    """A serialized value as a part of a summary."""
+    """A serialized value as a field of a serialized summary."""
     return bytes((_VALUE,)) + varint(len(value)) + value
 
 
 def varint(number: int) -> bytes:
-    """A number of at least 0 in groups of seven bits, as protocol buffers write it.
+    """A number of at least 0 as the varint of protocol buffers: groups of seven bits, the lowest first.
 
     Example:
         >>> varint(300).hex()
@@ -82,14 +83,15 @@ def varint(number: int) -> bytes:
 
 
 class DamagedError(ValueError):
-    """Bytes that are no message."""
+    """The bytes are not a valid message."""
 
 
 def read_records(file: BinaryIO, end: int) -> Iterator[tuple[bytes, int]]:
-    """The data of every record from here on that ends before `end`, and the checksum beside it.
+    """The data and the stated checksum of each record from the position of the file up to the first unreadable record.
 
     Args:
-        end: the size of the file. The length of a record is compared with it before memory is taken for the data.
+        file: an event file, open at the start of a record.
+        end: the size of the file. A record whose length reaches beyond it is not read, so no memory is allocated for it.
     """
     while True:
         head = file.read(HEAD)
@@ -110,7 +112,7 @@ def length_in(head: bytes) -> int:
 
 
 def is_head(head: bytes) -> bool:
-    """Whether these bytes begin a record: the length of its data, and the checksum of that."""
+    """Whether the head of a record is undamaged: its checksum is that of the length."""
     return checksum(head[:8]) == int.from_bytes(head[8:], "little")
 
 
@@ -126,7 +128,7 @@ def read_event(data: bytes) -> tuple[int, float, int, int] | None:
     step, wall_time, summary = 0, 0.0, None
     for field, first, last in _fields(data, 0, len(data)):
         if field == _STEP:
-            step = first - (1 << 64) if first >> 63 else first  # of a varint the number itself; negative ones wrap around
+            step = first - (1 << 64) if first >> 63 else first  # a varint has no sign: negative steps are stored modulo 2**64
         elif field == _WALL_TIME:
             (wall_time,) = struct.unpack_from("<d", data, first)
         elif field == _SUMMARY:
@@ -135,7 +137,7 @@ def read_event(data: bytes) -> tuple[int, float, int, int] | None:
 
 
 def read_values(summary: bytes, at: int = 0) -> Iterator[Value]:
-    """The values of a summary from a byte on."""
+    """The values of a summary, beginning with the one at offset `at`."""
     for field, start, end in _fields(summary, at, len(summary)):
         if field != _VALUE:
             continue
@@ -157,7 +159,7 @@ def read_values(summary: bytes, at: int = 0) -> Iterator[Value]:
 
 
 def strings(tensor: bytes) -> list[str]:
-    """The strings of a serialized tensor; none of a damaged one, with a warning."""
+    """The strings of a serialized tensor; if the tensor is damaged, warn and return an empty list."""
     try:
         return [tensor[a:b].decode(errors="replace") for field, a, b in _fields(tensor, 0, len(tensor)) if field == _STRING]
     except DamagedError as error:
@@ -166,14 +168,14 @@ def strings(tensor: bytes) -> list[str]:
 
 
 def buckets(histogram: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The right edges and the counts of a serialized histogram; none of a damaged one, with a warning."""
+    """The right edges and the counts of a serialized histogram; if it is damaged, warn and return empty arrays."""
     try:
         found = {field: histogram[a:b] for field, a, b in _fields(histogram, 0, len(histogram)) if field in (_LIMITS, _COUNTS)}
         edges, counts = (np.frombuffer(found.get(field, b""), dtype="<f8") for field in (_LIMITS, _COUNTS))
         if len(edges) != len(counts):
             raise DamagedError(f"it has {len(edges)} edges and {len(counts)} counts")
         return edges, counts
-    except ValueError as error:  # DamagedError, and a size that is no multiple of 8
+    except ValueError as error:  # a DamagedError, or from NumPy: the size is not a multiple of 8
         warnings.warn(f"a damaged histogram is read as an empty one ({error})", stacklevel=2)
         return np.empty(0), np.empty(0)
 
@@ -200,10 +202,12 @@ def _plugin_name(data: bytes, start: int, end: int) -> str:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message: number and wire type, first byte and the byte after; of a varint its value, twice.
+    """The fields of a message as (key, start, end); for a varint, start and end are both its value.
+
+    The key of a field is `number << 3 | wire type`, as in the constants of this module.
 
     Raises:
-        DamagedError: the bytes are no message that TensorBoard writes.
+        DamagedError: the bytes are not a message as TensorBoard writes it.
     """
     try:
         while at < end:
@@ -217,7 +221,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                 size = 8 if kind == _FIXED64 else 4
             else:
                 raise DamagedError(f"byte {at} begins a field of a kind that TensorBoard does not write")
-            if at + size > end:  # also where a number goes on after the message that holds it
+            if at + size > end:  # also if a varint extends beyond the message that contains it
                 raise DamagedError(f"a field ends {at + size - end} bytes after its message")
             if kind:
                 yield field, at, at + size

@@ -1,4 +1,4 @@
-"""What TensorBoard's Projector tab reads: vectors, labels and a configuration that names them."""
+"""Writes the files of TensorBoard's Projector tab: vectors, labels, and a configuration that names these files."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def write_projector(
     *,
     labels: Mapping[str, Sequence[object]] | None = None,
 ) -> Path:
-    r"""Put vectors into TensorBoard's embedding projector; those of the same name are replaced, others stay.
+    r"""Write vectors for TensorBoard's embedding projector; vectors of the same name are replaced, all others stay.
 
-    Writes `projector/<name>/tensors.tsv`, `metadata.tsv` where there are labels, and an entry in `projector_config.pbtxt`; all
-    below `logdir`, for the plugin serves nothing outside it. The plugin takes a file of raw bytes for text where these happen
-    to be valid UTF-8 (zeros are), hence the text form. Vectors with a NaN or an infinite component are skipped: the
-    projections cannot show them. The plugin looks for configurations in TensorBoard's `--logdir` itself and in every
+    Writes `projector/<name>/tensors.tsv`, `metadata.tsv` if there are labels, and an entry in `projector_config.pbtxt`, all
+    below `logdir`, because the plugin serves no file outside it. Vectors are written as text: the plugin would read a binary
+    file as text if its bytes happen to be valid UTF-8, as zeros are. Vectors with a NaN or an infinite component are
+    skipped: the projections cannot show them. The plugin looks for configurations in TensorBoard's `--logdir` and in every
     folder below it that has an event file.
 
     Args:
         logdir: the log directory of the run, on this machine.
-        name: what the tab calls the vectors, such as `encoder.0`.
+        name: the name of the vectors in the tab, such as `encoder.0`.
         vectors: [N, D], any real dtype, any device.
-        labels: columns, name to N values, by which points are labelled and coloured; none by default.
+        labels: column name to N values, by which points are labelled and coloured; no labels by default.
 
     Returns:
         The path of the configuration.
 
     Raises:
-        RuleError: the vectors are not [N, D], none of them is finite, the columns have other lengths, or the log directory
-            is elsewhere.
-        OSError: it could not be written.
+        RuleError: the vectors are not real numbers [N, D], no vector is finite, a column of labels does not have N values, or
+            the log directory is not on this machine.
+        OSError: a file could not be written.
 
     Example:
         >>> import tempfile, torch
@@ -82,8 +82,8 @@ def write_projector(
     return _configure(root, name, folder, (len(kept), points.shape[1]), bool(columns))
 
 
-def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], labelled: bool) -> Path:
-    """Name the files in the configuration, last: it never names missing files."""
+def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], is_labelled: bool) -> Path:
+    """Add the entry to the configuration. Call it after the files are written, so that no entry names a missing file."""
     path: Path = root / PROJECTOR_FILENAME
     config = ProjectorConfig()
     if path.exists():
@@ -94,14 +94,14 @@ def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], label
     others = [embedding for embedding in config.embeddings if embedding.tensor_name != name]
     del config.embeddings[:]
     config.embeddings.extend(others)
-    metadata = f"{folder}/metadata.tsv" if labelled else ""
+    metadata = f"{folder}/metadata.tsv" if is_labelled else ""
     config.embeddings.add(tensor_name=name, tensor_path=f"{folder}/tensors.tsv", tensor_shape=shape, metadata_path=metadata)
     _write(path, text_format.MessageToString(config))
     return path
 
 
 def _table(columns: Mapping[str, Sequence[object]], rows: Sequence[int]) -> str:
-    """The labels as tab-separated lines; the plugin wants a line of headings if and only if there are several columns."""
+    """The labels as tab-separated lines. The plugin expects a line of headings if and only if there are several columns."""
     lines = [[_cell(values[row]) for values in columns.values()] for row in rows]
     if len(columns) > 1:
         lines.insert(0, [_cell(column) for column in columns])
@@ -109,14 +109,14 @@ def _table(columns: Mapping[str, Sequence[object]], rows: Sequence[int]) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value as text in one cell of one line; what has an `item()`, such as an element of a tensor, as its number."""
+    """A value as text without tabs and line breaks; a value with an `item()`, such as an element of a tensor, as its number."""
     item = getattr(value, "item", None)
-    # The plugin's reader drops empty lines, which would shift every label after them.
+    # Write "-" for an empty value: the plugin drops empty lines, and would shift all later labels.
     return re.sub(r"\s+", " ", str(item() if callable(item) else value)).strip() or "-"
 
 
 def _folder_name(name: str) -> str:
-    """A name that any file system takes; changed names get a hash so that no two become one."""
+    """A folder name that any file system accepts. A changed name gets a hash, so that two names never share a folder."""
     safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100]
     if safe == name and not name.startswith("."):
         return name
@@ -124,7 +124,7 @@ def _folder_name(name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole: TensorBoard may read it at any time."""
+    """Replace a file in one step, since TensorBoard may read the file at any time."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -1,4 +1,4 @@
-"""A run back from its event files, nothing down-sampled."""
+"""Reads a finished or growing run from its event files, at every logged step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Table:
 
     Args:
         names: the names of the rows.
-        steps: int64 [T].
+        steps: ascending, int64 [T].
         values: float64 [T, rows]; NaN where a row was not measured.
     """
 
@@ -41,10 +41,10 @@ class Table:
     values: Floats
 
     def __getitem__(self, name: str) -> Floats:
-        """The values of one row over the steps.
+        """The values of one row over the steps, float64 [T].
 
         Raises:
-            RuleError: no such row.
+            RuleError: the table has no such row.
         """
         if name not in self.names:
             raise RuleError(f"no row {name!r}{did_you_mean(name, self.names)}")
@@ -56,10 +56,10 @@ class Run:
     """The logged data of a run; made by `read_run`.
 
     Args:
-        path: the directory or file that was read.
+        path: the folder or event file that was read.
         scalars: tag to (steps int64 [T], values float64 [T]).
         histograms: tag to a list of (step, right bucket edges, counts).
-        texts: tag to the last text.
+        texts: tag to the last text logged under it.
 
     Example:
         >>> Run(Path("runs/digits"), {"loss": (np.array([0, 1]), np.array([0.7, 0.6]))}).scalars["loss"][1]
@@ -78,18 +78,20 @@ class Run:
         return f"<Run {str(self.path)!r}: {len(self.scalars)} scalar tags, {len(self.tensors())} tables>"
 
     def tensors(self) -> list[tuple[str, str]]:
-        """Every (tensor, statistic) that has a table."""
+        """The (tensor, statistic) of every table."""
         return [] if self._tables is None else self._tables.tables()
 
     def table(self, tensor: str, stat: str) -> Table:
-        """The table of one statistic, read from the files now; if the list of rows changed, rows are joined by name.
+        """The table of one statistic, read from the files now.
+
+        If the list of rows changed during the run, the table has all rows, and rows of equal names are joined.
 
         Args:
             tensor: for example `grad`, preceded by the monitor's prefix.
             stat: for example `norm`; `count` is the number of measured elements.
 
         Raises:
-            RuleError: no such table.
+            RuleError: the run has no such table.
         """
         if self._tables is None or not self._tables.has(tensor, stat):
             known = [f"{t} {s}" for t, s in self.tensors()]
@@ -98,15 +100,15 @@ class Run:
         return Table(self._tables.rows(tensor, stat), steps, self._tables.read(tensor, stat, 0, len(steps)))
 
     def views(self, stage: str = "train", prefix: str = "", monitor: int = 0) -> Iterator[StepView]:
-        """The step views of a monitor, as its consumers got them; their numbers are float32.
+        """The step views of a monitor, as its consumers got them, with numbers rounded to float32.
 
         Args:
             stage: `train`, `validate`, `test` or `predict`.
-            prefix: of the monitor.
-            monitor: which one, if several monitors have the prefix: their number in the order of the callbacks.
+            prefix: the prefix of the monitor.
+            monitor: index of the monitor among those with the prefix, in the order of the callbacks.
 
         Raises:
-            RuleError: the run has no such monitor, or was written before event files held step views.
+            RuleError: the run has no such monitor, or its files are from a version that did not store step views.
         """
         from lightning_hooks.tensorboard.views import read_views
 
@@ -126,17 +128,17 @@ class Run:
 
         Raises:
             ImportError: pandas is not installed.
-            RuleError: no such table.
+            RuleError: the run has no such table.
         """
         import pandas as pd
 
         chosen = [(t, s) for t, s in self.tensors() if tensor in (None, t) and stat in (None, s)]
         if not chosen:
-            self.table(tensor or "", stat or "")  # says which there are
+            self.table(tensor or "", stat or "")  # raises, with the names of similar tables
         frames = []
-        for each in chosen:
-            table = self.table(*each)
-            columns = pd.MultiIndex.from_tuples([(*each, name) for name in table.names], names=["tensor", "stat", "name"])
+        for pair in chosen:
+            table = self.table(*pair)
+            columns = pd.MultiIndex.from_tuples([(*pair, name) for name in table.names], names=["tensor", "stat", "name"])
             frames.append(pd.DataFrame(table.values, index=pd.Index(table.steps, name="step"), columns=columns))
         return pd.concat(frames, axis=1)
 
@@ -148,7 +150,8 @@ class Run:
 
         if not self.tensors():
             return html.escape(repr(self))
-        # ASCII: in a document of another encoding other characters change, and the script, known by its sum, does not run.
+        # Escape to ASCII. In a document of another encoding, other characters would change the script, and the browser would
+        # refuse to run it because its hash no longer matches the policy of the page.
         page = html.escape(report(self.path), quote=True).encode("ascii", "xmlcharrefreplace").decode()
         style = "width: 100%; height: 640px; border: 1px solid #888"
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'
@@ -164,12 +167,12 @@ def read_run(path: str | Path) -> Run:
         RuleError: the path does not exist, or contains no event file.
     """
     check_path("path", path)
-    where = Path(path)
-    if not where.exists():
+    run_path = Path(path)
+    if not run_path.exists():
         raise RuleError(f"there is no run at {str(path)!r}")
-    index = RunIndex(where)
+    index = RunIndex(run_path)
     if not index.files:
-        raise RuleError(f"no event file in {str(path)!r}{'; '.join(['', *index.problems()]) or runs_below(where)}")
+        raise RuleError(f"no event file in {str(path)!r}{'; '.join(['', *index.problems()]) or runs_below(run_path)}")
     scalars: dict[str, dict[int, float]] = {}
     histograms: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     texts: dict[str, str] = {}
@@ -186,7 +189,7 @@ def read_run(path: str | Path) -> Run:
             elif value.kind == "strings" and file.tags[value.tag][1] == "text":
                 texts[value.tag] = "\n".join(strings(payload))
     return Run(
-        where,
+        run_path,
         {tag: _arrays(points) for tag, points in scalars.items()},
         {tag: [(step, *points[step]) for step in sorted(points)] for tag, points in histograms.items()},
         texts,

@@ -1,4 +1,4 @@
-"""The event files of a folder."""
+"""Finds the event files of a folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 PATTERN: Final = "*tfevents*"
-"""What the name of an event file is like."""
+"""Pattern of the names of event files."""
 
 
 def event_files(path: Path) -> list[Path]:
-    """The event files of a folder, in the order in which they were begun; of a file itself.
+    """The event files of a folder, in the order in which they were created; if `path` is an event file, only this file.
 
     Raises:
         OSError: the folder cannot be read.
@@ -25,7 +25,10 @@ def event_files(path: Path) -> list[Path]:
 
 
 def _is_event_file(path: Path) -> bool:
-    """Whether there is a file, or something of which the system does not say what it is: reading it says why."""
+    """Whether the path is a regular file.
+
+    A path that the system refuses to describe also counts: reading it raises an error that tells the user why.
+    """
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -35,7 +38,7 @@ def _is_event_file(path: Path) -> bool:
 
 
 def runs_below(path: Path) -> str:
-    """The end of a message about a path that holds no run: where there are runs below it; empty where there are none."""
-    files = [] if path.is_file() else [found for found in path.rglob(PATTERN) if found.is_file()]
-    nested = sorted({str(found.parent) for found in files} - {str(path)})
+    """The end of an error message about a path without a run: the folders below it that are runs; empty if there are none."""
+    files = [] if path.is_file() else [file for file in path.rglob(PATTERN) if file.is_file()]
+    nested = sorted({str(file.parent) for file in files} - {str(path)})
     return f"; there are runs in {', '.join(nested[:5])}" if nested else ""

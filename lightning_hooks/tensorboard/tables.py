@@ -1,4 +1,4 @@
-"""Tables: any statistic of any tensor at any step, read from the vectors of a run's event files."""
+"""Computes the tables of a run, any statistic of any tensor at any step, from the vectors in its event files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tables(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Another number when the run has grown."""
+        """A number that changes when the run has grown."""
 
     @abstractmethod
     def vectors(self) -> list[tuple[str, str]]:
@@ -38,32 +38,32 @@ class Tables(ABC):
 
     @abstractmethod
     def read_vector(self, tensor: str, name: str, first: int, last: int) -> Any:
-        """The numbers at the points `first` to `last` of the steps, float32 [points, rows]; NaN for rows not written there."""
+        """The numbers of `vector_steps(tensor, name)[first:last]`, float32 [steps, rows]; NaN for rows not written."""
 
     @abstractmethod
     def asked(self) -> Mapping[str, Sequence[str]]:
-        """The statistics that rules asked of each tensor, as far as it is known."""
+        """The statistics that rules asked for, by tensor; empty if the run does not say."""
 
     @abstractmethod
     def ranks(self) -> int:
-        """How many processes the run had, as far as it is known."""
+        """The number of processes of the run; 1 if the run does not say."""
 
     def tables(self) -> list[tuple[str, str]]:
         """The (tensor, statistic) of every table: those that rules asked for."""
         return [(tensor, stat) for tensor, names in self._names().items() for stat in self._statistics(tensor, names)]
 
     def has(self, tensor: str, stat: str) -> bool:
-        """Whether a statistic can be read, also if no rule asked for it."""
+        """Whether a statistic can be computed from what is stored, even if no rule asked for it."""
         names = self._names().get(tensor)
         if names is None:
             return False
-        return stat in StoredRows(names, _nothing).statistics() or (stat == "ratio" and self._below(tensor) is not None)
+        return stat in StoredRows(names, _fail_to_read).statistics() or (stat == "ratio" and self._param_of(tensor) is not None)
 
     def rows(self, tensor: str, stat: str) -> tuple[str, ...]:
         """The names of the rows of a table."""
-        if stat == "ratio" and (below := self._below(tensor)) is not None:
-            known = {*self.vector_rows(below, "count")}
-            return tuple(name for name in self.vector_rows(tensor, "count") if name in known)
+        if stat == "ratio" and (param := self._param_of(tensor)) is not None:
+            param_rows = {*self.vector_rows(param, "count")}
+            return tuple(name for name in self.vector_rows(tensor, "count") if name in param_rows)
         return self.vector_rows(tensor, self._base(tensor, stat))
 
     def steps(self, tensor: str, stat: str) -> Steps:
@@ -71,44 +71,49 @@ class Tables(ABC):
         return self.vector_steps(tensor, self._base(tensor, stat))
 
     def read(self, tensor: str, stat: str, first: int, last: int) -> Values:
-        """The values at the points `first` to `last` of the steps, float64 [points, rows]; NaN where nothing was measured."""
-        own, below = self.stored(tensor, stat, first, last)
-        return (own.compute(stat) if below is None else own.ratio_to(below)).T
+        """The values at `steps(tensor, stat)[first:last]`, float64 [steps, rows]; NaN where a row was not measured."""
+        stored, params = self.stored(tensor, stat, first, last)
+        return (stored.compute(stat) if params is None else stored.ratio_to(params)).T
 
     def stored(self, tensor: str, stat: str, first: int, last: int) -> tuple[StoredRows, StoredRows | None]:
-        """What is stored of the rows of a table at some of its points, and for a ratio that of the parameters beside it."""
+        """The stored columns from which a table is computed at `steps(tensor, stat)[first:last]`.
+
+        Returns:
+            The columns of the tensor; for `ratio` also those of the parameters by which it is divided, otherwise None.
+        """
         rows = self.rows(tensor, stat)
         base = self._base(tensor, stat)
         steps = self.vector_steps(tensor, base)[first:last]
-        below = self._below(tensor) if stat == "ratio" else None
-        own = self._stored(tensor, rows, steps)
-        return own, None if below is None else self._stored(below, rows, steps)
+        param = self._param_of(tensor) if stat == "ratio" else None
+        stored = self._stored(tensor, rows, steps)
+        return stored, None if param is None else self._stored(param, rows, steps)
 
     def _names(self) -> dict[str, list[str]]:
-        """The names of the vectors of each tensor."""
-        known = getattr(self, "_known_names", None)
-        if known is None or known[0] != self.version:
-            found: dict[str, list[str]] = {}
+        """The names of the vectors of each tensor, cached for the current version."""
+        cached = getattr(self, "_cached_names", None)
+        if cached is None or cached[0] != self.version:
+            grouped: dict[str, list[str]] = {}
             for tensor, name in self.vectors():
-                found.setdefault(tensor, []).append(name)
-            self._known_names = known = self.version, found
-        names: dict[str, list[str]] = known[1]
+                grouped.setdefault(tensor, []).append(name)
+            self._cached_names = cached = self.version, grouped
+        names: dict[str, list[str]] = cached[1]
         return names
 
     def stored_at(self, tensor: str, rows: tuple[str, ...], steps: Steps) -> StoredRows:
-        """What is stored of rows of a tensor at these steps; NaN where there is nothing."""
+        """The stored columns of a tensor for these rows and steps; NaN where nothing was written."""
         return self._stored(tensor, rows, steps)
 
     def _statistics(self, tensor: str, names: Sequence[str]) -> Sequence[str]:
-        found = StoredRows(names, _nothing).statistics()
+        statistics = StoredRows(names, _fail_to_read).statistics()
+        # Files of older versions hold only the statistics that rules asked for, not the moments.
         if DEVIATION not in names:
-            return found
+            return statistics
         asked = self.asked()
-        # A tensor that no rule asked for is only stored because a ratio needs it.
-        return [] if asked and tensor not in asked else asked_first(found, asked.get(tensor, ()))
+        # A tensor that no rule asked for is only stored because a ratio needs it. List no table of it.
+        return [] if asked and tensor not in asked else asked_first(statistics, asked.get(tensor, ()))
 
     def _base(self, tensor: str, stat: str) -> str:
-        """The vector whose rows and steps are those of a table."""
+        """The name of the vector that has the rows and the steps of a table."""
         names = self._names()[tensor]
         if stat in names or DEVIATION not in names:
             return stat
@@ -117,44 +122,51 @@ class Tables(ABC):
         weighted, _ = function_names(stat)
         return weighted if weighted in names else "count"
 
-    def _below(self, tensor: str) -> str | None:
-        """The parameters of a ratio: the tensor with the same prefix; None where they are not stored, as in older files."""
-        below = f"{tensor.removesuffix('update')}param"
+    def _param_of(self, tensor: str) -> str | None:
+        """The parameters by which the ratio of an `update` tensor is divided: the `param` tensor with the same prefix.
+
+        None if the tensor is no update, or if the file does not store the parameters, as files of older versions.
+        """
+        param = f"{tensor.removesuffix('update')}param"
         names = self._names()
-        return below if tensor.endswith("update") and DEVIATION in names.get(below, ()) else None
+        return param if tensor.endswith("update") and DEVIATION in names.get(param, ()) else None
 
     def _stored(self, tensor: str, rows: tuple[str, ...], steps: Steps) -> StoredRows:
         return from_file(self._names()[tensor], lambda name: self._aligned(tensor, name, rows, steps).T, self.ranks())
 
     def _aligned(self, tensor: str, name: str, rows: tuple[str, ...], steps: Steps) -> Any:
-        """A vector at these steps for these rows, float32 [steps, rows]; NaN where there is none."""
-        known, there = self.vector_rows(tensor, name), self.vector_steps(tensor, name)
-        first = int(np.searchsorted(there, steps[0])) if len(steps) else 0
-        if np.array_equal(there[first : first + len(steps)], steps):  # as in most runs
+        """A vector at these steps for these rows, float32 [steps, rows]; NaN where the vector lacks the step or the row."""
+        vector_rows, vector_steps = self.vector_rows(tensor, name), self.vector_steps(tensor, name)
+        first = int(np.searchsorted(vector_steps, steps[0])) if len(steps) else 0
+        # In most runs the steps are contiguous in the vector, and one read gets them.
+        if np.array_equal(vector_steps[first : first + len(steps)], steps):
             numbers = self.read_vector(tensor, name, first, first + len(steps))
         else:
-            numbers = self._scattered(tensor, name, there, steps, len(known))
-        if known == rows:
+            numbers = self._read_scattered(tensor, name, steps, len(vector_rows))
+        if vector_rows == rows:
             return numbers
-        place = {each: i for i, each in enumerate(known)}
+        column_of = {row: i for i, row in enumerate(vector_rows)}
         out = np.full((len(steps), len(rows)), np.nan, dtype=np.float32)
-        shared = [(i, place[each]) for i, each in enumerate(rows) if each in place]
+        shared = [(i, column_of[row]) for i, row in enumerate(rows) if row in column_of]
         if shared:
-            into, taken = np.array(shared, dtype=np.intp).T
-            out[:, into] = numbers[:, taken]
+            targets, sources = np.array(shared, dtype=np.intp).T
+            out[:, targets] = numbers[:, sources]
         return out
 
-    def _scattered(self, tensor: str, name: str, there: Steps, steps: Steps, width: int) -> Any:
+    def _read_scattered(self, tensor: str, name: str, steps: Steps, width: int) -> Any:
+        """A vector of `width` rows at steps that are not contiguous in it, float32 [steps, width]."""
+        vector_steps = self.vector_steps(tensor, name)
         out = np.full((len(steps), width), np.nan, dtype=np.float32)
-        if not len(there):
+        if not len(vector_steps):
             return out
-        places = np.searchsorted(there, steps).clip(max=len(there) - 1)
-        found = there[places] == steps
-        if found.any():
-            low, high = int(places[found].min()), int(places[found].max()) + 1
-            out[found] = self.read_vector(tensor, name, low, high)[places[found] - low]
+        indices = np.searchsorted(vector_steps, steps).clip(max=len(vector_steps) - 1)
+        is_stored = vector_steps[indices] == steps
+        if is_stored.any():
+            low, high = int(indices[is_stored].min()), int(indices[is_stored].max()) + 1
+            out[is_stored] = self.read_vector(tensor, name, low, high)[indices[is_stored] - low]
         return out
 
 
-def _nothing(name: str) -> Any:
+def _fail_to_read(name: str) -> Any:
+    """Stands in for the reader of `StoredRows` where only names are needed and no column may be read."""
     raise AssertionError(name)

@@ -1,4 +1,4 @@
-"""Step views read from the event files of a run: those that the consumers of a monitor got while it ran."""
+"""Reads from the event files of a run the step views that the consumers of a monitor got while it ran."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.run_index import RunIndex
 
 Array = NDArray[np.float64]
-_CHUNK: Final = 64  # steps that are in memory at a time
+_CHUNK: Final = 64  # steps that are held in memory at a time
 
 
 def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str, monitor: int) -> Iterator[StepView]:
-    """As `Run.views`; errors are raised at once, not at the first view."""
+    """The step views of a monitor, as documented at `Run.views`; an error is raised at the call, not at the first view."""
     saved = [SavedIndex.from_json(text) for text in tables.saved_indices()]
     chosen = [each for each in saved if each.stage == stage and each.prefix == prefix]
     if not 0 <= monitor < len(chosen):
-        there = ", ".join(dict.fromkeys(f"stage {each.stage!r} with prefix {each.prefix!r}" for each in saved))
+        available = ", ".join(dict.fromkeys(f"stage {each.stage!r} with prefix {each.prefix!r}" for each in saved))
         raise RuleError(
             f"{index.path} has no step views of monitor {monitor}, stage {stage!r} and prefix {prefix!r}; there are "
-            f"{there or 'none: it was written by an older version, or ended before its first step did'}"
+            f"{available or 'none: it was written by an older version, or ended before its first step did'}"
         )
     return _Views(index, tables, chosen[monitor]).read()
 
 
 class _Views:
-    """Reads the views of one stage of a monitor."""
+    """Reads the step views of one stage of a monitor."""
 
     def __init__(self, index: RunIndex, tables: LocalTables, saved: SavedIndex) -> None:
         self._index, self._tables, self._saved = index, tables, saved
         rows = saved.index
-        self._tensors = {f"{saved.tag_prefix}{tensor}": rows.of(tensor) for tensor in dict.fromkeys(rows.tensors)}
-        self._tensors = {tensor: found for tensor, found in self._tensors.items() if (tensor, "count") in tables.vectors()}
+        # Tensor with the prefix to the indices and the names of its rows, for the tensors that were written.
+        tensors = {f"{saved.tag_prefix}{tensor}": rows.of(tensor) for tensor in dict.fromkeys(rows.tensors)}
+        self._tensors = {tensor: its_rows for tensor, its_rows in tensors.items() if (tensor, "count") in tables.vectors()}
         self._summaries = _summaries(index, saved)
 
     def read(self) -> Iterator[StepView]:
-        """One view after the other."""
-        every = [self._tables.vector_steps(tensor, "count") for tensor in self._tensors]
-        steps = np.unique(np.concatenate([*every, np.zeros(0, dtype=np.int64)]))
+        """The views in the order of their steps."""
+        steps_of = [self._tables.vector_steps(tensor, "count") for tensor in self._tensors]
+        steps = np.unique(np.concatenate([*steps_of, np.zeros(0, dtype=np.int64)]))
         for at in range(0, len(steps), _CHUNK):
             yield from self._chunk(steps[at : at + _CHUNK])
 
@@ -65,10 +66,10 @@ class _Views:
         for tensor, (indices, names) in self._tensors.items():
             stored = self._tables.stored_at(tensor, names, steps)
             counted[:, indices] = stored.numbers("count").T
-            there = counted[:, indices] > 0
+            is_measured = counted[:, indices] > 0
             for column, name in enumerate(MOMENT_NAMES):
                 if name in stored.names:
-                    moments[:, indices, column] = np.where(there, stored.numbers(name).T, moments[:, indices, column])
+                    moments[:, indices, column] = np.where(is_measured, stored.numbers(name).T, moments[:, indices, column])
             self._fill_kept(rows, stored, indices, kept)
             for name in _plain(rows, stored):
                 numbers.setdefault(name, (indices, np.full(shape, np.nan)))[1][:, indices] = stored.numbers(name).T
@@ -96,23 +97,29 @@ class _Views:
                 if stored_name not in stored.names:
                     continue
                 values = stored.numbers(stored_name)
-                for place, row in enumerate(indices.tolist()):
+                for i, row in enumerate(indices.tolist()):
                     slot = int(each.slots[row])
-                    if slot >= 0:
-                        found = values[place]
-                        kept[name][:, slot, column] = np.where(np.isnan(found), kept[name][:, slot, column], found)
+                    if slot >= 0:  # the accumulator keeps something of this row
+                        # Where nothing was written, the neutral value stays.
+                        kept[name][:, slot, column] = np.where(np.isnan(values[i]), kept[name][:, slot, column], values[i])
 
     def _wall_times(self, steps: NDArray[np.int64]) -> Sequence[float]:
         times: dict[int, float] = {}
         for tensor, name in ((tensor, "count") for tensor in self._tensors):
-            where = self._index.table_points(tensor, name)
-            first, last = np.searchsorted(where.steps, [steps[0], steps[-1] + 1]).tolist()
-            times.update(zip(where.steps[first:last].tolist(), where.wall_times[first:last].tolist(), strict=True))
+            points = self._index.table_points(tensor, name)
+            first, last = np.searchsorted(points.steps, [steps[0], steps[-1] + 1]).tolist()
+            times.update(zip(points.steps[first:last].tolist(), points.wall_times[first:last].tolist(), strict=True))
         return [times[step] for step in steps.tolist()]
 
 
 def _due(rows: RowIndex, counted: Array, step: int | None) -> Due:
-    """The schedules that were due: those of rows that were written, and of the step if it is one of training."""
+    """The schedules that were due at a step: of the groups of which a row was written, those that have the step.
+
+    Args:
+        rows: the row index of the views.
+        counted: the counts of the rows as written, NaN where a row was not written, [rows].
+        step: the training step; None in other stages, where every schedule of a written group was due.
+    """
     return frozenset(
         schedule
         for each in (*rows.requested_rows, *rows.groups)
@@ -123,7 +130,7 @@ def _due(rows: RowIndex, counted: Array, step: int | None) -> Due:
 
 
 def _plain(rows: RowIndex, stored: StoredRows) -> list[str]:
-    """The names of statistics that are stored as numbers."""
+    """The names of statistics that are stored as such, not computed from the columns of an accumulator."""
     columns = {name for each in rows.kept.values() for name in each.accumulator.stored}
     return [name for name in stored.names if name not in MOMENT_NAMES and name not in columns]
 
@@ -133,16 +140,16 @@ def _metrics(numbers: Mapping[str, tuple[Any, Array]], i: int) -> dict[tuple[int
         (row, name): value
         for name, (_, values) in numbers.items()
         for row, value in enumerate(values[i].tolist())
-        if value == value  # NaN where the row has none
+        if value == value  # NaN: the row does not have the statistic
     }
 
 
 def _summaries(index: RunIndex, saved: SavedIndex) -> dict[str, dict[int, float]]:
-    """The global numbers and the reports of transforms, by tag without prefix and step."""
-    found: dict[str, dict[int, float]] = {}
+    """The global numbers and the reports of transforms: tag without prefix to step to value."""
+    summaries: dict[str, dict[int, float]] = {}
     for tag in index.tags("number"):
         name = tag.removeprefix(saved.tag_prefix)
         if tag.startswith(saved.tag_prefix) and name.startswith(("hooks/", "transform_")):
             steps, values = index.numbers(tag)
-            found[name] = dict(zip(steps.tolist(), values.tolist(), strict=True))
-    return found
+            summaries[name] = dict(zip(steps.tolist(), values.tolist(), strict=True))
+    return summaries

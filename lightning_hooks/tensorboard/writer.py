@@ -1,7 +1,7 @@
-"""Writing into the logger's own event file.
+"""Writes steps into the logger's own event file.
 
-Two event files that grow in one directory lose steps with TensorBoard's Python loader, so nothing is written beside the
-logger: its `SummaryWriter` hands over its file writer.
+TensorBoard's Python loader loses steps if two event files grow in one folder. We therefore open no second file, but write
+through the file writer of the logger's `SummaryWriter`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Announced(Kept):
-    """What all who write with one `SummaryWriter` have said about their charts and rows: the last one says it for all.
+    """What all who write with one `SummaryWriter` wrote about charts and rows: the last event holds those of all.
 
     Args:
-        categories: of Custom Scalars, by title.
-        rows: by prefix and name.
+        categories: the categories of the Custom Scalars tab, by title.
+        rows: the facts about rows, by prefix of the monitor and name of the row.
     """
 
     categories: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class _Announced(Kept):
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
     """Whether a logger's experiment is torch's `SummaryWriter`."""
-    from torch.utils.tensorboard import SummaryWriter  # here, so that reading a run does not load torch
+    from torch.utils.tensorboard import SummaryWriter  # imported here, so that reading a run does not load torch
 
     return isinstance(experiment, SummaryWriter)
 
@@ -57,14 +57,14 @@ class RunWriter:
     """Writes steps into the event file of a `SummaryWriter`.
 
     Args:
-        writer: of the logger.
+        writer: the `SummaryWriter` of the logger.
     """
 
     def __init__(self, writer: SummaryWriter) -> None:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
-        self._append: Append  # of the open file, since the first call of `_current`
+        self._append: Append  # for the open file; set by `_current`
 
     def write_start(
         self,
@@ -77,59 +77,62 @@ class RunWriter:
         about: Mapping[str, Mapping[str, Any]] | None = None,
         indices: Sequence[str] = (),
     ) -> None:
-        """Write what is watched as a text summary, the layout of the charts, and what is known of the rows.
+        """Write at the start of a run what the rules match as a text, the layout of the charts, and the facts about the rows.
 
-        The layout has the charts of all that write into this event file; so have the rows.
+        TensorBoard shows only the last layout, so the layout and the facts contain those of all monitors that write into this
+        event file.
 
         Args:
             markdown: a table of what the rules match.
-            pairs: (tensor, statistic) as they will be logged.
-            step: of the coming batch.
-            prefix: of every tag.
-            transforms: whether there are reports of transforms to draw.
-            about: by name of the row `type` (of its module), `shape`, and `order`, the turn in which the module ran.
+            pairs: (tensor, statistic) of the scalars that will be logged.
+            step: the step of the coming batch.
+            prefix: put before every tag; empty by default.
+            transforms: whether to add charts for the reports of transforms.
+            about: row name to `type` (class of the module), `shape` and `order` (index in the order of execution).
             indices: the row indices of the step views, as JSON.
         """
         summary = Summary()
-        tag = f"{prefix}hooks/taps"
+        tag = f"{prefix}hooks/rules"
         plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
         announced = kept_on(self._writer, _Announced)
-        known = announced.categories
+        written = announced.categories
         for category in categories(pairs, prefix, transforms=transforms):
-            charts = known.setdefault(category.title, category).chart
+            charts = written.setdefault(category.title, category).chart
             titles = {chart.title for chart in charts}
             charts.extend(chart for chart in category.chart if chart.title not in titles)
-        summary.MergeFrom(layout_summary(known.values()))
+        summary.MergeFrom(layout_summary(written.values()))
         if about:
             rows = announced.rows.setdefault(prefix, {})
-            rows.update({name: {**rows.get(name, {}), **known} for name, known in about.items()})
+            rows.update({name: {**rows.get(name, {}), **facts} for name, facts in about.items()})
             summary.MergeFrom(self._builder.about(rows, prefix))
         for index in indices:
             summary.MergeFrom(self._builder.index(index))
         self._add(summary, step)
 
     def writes_to(self, experiment: Any) -> bool:
-        """Whether this is of that `SummaryWriter`."""
+        """Whether this writer writes through the given `SummaryWriter`."""
         return self._writer is experiment
 
     def write(self, entry: LogEntry) -> None:
-        """Write a step as one event, which is in the file when this returns."""
+        """Write a step as one event. The event is in the file when `write` returns."""
         self._current()
         self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
-        """Show a batch: [N, D] in the projector, [N, C, L] and [N, C, H, W] as an image; others have no picture.
+        """Write a batch for TensorBoard: [N, D] for the projector, [N, C, L] and [N, C, H, W] as an image.
+
+        A tensor with another number of dimensions is ignored.
 
         Args:
-            name: what the tabs call it.
+            name: the name under which the tabs show the tensor.
             tensor: [N, …].
-            step: the x-axis.
-            samples: labels of the points.
+            step: the global step.
+            samples: labels of the points in the projector; ignored if there are fewer than N.
 
         Raises:
-            RuleError: it cannot be shown.
-            OSError: it could not be written.
+            RuleError: the tensor has no elements, or complex numbers.
+            OSError: a file could not be written.
         """
         if tensor.dim() == 2:
             labels = None if samples is None or len(samples) < len(tensor) else {"sample": list(samples[: len(tensor)])}
@@ -138,7 +141,7 @@ class RunWriter:
             self._add(image_summary(name, feature_map_grid(tensor)), step)
 
     def _current(self) -> Any:
-        """The open file; a new one (after a `close`) gets all explanations again."""
+        """The open file writer. If it is new, as after a `close`, its file gets all lists of rows and metadata again."""
         file_writer = _file_writer_of(self._writer)
         if file_writer is not self._file_writer:
             self._file_writer = file_writer
@@ -151,7 +154,7 @@ class RunWriter:
 
 
 def _file_writer_of(writer: SummaryWriter) -> Any:
-    """The open file of a writer, which opens a new one after a `close`."""
+    """The open file writer of a `SummaryWriter`, which opens a new one after a `close`."""
     lost = "after a close of the writer its new file begins with a scalar 'hooks/opened'"
     opened = attribute(writer, "SummaryWriter._get_file_writer", MethodType, lost)
     if opened is not None:

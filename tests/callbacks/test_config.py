@@ -226,7 +226,7 @@ def test_the_users_own_loggers_and_curves_stay_as_they_are(monkeypatch: pytest.M
         run = read_run(folder)
         assert "watch/grad_norm/layer.weight" in run.scalars and "watch/hooks/grad_norm" in run.scalars
         assert {tag.partition("/")[0] for tag in run.scalars} <= {"watch", "epoch"}
-        assert "watch/hooks/taps" in run.texts
+        assert "watch/hooks/rules" in run.texts
 
 
 def test_the_file_may_say_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

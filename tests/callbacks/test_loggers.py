@@ -160,7 +160,7 @@ def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
     accumulator.Reload()
     tags = accumulator.Tags()
     assert "grad_norm/body.0.weight" in tags["scalars"] and "grad_histogram/body.0.weight" in tags["histograms"]
-    assert "body.0.weight" in run.texts["hooks/taps"]
+    assert "body.0.weight" in run.texts["hooks/rules"]
 
 
 def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_every_logger_gets_the_step(tmp_path: Path) -> None:
     assert memory.steps == list(range(6)) and memory.ours[-1][1] == monitor.latest
     for board in boards:
         assert [step for step, _ in tables(board.log_dir)] == list(range(6))
-        assert "hooks/taps" in read_run(board.log_dir).texts
+        assert "hooks/rules" in read_run(board.log_dir).texts
     assert (Path(table.log_dir) / "metrics.csv").exists()
 
 
@@ -440,7 +440,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
     monitor = StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats=["norm", "mean"])], max_scalars=6)
     with pytest.warns(UserWarning):
         trainer_of(tmp_path, monitor, logger=logger, accumulate_grad_batches=2).fit(Spare(), data())
-    page = read_run(logger.log_dir).texts["hooks/taps"]
+    page = read_run(logger.log_dir).texts["hooks/rules"]
     lines = page.splitlines()
     assert lines[0] == f"- monitor: `{monitor!r}`" and "max_scalars=6" in lines[0]
     assert lines[1].startswith("- run: precision 32-true, accumulate_grad_batches 2, ")
@@ -456,7 +456,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
 def test_the_page_is_written_without_a_watched_step(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
     trainer_of(tmp_path, StatsMonitor(NORMS, every_n_steps=100), logger=logger).fit(Net(), data())
-    assert "body.0.weight" in read_run(logger.log_dir).texts["hooks/taps"]
+    assert "body.0.weight" in read_run(logger.log_dir).texts["hooks/rules"]
 
 
 @pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])

@@ -13,7 +13,7 @@ from .records import NAMES, record
 def write(folder, steps, **options):
     summary_writer = SummaryWriter(folder)
     writer = RunWriter(summary_writer)
-    writer.write_start("| taps |", [("grad", "norm")], steps[0])
+    writer.write_start("| rules |", [("grad", "norm")], steps[0])
     for step in steps:
         writer.write(record(step, **options))
     summary_writer.close()
@@ -32,7 +32,7 @@ def test_a_run_comes_back_whole(tmp_path):
     assert np.isnan(table["head"]).all()
     assert (run.table("grad", "count")["head"] == 0).all()
     assert run.tensors() == [("grad", "norm"), ("grad", "count")]
-    assert run.texts == {"hooks/taps": "| taps |"}
+    assert run.texts == {"hooks/rules": "| rules |"}
     assert len(run.histograms["grad_histogram/encoder.0.weight"]) == 300
     assert repr(run) == f"<Run {str(tmp_path)!r}: 3 scalar tags, 2 tables>"
 

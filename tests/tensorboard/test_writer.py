@@ -113,8 +113,8 @@ def test_server_shows_every_form(run, flags):
         points = fetch(port, "scalars/scalars?run=digits&tag=grad_norm%2Fencoder.0.bias")
         assert [(step, value) for _, step, value in points] == [(s, 1 + s / 8) for s in range(STEPS)]
         assert list(fetch(port, "histograms/tags")["digits"]) == ["grad_histogram/encoder.0.weight"]
-        assert "hooks/taps" in fetch(port, "text/tags")["digits"]
-        shown = fetch(port, "text/text?run=digits&tag=hooks%2Ftaps")
+        assert "hooks/rules" in fetch(port, "text/tags")["digits"]
+        shown = fetch(port, "text/text?run=digits&tag=hooks%2Frules")
         assert re.search(r"<table>", shown[0]["text"])
         layout = fetch(port, "custom_scalars/layout")
         assert [category["title"] for category in layout["category"]] == ["hooks", "grad"]
