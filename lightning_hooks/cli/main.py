@@ -1,4 +1,4 @@
-"""The command line: `fit` and `match` over LightningCLI, `info`, and what looks at runs."""
+"""The command line: `fit` and `match`, which use LightningCLI, `info`, and the commands that read runs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ commands:
 `lightning-hooks COMMAND --help` lists the options.
 """
 
-_NAMED = ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
+_DISTRIBUTIONS = ("torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "triton")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: arguments without the program's name; default those of the process.
+        argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        0, or 2 if the command or a rule is invalid; of `diff` 1 if the runs differ.
+        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -53,14 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as for a script: the config may name modules in this folder
+        # As Python does for a script: the config may name modules in the current folder.
+        sys.path.insert(0, os.getcwd())
     try:
         return commands[command](rest) or 0
     except HooksError as error:
         print(f"lightning-hooks: error: {printable(str(error), keep=chr(10))}", file=sys.stderr)
         return 2
     except OSError as error:
-        if command not in RUN_COMMANDS or error.filename is None:  # a training may raise what it likes
+        # Print a short message only for a file of a run. An error of a training is raised with its traceback.
+        if command not in RUN_COMMANDS or error.filename is None:
             raise
         print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
@@ -78,7 +80,7 @@ def _info(arguments: list[str]) -> None:
     if arguments:
         raise UnsupportedError(f"info takes no arguments, got {' '.join(arguments)!r}")
     facts = {"lightning_hooks": _version("lightning-hooks"), "python": platform.python_version()}
-    facts |= {name: _version(name) for name in _NAMED}
+    facts |= {name: _version(name) for name in _DISTRIBUTIONS}
     facts |= {"CPU kernel": kernels.in_use(), "CUDA kernel": kernels.in_use_on_cuda()}
     facts |= {"hooks": str(backends.hooks()), "tensor hooks": str(backends.tensor_hooks())}
     facts |= {"event files": str(backends.events())}
@@ -91,7 +93,7 @@ def _private_names() -> str:
     from lightning_hooks import private
     from lightning_hooks.hooks import Gate
 
-    Gate()  # tries those of autograd
+    Gate()  # the first gate tries the private names of autograd, and records those that are missing
     if private.are_off():
         return f"off ({private.VARIABLE}=off)"
     lost = "; ".join(f"{name}: {what}" for name, what in private.LOST.items())
@@ -109,7 +111,7 @@ def _match(arguments: list[str]) -> None:
     from lightning_hooks.callbacks._ours import matched, our_callbacks
 
     cli = _lightning_cli(arguments)
-    cli.model.configure_model()  # a fit would: some models make their layers here
+    cli.model.configure_model()  # as `fit` does: some models create their layers here
     if not our_callbacks(cli.trainer):
         print("the config has no callback of lightning_hooks")
     for callback, report in matched(cli.trainer, cli.model):
@@ -124,17 +126,18 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
     for package in (callbacks, transforms):
         for name in package.__all__:
-            getattr(package, name)  # importing a class registers its short name
+            getattr(package, name)  # imports the class, which registers its short name with jsonargparse
     base: Any = _cli_of(arguments)
 
     class CLI(base):  # type: ignore[misc]
-        """LightningCLI whose rules are checked before jsonargparse, whose message for a wrong one is 129 lines long."""
+        """A LightningCLI that checks the rules itself, since jsonargparse's message for an invalid rule is 129 lines long."""
 
         def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
             check_config(arguments)
             super().parse_arguments(parser, args)
 
-    argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]  # LightningCLI warns about arguments from elsewhere
+    # Pass the arguments in `sys.argv`: LightningCLI warns if it is given other arguments than those.
+    argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]
     try:
         cli: LightningCLI = CLI(run=False, save_config_kwargs={"overwrite": True})
     finally:
@@ -143,9 +146,9 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
 
 
 def _cli_of(arguments: list[str]) -> Any:
-    """The LightningCLI of the package whose LightningModule the model of the config is.
+    """The LightningCLI class of the package (`lightning` or `pytorch_lightning`) on whose LightningModule the model is based.
 
-    If no config names a model, it is that of the package that is imported, or else of the first one that is installed.
+    If no config names a model, take the package that is already imported, or else the first one that is installed.
     """
     from lightning_hooks.callbacks._config import config_files
     from lightning_hooks.callbacks._lightning import first_usable, imported

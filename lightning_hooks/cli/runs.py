@@ -1,4 +1,4 @@
-"""`lightning-hooks view | report | diff`: looking at runs. Loads neither torch nor Lightning."""
+"""The commands `lightning-hooks view`, `report` and `diff`, which read runs. They load neither torch nor Lightning."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def _report(arguments: list[str]) -> None:
 
 def _port(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= number <= 65535:  # some systems take the rest of a division by 65,536
+    # Check the range here: some systems take a larger number modulo 65,536.
+    if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a port: a whole number from 0, which takes any that is free, to 65535"
         )
@@ -62,9 +63,9 @@ def _diff(arguments: list[str]) -> int:
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(arguments)
-    found = diff(args.a, args.b)
-    print(found.json() if args.json else found)
-    return 0 if found.equal else 1
+    result = diff(args.a, args.b)
+    print(result.json() if args.json else result)
+    return 0 if result.equal else 1
 
 
 RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {"view": _view, "report": _report, "diff": _diff}

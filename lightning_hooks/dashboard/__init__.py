@@ -1,7 +1,8 @@
-"""The page that shows a whole network over a whole run, and its hosts: TensorBoard, `view`, `report`, a notebook.
+"""The page that shows every layer of a network over every step of a run, and the hosts that serve the page.
 
-Importing this package loads neither torch nor Lightning, and NumPy only when a run is read.
+The hosts are TensorBoard, `lightning-hooks view`, `lightning-hooks report` and a notebook. Importing this package loads neither
+torch nor Lightning; NumPy is loaded only when a run is read.
 """
 
 REMOTE_STEPS = 1000
-"""How many steps of a tag TensorBoard keeps of a log directory that is not local; of more it chooses them at random."""
+"""The most steps of a tag that TensorBoard keeps if the log directory is not local; of more steps it keeps a random sample."""

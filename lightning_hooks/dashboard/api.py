@@ -1,16 +1,16 @@
-"""What the page asks for, answered from runs. Knows no server: a host passes the route and its arguments.
+"""Answers the requests of the page from runs. This module knows no server: a host passes the route and its arguments.
 
 | route | arguments | answer |
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
-| `run` | run | its tensors and statistics, steps, scalars, histograms, findings, problems |
-| `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact`: whether nodes merge |
+| `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems |
+| `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact` (whether folded rows merge exactly) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
-| `tile` | the same, `other`, a run, and `other_key`, of its rows | cells of the run minus this other one |
-| `scalar` | run, tag, points | a scalar, reduced to least and greatest of at most so many pieces, and its last value |
-| `histogram` | run, tag, steps | a histogram at so many steps |
-| `overview` | run | what to look at first |
-| `statistics` | | what each statistic means |
+| `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
+| `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
+| `histogram` | run, tag, steps | a histogram at no more than `steps` steps |
+| `overview` | run | the rows and scalars to look at first |
+| `statistics` | | the explanation of each statistic |
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
-"""Cells of one answer: 12 bytes each."""
+"""The most cells of one answer, 12 bytes each."""
 MAX_LEVEL: Final = 40
 MAX_POINTS: Final = 10_000
-_MAX_STEP: Final = 1 << 53  # beyond, the page's numbers are not exact
+_MAX_STEP: Final = 1 << 53  # the largest step that JavaScript represents exactly
 
 JSON: Final = "application/json"
 BINARY: Final = "application/octet-stream"
 
 
 class Answer(NamedTuple):
-    """The answer to a request: its status of HTTP, its content type and its content."""
+    """The answer to a request: HTTP status, content type and content."""
 
     status: int
     kind: str
@@ -51,11 +51,11 @@ class Answer(NamedTuple):
 
 
 class BadRequest(ValueError):
-    """An argument is missing or invalid; its message is the answer."""
+    """An argument is missing or invalid. The message is sent to the page with status 400."""
 
 
 class NotFound(LookupError):
-    """There is no such run, table or route; its message is the answer."""
+    """The run, table or route does not exist. The message is sent to the page with status 404."""
 
 
 class Api:
@@ -63,7 +63,7 @@ class Api:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        # Of each run by tensor and statistic: the version of the run, the key and the nodes.
+        # Trees by run, then by (tensor, statistic): the version of the run at which the tree was built, its key, its nodes.
         self._trees: WeakKeyDictionary[RunSource, dict[tuple[str, str], tuple[int, str, list[Node]]]] = WeakKeyDictionary()
         self._routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "runs": lambda _: {"runs": self._runs.names()},
@@ -77,18 +77,18 @@ class Api:
         }
 
     def __call__(self, route: str, args: Mapping[str, str]) -> Answer:
-        """Answer a request; an invalid one with a status of 4xx and a message."""
+        """Answer a request. An invalid request gets a status of 4xx and a message."""
         try:
             if route not in self._routes:
                 raise NotFound(f"there is no {route!r}; there are {', '.join(self._routes)}")
-            found = self._routes[route](args)
+            answer = self._routes[route](args)
         except BadRequest as error:
             return Answer(400, JSON, to_json({"error": str(error)}))
         except NotFound as error:
             return Answer(404, JSON, to_json({"error": str(error)}))
-        except OSError as error:  # a file of the run has gone, or cannot be read any more: the next request finds out
+        except OSError as error:  # a file of the run was deleted or became unreadable: the next request refreshes the index
             return Answer(503, JSON, to_json({"error": f"{error.filename}: {error.strerror or error}"}))
-        return Answer(200, BINARY, found) if isinstance(found, bytes) else Answer(200, JSON, to_json(found))
+        return Answer(200, BINARY, answer) if isinstance(answer, bytes) else Answer(200, JSON, to_json(answer))
 
     def _open(self, args: Mapping[str, str]) -> RunSource:
         name = _text(args, "run")
@@ -128,8 +128,8 @@ class Api:
         version, key, nodes = trees.get((tensor, stat), (None, "", []))
         if version != run.version:
             names, about = run.rows(tensor, stat), run.about()
-            found = json.dumps([names, {name: about[name].get("order") for name in names if name in about}])
-            key, nodes = hashlib.blake2b(found.encode(), digest_size=8).hexdigest(), tree(names, about)
+            content = json.dumps([names, {name: about[name].get("order") for name in names if name in about}])
+            key, nodes = hashlib.blake2b(content.encode(), digest_size=8).hexdigest(), tree(names, about)
             trees[tensor, stat] = run.version, key, nodes
         return key, nodes
 
@@ -138,11 +138,15 @@ class Api:
         key, nodes = self.nodes(run, tensor, stat)
         about = run.about()
         steps = run.steps(tensor, stat)
-        found = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
-        return {"key": key, **found, "nodes": [node.as_json(about) for node in nodes]}
+        facts = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
+        return {"key": key, **facts, "nodes": [node.as_json(about) for node in nodes]}
 
     def _current(self, args: Mapping[str, str], name: str) -> tuple[RunSource, list[Node]]:
-        """A run that has the table, and the nodes that an argument says are known."""
+        """The run and the nodes of the requested table.
+
+        Raises:
+            BadRequest: the argument `name` is not the current key of the nodes, so the page has outdated rows.
+        """
         run, tensor, stat = self._table(args)
         key, nodes = self.nodes(run, tensor, stat)
         if _text(args, name) != key:
@@ -160,9 +164,10 @@ class Api:
             raise BadRequest("level: the steps of these cells are beyond any run")
         if "other" not in args:
             return tile(run, tensor, stat, [nodes[i] for i in chosen], width, first, last).bytes()
-        other, theirs = self._current({**args, "run": args["other"]}, "other_key")
-        twins = {(node.name, node.row is None): node for node in theirs}
-        pairs = [(nodes[i], twins.get((nodes[i].name, nodes[i].row is None))) for i in chosen]
+        other, other_nodes = self._current({**args, "run": args["other"]}, "other_key")
+        # A module can be a row and a group of rows under one name, so match nodes by name and by being a row.
+        counterparts = {(node.name, node.row is None): node for node in other_nodes}
+        pairs = [(nodes[i], counterparts.get((nodes[i].name, nodes[i].row is None))) for i in chosen]
         return difference(run, other, tensor, stat, pairs, width, first, last).bytes()
 
     def _scalar(self, args: Mapping[str, str]) -> Any:
@@ -189,12 +194,12 @@ class Api:
         run, tag = self._open(args), _text(args, "tag")
         if tag not in run.histogram_tags():
             raise NotFound(f"there is no histogram {tag!r} in run {args['run']!r}")
-        found = run.histogram(tag, _whole(args, "steps", 1, 1000, default=100))
-        return [{"step": step, "edges": edges.tolist(), "counts": counts.tolist()} for step, edges, counts in found]
+        points = run.histogram(tag, _whole(args, "steps", 1, 1000, default=100))
+        return [{"step": step, "edges": edges.tolist(), "counts": counts.tolist()} for step, edges, counts in points]
 
 
 def to_json(value: Any) -> bytes:
-    """JSON as browsers read it: NaN and infinities, which it does not have, as `{"float": "nan"}`."""
+    """A value as JSON. NaN and infinite numbers, which JSON does not have, become `{"float": "nan"}` and so on."""
     return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -225,12 +230,12 @@ def _whole(args: Mapping[str, str], name: str, least: int, most: int, default: i
 
 
 def _chosen(text: str, nodes: int) -> list[int]:
-    """Indices of nodes in ascending order, written as `0-11,15`."""
+    """The indices of nodes from ascending ranges such as `0-11,15`, each below `nodes`."""
     chosen: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
+    for interval in text.split(","):
+        first, _, last = interval.partition("-")
         a, b = (_whole({"nodes": each}, "nodes", 0, nodes - 1) for each in (first, last or first))
         if b < a or (chosen and a <= chosen[-1]):
-            raise BadRequest(f"nodes: {part[:40]!r} is not a range after the one before")
+            raise BadRequest(f"nodes: {interval[:40]!r} is not a range after the one before")
         chosen += range(a, b + 1)
     return chosen

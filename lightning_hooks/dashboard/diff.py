@@ -1,4 +1,4 @@
-"""Where two runs differ: the first step, the rows, by how much."""
+"""Compares two runs: the first step and the rows at which they differ, and by how much."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
-_CHUNK: Final = 256
-_SHOWN: Final = 20
+_CHUNK: Final = 256  # steps that are held in memory at a time
+_SHOWN: Final = 20  # rows in the text form
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,13 @@ class RowDifference:
     """A row whose values differ.
 
     Args:
-        step: the first one at which it differs.
-        a: its value there in the first run; None where it was not measured.
-        b: in the second run.
-        relative: the difference there, divided by the greater magnitude; None where a value is NaN or was not measured.
+        tensor: the tensor of the table, with the prefix of the monitor.
+        stat: the statistic of the table.
+        name: the name of the row.
+        step: the first step at which the values differ.
+        a: the value at this step in the first run; None if it was not measured.
+        b: the value at this step in the second run; None if it was not measured.
+        relative: the difference divided by the greater magnitude; None if a value is NaN or was not measured.
     """
 
     tensor: str
@@ -42,14 +45,14 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """What `diff` found.
+    """The result of `diff`.
 
     Args:
-        steps: how many steps both runs have.
-        rows: how many rows of tables were compared.
-        first: the first step at which they differ; None where they do not.
-        parts: the rows that differ, by their first step, then in the order of execution.
-        only: what only one of the runs has, in words.
+        steps: the number of steps that both runs have.
+        rows: the number of rows that were compared.
+        first: the first step at which the runs differ; None if they are equal.
+        parts: the rows that differ, sorted by their first step, then in the order of execution.
+        only: messages about tables, rows and steps that only one of the runs has.
     """
 
     steps: int
@@ -60,11 +63,11 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether everything that both have is equal to the last bit, and neither has more."""
+        """Whether both runs have the same tables, rows and steps, and all values are equal to the last bit."""
         return self.first is None and not self.only
 
     def __str__(self) -> str:
-        """For a terminal."""
+        """The result as text for a terminal."""
         lines = list(self.only)
         if self.first is None:
             lines.append(f"equal to the last bit over {self.steps} steps × {self.rows} rows")
@@ -85,22 +88,27 @@ class Difference:
         return "\n".join(map(printable, lines))
 
     def json(self) -> str:
-        """The same for programs; NaN and infinite values, which JSON does not have, are `{"float": "nan"}` and so on."""
+        """The result as JSON; NaN and infinite values, which JSON does not have, are `{"float": "nan"}` and so on."""
         return to_json(asdict(self) | {"equal": self.equal}).decode()
 
 
 def diff(a: Path, b: Path) -> Difference:
-    """Compare the tables of two runs bit by bit; each is a folder or one event file.
+    """Compare the tables of two runs bit by bit.
+
+    Args:
+        a: the folder of the first run, or one event file.
+        b: the folder of the second run, or one event file.
 
     Raises:
-        RuleError: there is no run, it has no table, or the two have no table or no step in common.
+        RuleError: a path is no run or its run has no table, or the two runs have no table or no step in common.
     """
     first, second = _open(a), _open(b)
     tables = [table for table in first.tables() if table in second.tables()]
     if not tables:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no table of the same tensor and statistic")
     only = [*_only(first, second, f"only in {a}"), *_only(second, first, f"only in {b}")]
-    found: list[tuple[int, int, int, RowDifference]] = []
+    # With the sort key: first step, phase of the step, order of execution.
+    keyed: list[tuple[int, int, int, RowDifference]] = []
     steps: set[int] = set()
     rows: set[tuple[str, str]] = set()
     for tensor, stat in tables:
@@ -111,10 +119,10 @@ def diff(a: Path, b: Path) -> Difference:
         rows.update((tensor, name) for name in names)
         turn = _turns(first, tensor, stat)
         differ = _differences(first, second, tensor, stat, names, common)
-        found += [(row.step, *_when(tensor, turn[row.name]), row) for row in differ]
+        keyed += [(row.step, *_order(tensor, turn[row.name]), row) for row in differ]
     if not steps:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no step in common")
-    ordered = [row for *_, row in sorted(found, key=lambda each: each[:3])]
+    ordered = [row for *_, row in sorted(keyed, key=lambda each: each[:3])]
     return Difference(len(steps), len(rows), ordered[0].step if ordered else None, ordered, only)
 
 
@@ -129,6 +137,7 @@ def _open(path: Path) -> LocalRun:
 
 
 def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
+    """Messages, beginning with `where`, about the tables, rows and steps of a run that the other run lacks."""
     missing = [f"{tensor} {stat}" for tensor, stat in run.tables() if (tensor, stat) not in other.tables()]
     if missing:
         yield f"{where}: {', '.join(missing)}"
@@ -142,51 +151,54 @@ def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
         yield f"{where}: {_several(steps, 'step')}, {first if first == last else f'from {first} to {last}'}"
 
 
-def _several(found: Collection[object], noun: str) -> str:
-    return f"{len(found)} {noun}{'' if len(found) == 1 else 's'}"
+def _several(items: Collection[object], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _turns(run: LocalRun, tensor: str, stat: str) -> Mapping[str, int]:
-    """The turn of each row in the order of execution."""
+    """Row name to its index in the order of execution."""
     names = run.rows(tensor, stat)
     leaves = [node.row for node in tree(names, run.about()) if node.row is not None]
     return {names[row]: turn for turn, row in enumerate(leaves)}
 
 
-def _when(tensor: str, turn: int) -> tuple[int, int]:
-    """When a tensor is there in a step: parameters, the forward pass, the backward pass from the last layer on, the update."""
-    order = ("final_grad", 3), ("grad", 2), ("update", 4), ("state.", 5), ("input", 1), ("output", 1), ("param", 0)
-    phase = next((phase for word, phase in order if word in tensor), 1)
+def _order(tensor: str, turn: int) -> tuple[int, int]:
+    """The sort key of a row within a step: the phase of its tensor, then the order of execution in that phase.
+
+    The phases are parameters, forward pass, backward pass (from the last layer to the first), final gradients, update, state.
+    """
+    phases = ("final_grad", 3), ("grad", 2), ("update", 4), ("state.", 5), ("input", 1), ("output", 1), ("param", 0)
+    phase = next((phase for word, phase in phases if word in tensor), 1)
     return phase, -turn if phase == 2 else turn
 
 
 def _differences(
     first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any
 ) -> Iterator[RowDifference]:
-    """The first difference of each row."""
+    """For each row that differs, the first step at which it does."""
     readers = [_reader(run, tensor, stat, names) for run in (first, second)]
     points = [np.searchsorted(run.steps(tensor, stat), common) for run in (first, second)]
-    known = np.zeros(len(names), dtype=np.bool_)
+    has_differed = np.zeros(len(names), dtype=np.bool_)
     for at in range(0, len(common), _CHUNK):
         steps = common[at : at + _CHUNK]
         (a, in_a), (b, in_b) = (reader.at(each[at : at + _CHUNK]) for reader, each in zip(readers, points, strict=True))
-        # To the last bit: NaN equals NaN where both were measured or neither was, and 0 does not equal -0.
+        # Compare bits, so that 0 differs from -0. NaN equals NaN if both values were measured, or neither was.
         differs = (a.view(np.uint64) != b.view(np.uint64)) & ~(np.isnan(a) & np.isnan(b)) | (in_a != in_b)
-        for row in np.flatnonzero(differs.any(0) & ~known).tolist():
+        for row in np.flatnonzero(differs.any(0) & ~has_differed).tolist():
             i = int(differs[:, row].argmax())
-            x, y = (float(v[i, row]) if there[i, row] else None for v, there in ((a, in_a), (b, in_b)))
+            x, y = (float(v[i, row]) if measured[i, row] else None for v, measured in ((a, in_a), (b, in_b)))
             yield RowDifference(tensor, stat, names[row], int(steps[i]), x, y, _relative(x, y))
-        known |= differs.any(0)
+        has_differed |= differs.any(0)
 
 
 def _reader(run: LocalRun, tensor: str, stat: str, names: Sequence[str]) -> Reader:
-    """Reads these rows."""
+    """A reader of the rows with these names."""
     row_of = {name: i for i, name in enumerate(run.rows(tensor, stat))}
     return Reader(run, tensor, stat, [Node(name, name, 0, row_of[name]) for name in names])
 
 
 def _relative(x: float | None, y: float | None) -> float | None:
-    """The difference divided by the greater magnitude."""
+    """The difference divided by the greater magnitude; None if a value is NaN or was not measured."""
     if x is None or y is None or np.isnan(x) or np.isnan(y):
         return None
     size = max(abs(x), abs(y))

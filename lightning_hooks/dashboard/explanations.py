@@ -1,4 +1,4 @@
-"""What each statistic means, what is usual, and what to do about it, for a person who looks at it."""
+"""Explains each statistic to the user of the page: its meaning, usual values, and what to do about unusual ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
     "abs_mean": {
         "what": "The average magnitude of the elements.",
         "usual": "Of gradients above 1e-7.",
-        "do": "Below 1e-7 over many steps the gradient vanishes: look at the layers behind this one.",
+        "do": "Below 1e-7 over many steps the gradient vanishes: look at the layers between this one and the loss.",
     },
     "min": {
         "what": "The least element.",

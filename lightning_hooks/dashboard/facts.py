@@ -1,4 +1,7 @@
-"""What files say of rows and of findings, as JSON that somebody else may have written."""
+"""Reads JSON objects from event files and files of findings, and drops fields of unexpected types.
+
+Somebody else may have written these files, so nothing in them is trusted.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,22 @@ from typing import Any, Final
 
 
 def json_object(lines: Sequence[str]) -> dict[str, Any]:
-    """A JSON object; empty where it is none, as the last line of a file that is being written."""
+    """The JSON object in the first line; empty if it is not a whole JSON object, for example while it is being written."""
     try:
-        found = json.loads(lines[0]) if lines else {}
-    except (ValueError, RecursionError):  # also a number of thousands of digits, and lists in lists in lists
+        value = json.loads(lines[0]) if lines else {}
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, deep nesting a RecursionError
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def about_rows(lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What a JSON object says of rows by name, without what has another type than a monitor writes."""
-    found = {name: each for name, each in json_object(lines).items() if isinstance(each, dict)}
-    return {name: {key: each[key] for key in _FACTS if key in each and _FACTS[key](each[key])} for name, each in found.items()}
+    """The facts about rows by name from a JSON object, without fields of other names or types than a monitor writes."""
+    rows = {name: each for name, each in json_object(lines).items() if isinstance(each, dict)}
+    return {name: {key: each[key] for key in _FACTS if key in each and _FACTS[key](each[key])} for name, each in rows.items()}
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value < 1 << 53  # beyond, numbers of the page are not exact
+    return isinstance(value, int) and 0 <= value < 1 << 53  # JavaScript represents no larger integers exactly
 
 
 _FACTS: Final[Mapping[str, Callable[[Any], bool]]] = {
@@ -31,4 +34,4 @@ _FACTS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "shape": lambda value: isinstance(value, list) and all(map(_is_count, value)),
     "order": _is_count,
 }
-"""What `about` says of a row, and what it may be."""
+"""The fields of a row, each with a function that tells whether a value has the right type."""

@@ -1,8 +1,8 @@
-"""Under which names a server answers.
+"""Decides under which host names a server answers, as a protection against DNS rebinding.
 
-A page elsewhere may give its own name the address of this machine (DNS rebinding). To the browser it is then of the same
-origin as the server here, and only the `Host` of its requests tells the two apart. An address as `Host` cannot be given away
-like a name.
+An attacker can let the name of his own page resolve to the address of this machine (DNS rebinding). For the browser that page
+then has the same origin as our server, and only the `Host` header of its requests differs: it holds the attacker's name. A
+numeric address in the `Host` header is safe, because an address cannot be resolved to another address.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Collection
 from typing import Final
 
 VARIABLE: Final = "LIGHTNING_HOOKS_HOSTS"
-"""The environment variable with further names, separated by commas: those under which a proxy asks."""
+"""The environment variable with further names, separated by commas, for example the name of a proxy."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, leads to this machine only.
+    """Whether an address or a name can be reached from this machine only.
 
     Example:
         >>> [is_loopback(host) for host in ("127.0.0.2", "::ffff:127.0.0.1", "localhost", "0.0.0.0", "localhost.example")]
@@ -33,7 +33,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_for(address: str) -> Collection[str] | None:
-    """The names under which a server that listens at an address answers, besides those of loopback; None for any name."""
+    """The host names, besides those of loopback, under which a server at an address answers; None for any name."""
     return _named() if is_loopback(address) else None
 
 

@@ -1,4 +1,7 @@
-"""The statistic of a node: of one row, or of several together, exactly where the event file holds what that takes."""
+"""Computes a statistic of a node of the tree: of one row, or of all rows of a folded node together.
+
+The statistic of several rows is exact if the event file holds the columns from which it can be merged.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ Array = NDArray[np.float64]
 
 
 def merges_exactly(source: RunSource, tensor: str, stat: str) -> bool:
-    """Whether a node with rows below it shows the statistic of their union; otherwise it shows the largest of them."""
+    """Whether a folded node shows the statistic of all its rows together; otherwise it shows the largest value of its rows."""
     return Reader(source, tensor, stat, []).is_exact
 
 
 class Reader:
-    """Reads a statistic of nodes: rows are taken, unions are merged."""
+    """Reads a statistic of nodes: the values of single rows, and the merged values of nodes with rows below them."""
 
     def __init__(self, source: RunSource, tensor: str, stat: str, nodes: Sequence[Node]) -> None:
         self._source, self._tensor, self._stat = source, tensor, stat
@@ -30,7 +33,7 @@ class Reader:
         self._unions = np.array([i for i, node in enumerate(nodes) if node.row is None], dtype=np.intp)
         leaves = [node.leaves for node in nodes if node.row is None]
         self._leaves = np.array([row for rows in leaves for row in rows], dtype=np.intp)
-        self._how = by_starts(np.cumsum([0, *map(len, leaves)])[:-1], len(self._leaves))
+        self._reduction = by_starts(np.cumsum([0, *map(len, leaves)])[:-1], len(self._leaves))
         self._nodes = len(nodes)
         self.is_exact = all(each.merges("norm" if stat == "ratio" else stat) for each in self._stored(0, 0))
 
@@ -38,28 +41,33 @@ class Reader:
         return [each for each in self._source.stored(self._tensor, self._stat, first, last) if each is not None]
 
     def read(self, first: int, last: int) -> tuple[Array, NDArray[np.bool_]]:
-        """Values and whether they were measured, of points [steps, nodes]."""
+        """The values of the points `first` to `last` of the table, and whether they were measured.
+
+        Returns:
+            Values, float64 [points, nodes]; whether each was measured, bool [points, nodes].
+        """
         stored = self._stored(first, last)
         rows = _computed(stored, self._stat)
-        measured = _measured(stored, rows)
+        row_measured = _measured(stored, rows)
         values = np.empty((rows.shape[1], self._nodes))
-        there = np.empty(values.shape, dtype=np.bool_)
-        values[:, self._single], there[:, self._single] = rows[self._rows].T, measured[self._rows].T
+        measured = np.empty(values.shape, dtype=np.bool_)
+        values[:, self._single], measured[:, self._single] = rows[self._rows].T, row_measured[self._rows].T
         if len(self._unions):
-            parts = [each.taken(self._leaves).united(self._how) for each in stored]
-            united = _computed(parts, self._stat)
-            values[:, self._unions] = united.T
-            there[:, self._unions] = _measured(parts, united).T
-        return values, there
+            merged = [each.taken(self._leaves).united(self._reduction) for each in stored]
+            unions = _computed(merged, self._stat)
+            values[:, self._unions] = unions.T
+            measured[:, self._unions] = _measured(merged, unions).T
+        return values, measured
 
     def at(self, points: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
-        """The same of ascending points that need not be neighbours."""
+        """As `read`, for ascending points that need not be contiguous."""
         low, high = int(points[0]), int(points[-1]) + 1
-        if high - low <= 4 * len(points):  # what lies between takes little
+        # Read the whole range at once if the points between take little.
+        if high - low <= 4 * len(points):
             values, measured = self.read(low, high)
             return values[points - low], measured[points - low]
-        found = [self.read(point, point + 1) for point in points.tolist()]
-        return np.concatenate([values for values, _ in found]), np.concatenate([measured for _, measured in found])
+        single = [self.read(point, point + 1) for point in points.tolist()]
+        return np.concatenate([values for values, _ in single]), np.concatenate([measured for _, measured in single])
 
 
 def _computed(stored: Sequence[StoredRows], stat: str) -> Array:
@@ -68,10 +76,10 @@ def _computed(stored: Sequence[StoredRows], stat: str) -> Array:
 
 
 def _measured(stored: Sequence[StoredRows], values: Array) -> NDArray[np.bool_]:
-    """Which values were measured: NaN may be a value, or stand for none, which the count tells."""
+    """Which values were measured. NaN can be a measured value, or mean "not measured": the count tells which."""
     measured = ~np.isnan(values)
     if measured.all():
         return measured
     counted = np.logical_and.reduce([each.numbers("count") > 0 for each in stored if "count" in each.names] or [measured])
-    found: NDArray[np.bool_] = measured | counted
-    return found
+    either: NDArray[np.bool_] = measured | counted
+    return either

@@ -1,4 +1,4 @@
-"""What a person should look at first: the global numbers, the rows that changed most, where numbers are not finite."""
+"""Collects what a person should look at first: global numbers, the rows that changed most, rows with NaN or Inf."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from lightning_hooks.dashboard.source import RunSource
 
 _AT_ENDS: Final = 32
-"""Points at the beginning and at the end of a run whose medians are compared."""
-_CHUNK: Final = 256
-_MOST: Final = 10
+"""The steps at the beginning and at the end of a run whose medians are compared."""
+_CHUNK: Final = 256  # steps
+_MOST: Final = 10  # rows
 _SIZES: Final = ("norm", "rms", "std", "abs_mean", "abs_max")
-"""The statistics by which a change is judged: the first of these that a tensor has."""
+"""The statistics by which a change is judged; of each tensor the first one that it has."""
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:
-    """Global scalars by name, `changed` rows and `nonfinite` rows of a run."""
+    """The tags of global scalars (`hooks`) and of reports of `transforms`, and the `changed` and `nonfinite` rows of a run."""
     tags = run.scalar_tags()
     return {
         "hooks": [tag for tag in tags if "hooks/" in tag],
@@ -29,9 +29,9 @@ def overview(run: RunSource) -> Mapping[str, Any]:
 
 
 def _changed(run: RunSource) -> list[dict[str, Any]]:
-    """The rows whose size has changed most, by the ratio of medians at the end and at the beginning."""
+    """The rows whose size changed most, by the ratio of the medians at the end and at the beginning of the run."""
     tables = run.tables()
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for tensor in dict.fromkeys(tensor for tensor, _ in tables):
         stat = next((stat for stat in _SIZES if (tensor, stat) in tables), None)
         if stat is None:
@@ -45,28 +45,29 @@ def _changed(run: RunSource) -> list[dict[str, Any]]:
         with np.errstate(divide="ignore", invalid="ignore"):
             change = np.abs(np.log(after / before))
         change[~np.isfinite(change)] = -1
-        change[(before > 0) & (after == 0)] = np.inf  # what began at 0 is usual: biases
+        # A row that shrank to 0 changed most. A row that began at 0 is not listed, since biases usually do.
+        change[(before > 0) & (after == 0)] = np.inf
         for row in np.argsort(-change)[:_MOST].tolist():
             if change[row] > 0:
                 name = run.rows(tensor, stat)[row]
                 ends_of = {"before": float(before[row]), "after": float(after[row])}
-                found.append({"tensor": tensor, "stat": stat, "name": name, "change": float(change[row]), **ends_of})
-    return sorted(found, key=lambda each: -each["change"])[:_MOST]
+                rows.append({"tensor": tensor, "stat": stat, "name": name, "change": float(change[row]), **ends_of})
+    return sorted(rows, key=lambda each: -each["change"])[:_MOST]
 
 
 def _median(values: Any) -> Any:
-    """The median of each column over what is finite; NaN where nothing is."""
+    """The median of the finite values of each column; NaN if a column has no finite value."""
     values = np.where(np.isfinite(values), values.astype(np.float64), np.nan)
     out = np.full(values.shape[1], np.nan)
-    there = ~np.isnan(values).all(0)
-    if there.any():
-        out[there] = np.nanmedian(values[:, there], axis=0)
+    has_finite = ~np.isnan(values).all(0)
+    if has_finite.any():
+        out[has_finite] = np.nanmedian(values[:, has_finite], axis=0)
     return out
 
 
 def _nonfinite(run: RunSource) -> list[dict[str, Any]]:
-    """The rows with NaN or Inf, earliest first: since which step, at how many steps, at most how many elements."""
-    found: list[dict[str, Any]] = []
+    """The rows with NaN or Inf, earliest first: the `first` step, the number of `steps`, and the `most` elements at a step."""
+    rows: list[dict[str, Any]] = []
     for tensor, stat in run.tables():
         if stat != "nonfinite":
             continue
@@ -75,12 +76,12 @@ def _nonfinite(run: RunSource) -> list[dict[str, Any]]:
         times, most = np.zeros(len(names), dtype=np.int64), np.zeros(len(names))
         for at in range(0, len(steps), _CHUNK):
             values = run.read(tensor, stat, at, at + _CHUNK)
-            is_there = values > 0
-            if is_there.any():
-                first = np.where((first < 0) & is_there.any(0), steps[at + is_there.argmax(0)], first)
-                times += is_there.sum(0)
+            has_nonfinite = values > 0
+            if has_nonfinite.any():
+                first = np.where((first < 0) & has_nonfinite.any(0), steps[at + has_nonfinite.argmax(0)], first)
+                times += has_nonfinite.sum(0)
                 most = np.fmax(most, np.fmax.reduce(values, axis=0))
         for row in np.flatnonzero(times).tolist():
             counts = {"steps": int(times[row]), "most": float(most[row])}
-            found.append({"tensor": tensor, "name": names[row], "first": int(first[row]), **counts})
-    return sorted(found, key=lambda each: each["first"])
+            rows.append({"tensor": tensor, "name": names[row], "first": int(first[row]), **counts})
+    return sorted(rows, key=lambda each: each["first"])

@@ -1,4 +1,7 @@
-"""The entry point of the Hooks tab. TensorBoard loads it without a guard, so nothing here may fail, and little is imported."""
+"""The entry point of the Hooks tab in TensorBoard.
+
+TensorBoard does not catch errors of this module, so nothing here may fail, and as little as possible is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ NAME = "lightning_hooks"
 
 
 class HooksLoader(base_plugin.TBLoader):
-    """Makes the plugin; whatever goes wrong is shown in the tab."""
+    """Makes the plugin. Errors are not raised, but shown in the tab."""
 
     def fix_flags(self, flags: Any) -> None:
-        """Let TensorBoard keep more steps of a log directory that is not local, since only it can read that."""
+        """Let TensorBoard keep more steps if the log directory is not local: then the page reads through TensorBoard."""
         try:
             if not _is_local(flags.logdir):
                 flags.samples_per_plugin.setdefault(NAME, REMOTE_STEPS)
-        except Exception:  # flags of another version: the default number of steps is kept
+        except Exception:  # another version of TensorBoard has other flags: keep its default number of steps
             return
 
     def load(self, context: Any) -> base_plugin.TBPlugin:
@@ -28,7 +31,11 @@ class HooksLoader(base_plugin.TBLoader):
 
 
 class HooksPlugin(base_plugin.TBPlugin):
-    """The Hooks tab of a TensorBoard, which says in a `TBContext` what it shows."""
+    """The Hooks tab of a TensorBoard.
+
+    Args:
+        context: the `TBContext` of TensorBoard, with its log directory, flags and data provider.
+    """
 
     plugin_name = NAME
 
@@ -43,7 +50,10 @@ class HooksPlugin(base_plugin.TBPlugin):
         return {"/static/*": self._serve, "/data/*": self._serve}
 
     def is_active(self) -> bool:
-        """Whether the tab is shown before others without data: whether there is something to show of any run."""
+        """Whether the page can show something of any run; otherwise TensorBoard lists the tab as inactive.
+
+        True also if loading failed, so that the user sees the error in the tab.
+        """
         self._load()
         try:
             return self._runs is None or any(run["shown"] for run in self._runs.names())
@@ -54,7 +64,7 @@ class HooksPlugin(base_plugin.TBPlugin):
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Hooks", disable_reload=True)
 
     def _load(self) -> None:
-        """Load what serves the tab, once; an error stays for the tab to show."""
+        """Load the server of the tab once. An error is kept, and shown in the tab."""
         if self._site is not None or self._error:
             return
         try:
@@ -72,7 +82,7 @@ class HooksPlugin(base_plugin.TBPlugin):
             ENVIRON.set(environ)
             try:
                 return self._site(environ, start_response)
-            except PublicError as error:  # TensorBoard would answer it itself, but not as JSON
+            except PublicError as error:  # TensorBoard would answer as well, but not with JSON
                 return _failed(str(error), environ, start_response, error.http_code, error.headers)
             except Exception as error:
                 return _failed(f"{type(error).__name__}: {error}", environ, start_response)
@@ -91,14 +101,14 @@ def _make(context: Any) -> tuple[Any, Any]:
 
 
 def _address(flags: Any) -> str | None:
-    """The address at which TensorBoard listens; None where its flags do not say."""
+    """The address at which TensorBoard listens; None if its flags do not tell."""
     import socket
 
     if flags is None or not hasattr(flags, "host"):
         return None
     if getattr(flags, "bind_all", False):
         return "0.0.0.0"
-    host = flags.host or "localhost"  # as TensorBoard does
+    host = flags.host or "localhost"  # the default of TensorBoard
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -106,12 +116,15 @@ def _address(flags: Any) -> str | None:
 
 
 def _is_local(logdir: Any) -> bool:
-    """Whether it is a path here, also one that is not there yet; a list of several directories comes as none."""
+    """Whether a log directory is a local path, which need not exist yet.
+
+    Not local are URLs, and the empty `logdir` that TensorBoard passes if it was given a list of directories.
+    """
     return bool(logdir) and "://" not in str(logdir)
 
 
 def _failed(message: str, environ: dict[str, Any], start_response: Any, code: int = 500, headers: Any = ()) -> Any:
-    """An error as the answer; where the page itself cannot be loaded, a page that says so."""
+    """Answer with an error: as JSON, or if the page asks for its script, as a script that shows the error."""
     import json
     from http import HTTPStatus
 
@@ -120,6 +133,6 @@ def _failed(message: str, environ: dict[str, Any], start_response: Any, code: in
         body = f"export function render() {{ document.body.textContent = {text}; }}"
         start_response("200 OK", [("Content-Type", "text/javascript"), ("X-Content-Type-Options", "nosniff")])
         return [body.encode()]
-    about = [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff"), *headers]
-    start_response(f"{code} {HTTPStatus(code).phrase}", about)
+    all_headers = [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff"), *headers]
+    start_response(f"{code} {HTTPStatus(code).phrase}", all_headers)
     return [json.dumps({"error": message}).encode()]

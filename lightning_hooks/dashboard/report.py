@@ -1,4 +1,7 @@
-"""The page as one file with the data of a run. It opens without a server: to send, to attach to a tracker, in a notebook."""
+"""Writes the page with the data of a run as one HTML file that opens without a server.
+
+A report can be sent, attached to an experiment tracker, or shown in a notebook.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.tensorboard.run_files import runs_below
 
 LIMIT: Final = 5_000_000
-"""Bytes of a report."""
+"""The default limit for the size of a report in bytes."""
 MODULES: Final = (
     "vendor/uPlot.esm.js",
     "dom.js",
@@ -52,29 +55,33 @@ MODULES: Final = (
     "index.js",
     "inline.js",
 )
-"""Every module after those that it imports: they become one script, so their names at the top level differ."""
+"""The modules of the page, each after the modules that it imports.
+
+They are joined into one script, so no two modules may use the same name at the top level.
+"""
 _WIDEST: Final = 1 << 61
-"""Steps of a cell: the steps of twice as wide ones are the last that are numbers of 64 bits."""
+"""The most steps of a cell before its width is doubled: the bounds of a cell must fit into 64 bits."""
 _GAPS: Final = 16
-"""Cells for each step of a table, at most."""
+"""The most cells for each step of a table."""
 _STEPS_OF_HISTOGRAMS: Final = 60
 _HISTOGRAMS: Final = 40
-_POINTS: Final = 400
+_POINTS: Final = 400  # of each scalar
 
 
 def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
     """Write the report of a run.
 
     Args:
-        run: its folder, or one event file.
+        run: the folder of the run, or one event file.
         out: the file to write.
-        limit: the most bytes that it may have. Steps are joined, keeping extremes, until it fits.
+        limit: the most bytes of the file; 5,000,000 by default. Neighbouring steps are joined, keeping extremes, until the
+            file fits.
 
     Returns:
         The size in bytes.
 
     Raises:
-        RuleError: there is no run, or nothing to show of it, or the file cannot be written.
+        RuleError: there is no run, the page can show nothing of it, the limit is too low, or the file cannot be written.
     """
     content = report(run, limit).encode()
     try:
@@ -97,16 +104,17 @@ def report(run: Path, limit: int = LIMIT) -> str:
         raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform{problems}")
     api = Api(runs)
     page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))
-    room = limit - len(page)
+    room = limit - len(page)  # bytes for the cells of all tables
     if room < 0:
         raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
     lines = max(sum(len(api.nodes(source, *table)[1]) for table in source.tables()), 1)
+    # Begin with more cells than fit, since it is not known how well they compress, and halve their number until they fit.
     tables = {
         f"{tensor}\n{stat}": _table(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
     }
     while True:
         packed = {name: [table.level, table.first, table.last, _packed(_bytes(table.cells))] for name, table in tables.items()}
-        content = to_json(packed).decode().replace("<", "\\u003c")  # a name of a tensor may be markup
+        content = to_json(packed).decode().replace("<", "\\u003c")  # a name could contain "</script"
         if len(content) <= room or all(table.last - table.first <= 1 for table in tables.values()):
             return page.replace("__TABLES__", content)
         widest = max(table.last - table.first for table in tables.values())
@@ -114,7 +122,7 @@ def report(run: Path, limit: int = LIMIT) -> str:
 
 
 class _Table(NamedTuple):
-    """The cells of a table, from `first` to `last` of a level."""
+    """The cells `first` to `last - 1` of a table at a level: a cell has `unit << level` steps."""
 
     level: int
     first: int
@@ -123,10 +131,10 @@ class _Table(NamedTuple):
 
 
 def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _Table:
-    """A table with at most so many cells a row."""
+    """The cells of a table, no more than `cells` for each row."""
     _, nodes = api.nodes(source, tensor, stat)
     steps, level = source.steps(tensor, stat), 0
-    cells = min(cells, _GAPS * len(steps))  # steps that are far apart take memory for the cells between them
+    cells = min(cells, _GAPS * len(steps))  # if steps are far apart, the empty cells between them take memory
     unit = unit_of(steps)
     if not len(steps):
         return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 1))
@@ -138,8 +146,9 @@ def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _
 
 
 def _coarser(table: _Table) -> _Table:
-    """Two cells as one."""
-    before, after = table.first % 2, table.last % 2  # cells that are missing of a pair
+    """The table with pairs of neighbouring cells joined into one cell."""
+    # At the next level cell i joins the cells 2i and 2i + 1. Pad with empty cells where one of a pair is missing.
+    before, after = table.first % 2, table.last % 2
 
     def pairs(cells: NDArray[Any], fill: float) -> NDArray[Any]:
         padded = np.pad(cells, ((0, 0), (before, after)), constant_values=fill)
@@ -152,7 +161,7 @@ def _coarser(table: _Table) -> _Table:
 
 
 def _bytes(cells: Tile) -> bytes:
-    """As `Tile.bytes`, but of the greatest what differs from the least, which is nothing where a cell is one step."""
+    """As `Tile.bytes`, but with `greatest` XOR `least`: if cells hold one step each, all bits are zero, and compress well."""
     differs = (cells.greatest.view(np.uint32) ^ cells.least.view(np.uint32)).view(np.float32)
     return cells._replace(greatest=differs).bytes()
 
@@ -162,7 +171,7 @@ def _packed(content: bytes) -> str:
 
 
 def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
-    """What the page asks of a server, answered beforehand, without cells."""
+    """The answers to all requests that the page makes, except those for cells."""
 
     def ask(route: str, **args: str) -> Any:
         return json.loads(api(route, {"run": ".", **args}).body)
@@ -172,7 +181,7 @@ def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "runs": {"runs": [{"name": name, "shown": True, "modified": 0}]},
-        # The version and the history are of this reading: the same run gives the same bytes.
+        # Drop the version and the history, which differ at every reading, so that the same run gives the same report.
         "run": meta
         | {"version": 0, "history": 0, "scalars": tags, "histograms": drawn, "left_out": len(meta["histograms"]) - len(drawn)},
         "overview": overview,
@@ -187,8 +196,9 @@ def _page() -> str:
     """The page without data, in one file."""
     styles = "\n".join((PAGE / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.min.css", "style.css"))
     script = "\n".join(_joined(PAGE / name) for name in MODULES)
-    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script runs
-    policy = f"default-src 'none'; script-src 'sha256-{known}'; style-src 'unsafe-inline'; img-src data: blob:"
+    # The policy lets the browser run only the script with this hash.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
@@ -206,9 +216,9 @@ _EXPORTED = re.compile(r"^export \{[^}]*\};?\n?", re.MULTILINE)
 
 
 def _joined(path: Path) -> str:
-    """A module as a part of one script."""
+    """A module of the page without its imports and exports, to be joined with the other modules into one script."""
     text = path.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    if path.parent.name == "vendor":  # its names stay inside
+    if path.parent.name == "vendor":  # keep its names in a function, so that they do not clash with ours
         name = path.name.partition(".")[0]
         return f"const {name} = (() => {{ {_EXPORTED.sub('', text)} return {name}; }})();"
     return _EXPORTED.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))

@@ -1,4 +1,4 @@
-"""The runs of a log directory, found and opened when they are asked for."""
+"""Lists the runs of a log directory, and opens each run when the page first asks for it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
 
 _REFRESH: Final = 1.0
-"""Seconds for which what is known of the files counts as current."""
+"""Seconds for which the list of runs and their indices are not refreshed again."""
 _PROVIDER_REFRESH: Final = 30.0
-"""The same for a data provider, which reads its tables again each time."""
+"""The same for a data provider, whose tables are read as a whole at every refresh."""
 _MARKS: Final = (
     f"{TABLE}/".encode(),
     b"transform_norm_before/",
@@ -26,20 +26,21 @@ _MARKS: Final = (
     b"hooks/nonfinite",
     b"hooks/skipped_steps",
 )
-"""In the tags of a run that the page can show: tables, or what is always there of transforms and of global numbers."""
+"""Parts of tags. A run that the page can show has at least one: a table, a report of a transform or a global number."""
 _LONGEST: Final = max(map(len, _MARKS))
-_FOUND: Final = -1
-_CHUNK: Final = 1 << 20
+_HAS_MARK: Final = -1
+"""Stands for the offset of a file in which a mark was found: the file is not searched further."""
+_CHUNK: Final = 1 << 20  # bytes
 _BEGINNING: Final = 64
-"""Bytes of a file by which it is known again: the first event has the time at which the file was begun."""
-_READ_ON: Final = 64 * _CHUNK
-"""Bytes in which tags are looked for at a time, beyond the first chunk of each file: a large folder takes several times."""
+"""Bytes at the start of a file that tell whether it was replaced: the first event holds the time of creation of the file."""
+_SEARCHED: Final = 64 * _CHUNK
+"""The most bytes that one listing searches for marks, beyond the first chunk of each file. Later listings search on."""
 ENVIRON: Final[ContextVar[dict[str, Any]]] = ContextVar("environ")
-"""The WSGI environment of the request that is being served, for a data provider, which checks who asks."""
+"""The WSGI environment of the current request. A data provider needs it to check the user's permissions."""
 
 
 def has_mark(content: bytes) -> bool:
-    """Whether a tag, or a piece of an event file, has what the page can show."""
+    """Whether a tag, or a piece of an event file, contains a mark of a run that the page can show."""
     return any(mark in content for mark in _MARKS)
 
 
@@ -47,16 +48,16 @@ class Runs(Protocol):
     """The runs that a page may ask for."""
 
     def names(self) -> list[dict[str, Any]]:
-        """Of each run `name`, `shown` (whether there is something to show of it) and `modified`, in seconds since 1970."""
+        """Every run as `name`, `shown` (whether the page can show something of it) and `modified` (seconds since 1970)."""
 
     def open(self, name: str) -> RunSource | None:
-        """A run, with what was written until now; None where there is none of this name."""
+        """The run of this name, refreshed; None if there is no such run."""
 
 
 class LocalRuns:
-    """The runs below a folder here.
+    """The runs below a local folder.
 
-    Only these are ever opened: a name is looked up among them, and never becomes a path.
+    Only listed runs are opened: a requested name is looked up in the list, and never used as a path.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -64,15 +65,15 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._open: dict[str, LocalRun] = {}
-        # Of each file its first bytes, and the byte from which on tags are looked for.
-        self._sniffed: dict[Path, tuple[bytes, int]] = {}
-        self._left = 0
-        self._listed = self._refreshed = -_REFRESH
+        # For each file its first bytes, and the offset from which it is searched for marks next.
+        self._searched: dict[Path, tuple[bytes, int]] = {}
+        self._bytes_left = 0  # of `_SEARCHED` in the current listing
+        self._listed_at = self._refreshed_at = -_REFRESH  # seconds of the monotonic clock
 
     def names(self) -> list[dict[str, Any]]:
         with self._lock:
             self._list()
-            self._left = _READ_ON
+            self._bytes_left = _SEARCHED
             return [self._entry(name, path) for name, path in self._paths.items()]
 
     def open(self, name: str) -> RunSource | None:
@@ -84,34 +85,34 @@ class LocalRuns:
             run = self._open.get(name)
             if run is None:
                 run = self._open[name] = LocalRun(self._paths[name])
-            elif time.monotonic() - self._refreshed >= _REFRESH:
+            elif time.monotonic() - self._refreshed_at >= _REFRESH:
                 for each in self._open.values():
                     each.refresh()
-                self._refreshed = time.monotonic()
+                self._refreshed_at = time.monotonic()
             return run
 
     def _list(self) -> None:
-        if time.monotonic() - self._listed < _REFRESH:
+        if time.monotonic() - self._listed_at < _REFRESH:
             return
         folders = [self._logdir] if self._logdir.is_file() else sorted(_folders_of_runs(self._logdir))
         self._paths = {path.relative_to(self._logdir).as_posix(): path for path in folders}
         self._open = {name: run for name, run in self._open.items() if name in self._paths}
-        self._listed = time.monotonic()
+        self._listed_at = time.monotonic()
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         try:
             files = event_files(path)
         except OSError:
             files = []
-        is_shown = [self._sniff(file) for file in files]
+        is_shown = [self._can_show(file) for file in files]  # search every file, not only up to the first mark
         return {"name": name, "shown": any(is_shown), "modified": max(map(_modified, files), default=0.0)}
 
-    def _sniff(self, file: Path) -> bool:
-        """Whether a file has what the page shows, by its tags: to index every file of a large folder would take long.
+    def _can_show(self, file: Path) -> bool:
+        """Whether a mark has been found in a file. Indexing every file of a large folder instead would take too long.
 
-        A file that cannot be read is shown, since the page says why.
+        A file that cannot be read counts as shown: the page then tells the user why.
         """
-        beginning, at = self._sniffed.get(file, (b"", 0))
+        beginning, at = self._searched.get(file, (b"", 0))
         try:
             with open(file, "rb") as opened:
                 if opened.read(len(beginning)) != beginning or opened.seek(0, os.SEEK_END) < at:
@@ -119,23 +120,23 @@ class LocalRuns:
                 opened.seek(0)
                 beginning = opened.read(_BEGINNING)
                 is_more = True
-                while is_more and at != _FOUND and (at == 0 or self._left > 0):
+                while is_more and at != _HAS_MARK and (at == 0 or self._bytes_left > 0):
                     opened.seek(at)
                     content = opened.read(_CHUNK)
                     is_more = len(content) == _CHUNK
-                    self._left -= len(content)
-                    # The name may lie across the end of what was read.
-                    at = _FOUND if has_mark(content) else max(at + len(content) - _LONGEST + 1, 0)
+                    self._bytes_left -= len(content)
+                    # Step back by the length of a mark: a mark may extend over the end of the chunk.
+                    at = _HAS_MARK if has_mark(content) else max(at + len(content) - _LONGEST + 1, 0)
         except FileNotFoundError:
             return False
         except OSError:
             return True
-        self._sniffed[file] = beginning, at
-        return at == _FOUND
+        self._searched[file] = beginning, at
+        return at == _HAS_MARK
 
 
 def _modified(file: Path) -> float:
-    """When a file was written, in seconds since 1970; 0 where the system does not say."""
+    """The modification time of a file in seconds since 1970; 0 if it is not available."""
     try:
         return file.stat().st_mtime
     except OSError:
@@ -143,19 +144,20 @@ def _modified(file: Path) -> float:
 
 
 def _folders_of_runs(logdir: Path) -> Iterator[Path]:
-    """The folders with event files. Links to folders are followed, as TensorBoard does, but none to a folder that holds it."""
+    """The folders with event files. Links to folders are followed, as by TensorBoard, except links to a folder above them."""
     for name, folders, files in os.walk(logdir, followlinks=True):
         folder = Path(name)
         if fnmatch.filter(files, PATTERN):
             yield folder
         for link in [folder / each for each in folders if os.path.islink(folder / each)]:
             above = (folder, *folder.parents, *logdir.resolve().parents)
-            if os.path.realpath(link) in map(os.path.realpath, above):  # which is no error where a link has just gone
+            # `os.path.realpath` raises no error if the link was just deleted.
+            if os.path.realpath(link) in map(os.path.realpath, above):
                 folders.remove(link.name)
 
 
 class ProviderRuns:
-    """The runs that TensorBoard's data provider knows."""
+    """The runs of TensorBoard's data provider."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
@@ -163,25 +165,25 @@ class ProviderRuns:
         self._open: dict[tuple[str, str], tuple[float, ProviderRun]] = {}
 
     def names(self) -> list[dict[str, Any]]:
-        asked = _asked()
-        runs = self._provider.list_runs(**asked)
-        shown = {*self._provider.list_tensors(**asked, plugin_name=PLUGIN)}
-        for name, tags in self._provider.list_scalars(**asked, plugin_name="scalars").items():
+        arguments = _arguments()
+        runs = self._provider.list_runs(**arguments)
+        shown = {*self._provider.list_tensors(**arguments, plugin_name=PLUGIN)}
+        for name, tags in self._provider.list_scalars(**arguments, plugin_name="scalars").items():
             if any(has_mark(tag.encode()) for tag in tags):
                 shown.add(name)
         return [{"name": run.run_name, "shown": run.run_name in shown, "modified": run.start_time or 0.0} for run in runs]
 
     def open(self, name: str) -> RunSource | None:
-        asked = _asked()
-        experiment = asked["experiment_id"]
+        arguments = _arguments()
+        experiment = arguments["experiment_id"]
         with self._lock:
-            # Asked for every request, so that the provider can refuse the one who asks, also what is already in memory here.
-            if name not in {run.run_name for run in self._provider.list_runs(**asked)}:
+            # Call the provider at every request: it checks the permissions of the user, also for runs that are cached here.
+            if name not in {run.run_name for run in self._provider.list_runs(**arguments)}:
                 self._open.pop((experiment, name), None)
                 return None
             refreshed, run = self._open.get((experiment, name), (0.0, None))
             if run is None:
-                run = ProviderRun(self._provider, _asked, name)
+                run = ProviderRun(self._provider, _arguments, name)
             elif time.monotonic() - refreshed >= _PROVIDER_REFRESH:
                 run.refresh()
             else:
@@ -190,8 +192,8 @@ class ProviderRuns:
             return run
 
 
-def _asked() -> dict[str, Any]:
-    """What every question to a data provider says of the request."""
+def _arguments() -> dict[str, Any]:
+    """The arguments that every call of a data provider takes: the context of the current request, and the experiment."""
     from tensorboard import plugin_util
 
     environ = ENVIRON.get({})

@@ -1,9 +1,9 @@
-"""The page and its data over HTTP, for a server of ours and for TensorBoard's.
+"""Serves the page and its data over HTTP, for our own server and for TensorBoard's.
 
-Only files of the page that are listed when the package is loaded are served, by their exact names: no path of a request is ever
-opened. Only GET and HEAD are answered, only to pages of the same origin, and, where hosts are given, only under these names and
-those of this machine: a page elsewhere whose name resolves to this machine is refused (`hosts.py`). A link elsewhere may lead
-to the page, which holds no data.
+Files are looked up by their exact names in a list that is made when the package is loaded: no path of a request is ever opened.
+Only GET and HEAD requests of pages of the same origin are answered. If host names are given, requests under other names than
+these and those of this machine are refused, as a protection against DNS rebinding (`hosts.py`). Links from other sites to the
+page work, because the page itself holds no data.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Site:
 
     Args:
         api: answers the requests for data.
-        hosts: the names under which it may be asked besides `localhost` and loopback addresses, at any port, as a forwarded
-            one differs; None for any name.
-        prefix: of all paths.
+        hosts: the host names under which requests are answered, besides `localhost` and loopback addresses; None, the default,
+            for any name. The port is ignored, since a forwarded port differs.
+        prefix: the prefix of all paths; empty by default.
     """
 
     def __init__(self, api: Api, hosts: Collection[str] | None = None, prefix: str = "") -> None:
         self._api, self.hosts, self._prefix = api, hosts, prefix
-        # Runs are read by one thread: nothing is read twice at the same time, and memory is taken once, not once a request.
+        # One thread reads runs for all requests: no run is read twice at the same time, and memory does not grow with requests.
         self._reader = ThreadPoolExecutor(1, "lightning_hooks")
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -56,8 +56,8 @@ class Site:
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
         path = request.path.removeprefix(self._prefix)
-        # The files of the page are no secret, and the page tells its reader why it gets no data.
-        if not path.startswith("/static/") and not self._is_called(urlsplit(f"//{host}").hostname or ""):
+        # Serve the files of the page under any name: they are no secret, and the page tells the user why it gets no data.
+        if not path.startswith("/static/") and not self._answers_to(urlsplit(f"//{host}").hostname or ""):
             hint = f"set {VARIABLE} to the name if a proxy of yours asks under it"
             return _refusal(421, f"this server, which is for this machine only, is not {host!r}; {hint}")
         is_followed_link = path in ("", "/") and request.headers.get("Sec-Fetch-Dest") == "document"
@@ -73,7 +73,7 @@ class Site:
             return Response(answer.body, answer.status, content_type=answer.kind, headers={"Cache-Control": "no-store"})
         return _refusal(404, "there is nothing here")
 
-    def _is_called(self, name: str) -> bool:
+    def _answers_to(self, name: str) -> bool:
         return self.hosts is None or is_loopback(name) or name in self.hosts
 
     def _file(self, name: str) -> Response:
@@ -81,7 +81,7 @@ class Site:
             return _refusal(404, "there is no such file")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         if name.endswith(".js"):
-            kind = "text/javascript"  # what the system says of it differs, and browsers refuse other types for modules
+            kind = "text/javascript"  # browsers refuse modules of other types, and the type that the system guesses varies
         if kind.startswith("text/"):
             kind += "; charset=utf-8"
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
@@ -89,11 +89,11 @@ class Site:
 
 
 def _host(request: Request) -> str:
-    """The name and the port under which this server is asked; empty where it is none."""
+    """The host name and the port that a request names; empty if they are invalid."""
     try:
         host: str = request.host
         urlsplit(f"//{host}")
-    except (SecurityError, ValueError):  # of some versions of werkzeug; brackets that do not close
+    except (SecurityError, ValueError):  # SecurityError from some versions of werkzeug; ValueError for an unclosed bracket
         return ""
     return host
 

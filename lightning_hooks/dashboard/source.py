@@ -1,4 +1,4 @@
-"""Where the page's numbers come from: event files in a folder, or TensorBoard's data provider where the folder is not local."""
+"""Reads runs for the page: from event files in a local folder, or through TensorBoard's data provider if it is not local."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _FINDINGS: Final = "findings.jsonl"
 
 
 class RunSource(Protocol):
-    """One run, as the page reads it."""
+    """The interface through which the page reads one run."""
 
     @property
     def version(self) -> int:
-        """Another number when the run has grown."""
+        """A number that changes when the run has grown."""
 
     @property
     def history(self) -> int:
-        """Another number when steps that were there before may have changed."""
+        """A number that changes when the values of earlier steps may have changed."""
 
     def refresh(self) -> None:
-        """Take in what was written since."""
+        """Read what was written since the last call."""
 
     def tables(self) -> list[tuple[str, str]]:
         """The (tensor, statistic) of every table."""
@@ -52,10 +52,10 @@ class RunSource(Protocol):
         """The steps of a table, ascending."""
 
     def read(self, tensor: str, stat: str, first: int, last: int) -> Floats:
-        """The values at the points `first` to `last` of the steps, float64 [points, rows]."""
+        """The values at `steps(tensor, stat)[first:last]`, float64 [steps, rows]; NaN where a row was not measured."""
 
     def stored(self, tensor: str, stat: str, first: int, last: int) -> tuple[StoredRows, StoredRows | None]:
-        """What is stored of the rows of a table at these points, and for a ratio that of the parameters beside it."""
+        """The stored columns from which a table is computed; see `Tables.stored`."""
 
     def scalar_tags(self) -> list[str]:
         """The tags of all scalars."""
@@ -67,26 +67,27 @@ class RunSource(Protocol):
         """The tags of all histograms."""
 
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        """At most so many evenly spaced steps of a histogram: step, right edges, counts."""
+        """A histogram at no more than `steps` evenly spaced steps, each as (step, right edges, counts)."""
 
     def about(self) -> Mapping[str, Any]:
-        """What is known of the rows by name: `type`, `shape` and `order`, the turn in which the module ran."""
+        """Row name to `type` (class of the module), `shape`, and `order` (index in the order of execution)."""
 
     def findings(self) -> list[Mapping[str, Any]] | None:
-        """What health rules found; None where none were written."""
+        """The findings of health rules; None if the run has no file of findings."""
 
     def problems(self) -> list[str]:
-        """What of the run could not be read, in words."""
+        """Messages about the parts of the run that could not be read."""
 
 
 class LocalRun(LocalTables):
-    """A run whose event files are in a folder here."""
+    """A run whose event files are in a local folder."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(RunIndex(path))
         self.path = path
         self._findings, self._findings_changed = _time_and_size(path / _FINDINGS), 0
-        self._about: tuple[int, Mapping[str, Any]] | None = None  # as of a version of the index
+        # The version of the run for which the facts about rows were read, and the facts.
+        self._cached_about: tuple[int, Mapping[str, Any]] | None = None
 
     @property
     def version(self) -> int:
@@ -94,7 +95,7 @@ class LocalRun(LocalTables):
 
     @property
     def history(self) -> int:
-        """Another number when a resume began another file, or the run was deleted and started again."""
+        """A number that changes when a resume began another file, or the run was deleted and started again."""
         return self._index.history
 
     def refresh(self) -> None:
@@ -112,20 +113,20 @@ class LocalRun(LocalTables):
         return self._index.tags("histogram")
 
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        where = self._index.points(tag)
-        chosen = np.unique(np.linspace(0, len(where.steps) - 1, min(steps, len(where.steps))).round().astype(np.intp))
-        return [(int(where.steps[i]), *buckets(self._index.payload(where, int(i)))) for i in chosen]
+        points = self._index.points(tag)
+        chosen = np.unique(np.linspace(0, len(points.steps) - 1, min(steps, len(points.steps))).round().astype(np.intp))
+        return [(int(points.steps[i]), *buckets(self._index.payload(points, int(i)))) for i in chosen]
 
     def about(self) -> Mapping[str, Any]:
-        if self._about is None or self._about[0] != self.version:
-            found: dict[str, Any] = {}
+        if self._cached_about is None or self._cached_about[0] != self.version:
+            about: dict[str, Any] = {}
             for tag in self._index.tags("strings", PLUGIN):
                 if tag.startswith(_ABOUT):
-                    where = self._index.points(tag)
-                    for i in range(len(where.steps))[-1:]:
-                        found.update(about_rows(strings(self._index.payload(where, i))))
-            self._about = self.version, found
-        return self._about[1]
+                    points = self._index.points(tag)
+                    for i in range(len(points.steps))[-1:]:  # the last point, if the tag has any
+                        about.update(about_rows(strings(self._index.payload(points, i))))
+            self._cached_about = self.version, about
+        return self._cached_about[1]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         file = self.path / _FINDINGS
@@ -136,7 +137,7 @@ class LocalRun(LocalTables):
         except OSError as error:
             return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
         lines = (json_object([line]) for line in text.splitlines())
-        # What is null is not said, as what is missing, and what is nested is nothing that the page shows.
+        # Drop null fields, which mean the same as missing fields, and nested fields, which the page does not show.
         return [{key: value for key, value in line.items() if isinstance(value, str | int | float)} for line in lines if line]
 
     def problems(self) -> list[str]:
@@ -147,12 +148,15 @@ class ProviderRun(Tables):
     """A run read through TensorBoard's data provider, with at most a thousand steps of each tag.
 
     Args:
-        asked: gives what every question takes: the context of the request that is being served, and the experiment.
+        provider: the data provider.
+        arguments: returns the arguments that every call of the provider takes: the context of the current request, and the
+            experiment.
+        run: the name of the run.
     """
 
-    def __init__(self, provider: Any, asked: Callable[[], Mapping[str, Any]], run: str) -> None:
-        self._version = time.time_ns() // 1000  # as that of `RunIndex`
-        self._asked = asked
+    def __init__(self, provider: Any, arguments: Callable[[], Mapping[str, Any]], run: str) -> None:
+        self._version = time.time_ns() // 1000  # see `RunIndex.version`
+        self._arguments = arguments
         self._provider, self._run = provider, run
         self._listed: dict[str, dict[str, tuple[int, float]]] = {}
         self.refresh()
@@ -163,16 +167,16 @@ class ProviderRun(Tables):
 
     @property
     def history(self) -> int:
-        return self._version  # a provider says nothing of files
+        return self._version  # a provider does not tell which files were replaced
 
     def refresh(self) -> None:
-        found = {
-            PLUGIN: self._provider.list_tensors(**self._asked(), plugin_name=PLUGIN),
-            "scalars": self._provider.list_scalars(**self._asked(), plugin_name="scalars"),
+        runs_of = {
+            PLUGIN: self._provider.list_tensors(**self._arguments(), plugin_name=PLUGIN),
+            "scalars": self._provider.list_scalars(**self._arguments(), plugin_name="scalars"),
         }
         listed = {
             plugin: {tag: (series.max_step, series.max_wall_time) for tag, series in runs.get(self._run, {}).items()}
-            for plugin, runs in found.items()
+            for plugin, runs in runs_of.items()
         }
         if listed == self._listed:
             return
@@ -190,30 +194,32 @@ class ProviderRun(Tables):
     def _read(
         self, read: Callable[..., Any], plugin: str, tags: Sequence[str], most: int = REMOTE_STEPS
     ) -> Mapping[str, Sequence[Any]]:
-        """What the provider knows of each tag of a plugin, at most so many steps."""
+        """The data of each tag of a plugin, by tag, at no more than `most` steps of a tag."""
         from tensorboard.data.provider import RunTagFilter
 
         chosen = RunTagFilter(runs=[self._run], tags=[*tags])
-        found = read(**self._asked(), plugin_name=plugin, run_tag_filter=chosen, downsample=most)
-        of_run: Mapping[str, Sequence[Any]] = found.get(self._run, {})
-        return of_run
+        by_run = read(**self._arguments(), plugin_name=plugin, run_tag_filter=chosen, downsample=most)
+        by_tag: Mapping[str, Sequence[Any]] = by_run.get(self._run, {})
+        return by_tag
 
     def _table(self, tensor: str, stat: str) -> tuple[tuple[str, ...], Steps, Values]:
+        """The rows, the steps and the values of a vector, joined over its lists of rows."""
         if (tensor, stat) not in self._data:
             tags = self._tags[tensor, stat]
             lists = {tag: _LISTS + tag.rsplit("/", 1)[1] for tag in tags}
             read = self._read(self._provider.read_tensors, PLUGIN, [*tags, *lists.values()])
-            listed = {tag: _names(read.get(where, [])) for tag, where in lists.items()}
+            listed = {tag: _names(read.get(list_tag, [])) for tag, list_tag in lists.items()}
             names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
             column = {name: i for i, name in enumerate(names)}
             columns = {tag: [column[name] for name in listed[tag]] for tag in tags}
-            found = sorted(((datum.wall_time, tag, datum) for tag in tags for datum in read.get(tag, [])), key=lambda f: f[0])
-            steps = sorted({datum.step for *_, datum in found})
-            place = {step: i for i, step in enumerate(steps)}
+            # In the order of time, so that a step that was written again after a resume overwrites its earlier values.
+            data = sorted(((datum.wall_time, tag, datum) for tag in tags for datum in read.get(tag, [])), key=lambda d: d[0])
+            steps = sorted({datum.step for *_, datum in data})
+            index_of = {step: i for i, step in enumerate(steps)}
             values = np.full((len(steps), len(names)), np.nan, dtype=np.float32)
-            for _, tag, datum in found:  # a step has several lists, where several monitors have rows of the table
+            for _, tag, datum in data:  # if several monitors have rows of the table, a step has several vectors
                 if datum.numpy.shape == (len(columns[tag]),) and datum.numpy.dtype == np.float32:
-                    values[place[datum.step], columns[tag]] = datum.numpy
+                    values[index_of[datum.step], columns[tag]] = datum.numpy
             self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values
         return self._data[tensor, stat]
 
@@ -230,15 +236,15 @@ class ProviderRun(Tables):
         return self._table(tensor, name)[2][first:last]
 
     def asked(self) -> Mapping[str, Sequence[str]]:
-        return asked_of(self._said())
+        return asked_of(self._read_facts())
 
     def ranks(self) -> int:
-        return ranks_of(self._said())
+        return ranks_of(self._read_facts())
 
-    def _said(self) -> list[Mapping[str, Any]]:
+    def _read_facts(self) -> list[Mapping[str, Any]]:
         if self._facts is None:
-            found = self._read(self._provider.read_tensors, PLUGIN, self._index_tags) if self._index_tags else {}
-            self._facts = read_facts([text for data in found.values() for text in _names(data)])
+            data_of = self._read(self._provider.read_tensors, PLUGIN, self._index_tags) if self._index_tags else {}
+            self._facts = read_facts([text for data in data_of.values() for text in _names(data)])
         return self._facts
 
     def scalar_tags(self) -> list[str]:
@@ -249,18 +255,18 @@ class ProviderRun(Tables):
         return np.array([p.step for p in points], dtype=np.int64), np.array([p.value for p in points], dtype=np.float64)
 
     def histogram_tags(self) -> list[str]:
-        return [*self._provider.list_tensors(**self._asked(), plugin_name="histograms").get(self._run, {})]
+        return [*self._provider.list_tensors(**self._arguments(), plugin_name="histograms").get(self._run, {})]
 
     def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        # TensorBoard turns histograms into rows of left edge, right edge and count.
-        found = self._read(self._provider.read_tensors, "histograms", [tag], steps).get(tag, [])
-        return [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in found if each.numpy.shape[1:] == (3,)]
+        # TensorBoard converts a histogram into one row (left edge, right edge, count) for each bucket.
+        data = self._read(self._provider.read_tensors, "histograms", [tag], steps).get(tag, [])
+        return [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in data if each.numpy.shape[1:] == (3,)]
 
     def about(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
+        about: dict[str, Any] = {}
         for data in self._read(self._provider.read_tensors, PLUGIN, self._about_tags).values():
-            found.update(about_rows(_names(data)))
-        return found
+            about.update(about_rows(_names(data)))
+        return about
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         return None
@@ -270,15 +276,15 @@ class ProviderRun(Tables):
 
 
 def _time_and_size(file: Path) -> tuple[int, int] | None:
-    """Which change when a file is written; None where there is none."""
+    """The modification time in nanoseconds and the size of a file; None if the file does not exist or is unreadable."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _names(data: Sequence[Any]) -> tuple[str, ...]:
-    """The strings of the last of these data."""
-    found = data[-1].numpy.flatten().tolist() if data else ()
-    return tuple(each.decode(errors="replace") for each in found if isinstance(each, bytes))
+    """The strings of the last datum; empty if there is no datum."""
+    items = data[-1].numpy.flatten().tolist() if data else ()
+    return tuple(each.decode(errors="replace") for each in items if isinstance(each, bytes))

@@ -1,4 +1,7 @@
-"""A rectangle of a heat map. A cell has the least and the greatest value and counts of NaN and Inf: no extreme is hidden."""
+"""Computes a rectangle of cells of a heat map.
+
+A cell holds the least and the greatest value of its steps, and how many values are NaN or infinite, so no extreme is hidden.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,20 @@ Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 _WIDEST: Final = 1 << 53
-"""Steps of a cell: beyond, the page's numbers are not exact."""
+"""The most steps of a cell: JavaScript represents no larger integers exactly."""
 _CHUNK: Final = 64
-"""Steps that are in memory at a time: of 1,000 rows half a megabyte, which stays in the cache of a core."""
+"""Steps that are held in memory at a time: for 1,000 rows half a megabyte, which fits into the cache of a core."""
 
 
 class Tile(NamedTuple):
     """Cells of nodes over steps.
 
     Args:
-        least: of the finite values, float32 [nodes, cells]; NaN where there is none.
-        greatest: likewise.
-        nan: how many values are NaN, uint16 [nodes, cells], at most 65,535.
-        infinite: how many are infinite, likewise. A cell without any value was not measured.
+        least: the least finite value, float32 [nodes, cells]; NaN if no value is finite.
+        greatest: the greatest finite value, float32 [nodes, cells]; NaN if no value is finite.
+        nan: the number of values that are NaN, uint16 [nodes, cells], at most 65,535.
+        infinite: the number of infinite values, uint16 [nodes, cells], at most 65,535. A cell without any value was not
+            measured.
     """
 
     least: Floats
@@ -42,35 +46,40 @@ class Tile(NamedTuple):
 
 
 def unit_of(steps: NDArray[np.int64]) -> int:
-    """The steps of a cell at level 0 of a table with these ascending steps: from one to the next, for most of them."""
+    """The steps of a cell at level 0 of a table: the median distance between its ascending steps."""
     return min(max(int(np.median(np.diff(steps))), 1), _WIDEST) if len(steps) > 1 else 1
 
 
 def progressions(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Ascending steps as (first, last, distance), one where all are evenly spaced.
+    """Ascending steps as progressions (first, last, distance); a single one if all steps are evenly spaced.
 
     Example:
         >>> progressions(np.array([9, 19, 29, 30, 31]))
         [(9, 29, 10), (30, 31, 1)]
     """
     distances = np.diff(steps)
-    # Where another distance begins, and the end; what is between two progressions belongs to none.
-    ends = [*(np.flatnonzero(np.diff(distances)) + 1).tolist(), len(steps) - 1, len(steps) - 1]
-    found: list[tuple[int, int, int]] = []
+    # A progression ends at an index at which the distance changes, and at the last index.
+    ends = [*(np.flatnonzero(np.diff(distances)) + 1).tolist(), len(steps) - 1]
+    out: list[tuple[int, int, int]] = []
     at = 0
     for end in ends:
-        if at <= end:
-            found.append((int(steps[at]), int(steps[end]), int(distances[at]) if end > at else 1))
+        if at <= end:  # false only if there are no steps
+            out.append((int(steps[at]), int(steps[end]), int(distances[at]) if end > at else 1))
             at = end + 1
-    return found
+    return out
 
 
 def tile(source: RunSource, tensor: str, stat: str, nodes: Sequence[Node], width: int, first: int, last: int) -> Tile:
-    """The cells from `first` to before `last` of some nodes of the tree of a table.
+    """The cells `first` to `last - 1` of some nodes of the tree of a table.
 
     Args:
-        nodes: one with rows below it shows the statistic of their union.
-        width: of a cell in steps; cell i holds the steps from i times its width on.
+        source: the run.
+        tensor: with the prefix of the monitor.
+        stat: the statistic.
+        nodes: rows, or nodes with rows below them, which get the statistic of all their rows together.
+        width: steps of a cell; cell i holds the steps from i * width to (i + 1) * width - 1.
+        first: index of the first cell.
+        last: index after the last cell.
     """
     steps, reader = source.steps(tensor, stat), Reader(source, tensor, stat, nodes)
     return _cells(steps, reader.read, len(nodes), width, first, last)
@@ -86,32 +95,41 @@ def difference(
     first: int,
     last: int,
 ) -> Tile:
-    """As `tile`, of one run minus another: of the steps and nodes that both have; elsewhere nothing was measured.
+    """As `tile`, for the values of one run minus those of another run.
+
+    Cells without a step that both runs have count as not measured, and so do nodes that the other run lacks.
 
     Args:
-        pairs: nodes of the tree of the first run, each with that of the other run; None where this has none.
+        source: the first run.
+        other: the run that is subtracted.
+        tensor: as of `tile`.
+        stat: as of `tile`.
+        pairs: nodes of the first run, each with the same node of the other run, or None if the other run lacks the node.
+        width: as of `tile`.
+        first: as of `tile`.
+        last: as of `tile`.
     """
-    common, *places = np.intersect1d(
+    common, *points_of = np.intersect1d(
         source.steps(tensor, stat), other.steps(tensor, stat), assume_unique=True, return_indices=True
     )
-    shared = [(i, node, twin) for i, (node, twin) in enumerate(pairs) if twin is not None]
+    shared = [(i, node, counterpart) for i, (node, counterpart) in enumerate(pairs) if counterpart is not None]
     columns = np.array([i for i, *_ in shared], dtype=np.intp)
     readers = (
         Reader(source, tensor, stat, [node for _, node, _ in shared]),
-        Reader(other, tensor, stat, [twin for *_, twin in shared]),
+        Reader(other, tensor, stat, [counterpart for *_, counterpart in shared]),
     )
 
     def read(begin: int, end: int) -> tuple[Array, NDArray[np.bool_]]:
         (x, x_measured), (y, y_measured) = (
-            reader.at(points[begin:end]) for reader, points in zip(readers, places, strict=True)
+            reader.at(points[begin:end]) for reader, points in zip(readers, points_of, strict=True)
         )
         values = np.full((end - begin, len(pairs)), np.nan)
         measured = np.zeros(values.shape, dtype=np.bool_)
         measured[:, columns] = x_measured & y_measured
         with np.errstate(invalid="ignore"):
-            # Infinite minus infinite is infinite: one of the two is, as is counted.
-            found = np.where(np.isinf(x) & np.isinf(y), np.inf, x - y)
-        values[:, columns] = np.where(measured[:, columns], found, np.nan)
+            # If both values are infinite, count the difference as infinite, not as NaN.
+            differences = np.where(np.isinf(x) & np.isinf(y), np.inf, x - y)
+        values[:, columns] = np.where(measured[:, columns], differences, np.nan)
         return values, measured
 
     return _cells(common, read, len(pairs), width, first, last)
@@ -125,7 +143,16 @@ def _cells(
     first: int,
     last: int,
 ) -> Tile:
-    """The cells of what `read` returns of a range of these steps: values and whether they were measured, [steps, nodes]."""
+    """The cells of the values that `read` returns.
+
+    Args:
+        steps: ascending, int64 [T].
+        read: takes a range of indices of `steps`, and returns the values and whether they were measured, [steps, nodes] each.
+        nodes: number of nodes.
+        width: as of `tile`.
+        first: as of `tile`.
+        last: as of `tile`.
+    """
     begin, end = np.searchsorted(steps, [first * width, last * width]).tolist()
     shape = nodes, last - first
     out = Tile(
@@ -144,19 +171,26 @@ def _cells(
 
 
 def _reduce(values: Array, measured: NDArray[np.bool_], cells: NDArray[np.int64], out: Tile) -> None:
-    """Put values [steps, nodes] into their cells."""
+    """Merge values into the cells of a tile.
+
+    Args:
+        values: float64 [steps, nodes].
+        measured: whether each value was measured, bool [steps, nodes].
+        cells: index of the cell of each step, ascending, int64 [steps].
+        out: the tile to update.
+    """
     starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
-    into = cells[starts]
+    targets = cells[starts]
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
     finite = np.isfinite(values)
     is_all = bool(finite.all())
     low = values if is_all else np.where(finite, values, np.float32(np.inf))
     high = values if is_all else np.where(finite, values, np.float32(-np.inf))
-    out.least[:, into] = np.minimum(out.least[:, into], np.minimum.reduceat(low, starts, axis=0).T)
-    out.greatest[:, into] = np.maximum(out.greatest[:, into], np.maximum.reduceat(high, starts, axis=0).T)
+    out.least[:, targets] = np.minimum(out.least[:, targets], np.minimum.reduceat(low, starts, axis=0).T)
+    out.greatest[:, targets] = np.maximum(out.greatest[:, targets], np.maximum.reduceat(high, starts, axis=0).T)
     if is_all:
         return
-    for counts, is_it in ((out.nan, np.isnan(values) & measured), (out.infinite, np.isinf(values))):
-        more = np.add.reduceat(is_it.astype(np.uint32), starts, axis=0).T + counts[:, into]
-        counts[:, into] = np.minimum(more, 65535)
+    for counts, is_counted in ((out.nan, np.isnan(values) & measured), (out.infinite, np.isinf(values))):
+        total = np.add.reduceat(is_counted.astype(np.uint32), starts, axis=0).T + counts[:, targets]
+        counts[:, targets] = np.minimum(total, 65535)

@@ -1,4 +1,4 @@
-"""The rows of a table as a tree of modules, in the order in which the modules ran."""
+"""Arranges the rows of a table as a tree of modules, in the order in which the modules ran."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 
 @dataclass
 class Node:
-    """A row, or a part of the module tree with rows below it.
+    """A row of a table, or a group: a prefix of names with rows below it.
 
     Args:
-        name: the dotted name of the row, or the prefix of the part.
-        label: what is shown, without what the part above says.
-        depth: in the tree.
-        row: index into the rows; None for a part.
-        leaves: the rows below, in the order of the tree; of a row itself.
+        name: the dotted name of the row, or the prefix of the group.
+        label: the text that the page shows: the name without the prefix of the group above.
+        depth: number of groups above.
+        row: index into the rows; None for a group.
+        leaves: indices of the rows below, in the order of the tree; for a row only its own index.
     """
 
     name: str
@@ -26,24 +26,32 @@ class Node:
     leaves: list[int] = field(default_factory=list)
 
     def as_json(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """What the page needs to know."""
-        known = about.get(self.name, {})
+        """The node as the page reads it, with the facts about the row or module of this name."""
+        facts = about.get(self.name, {})
         return {
             "name": self.name,
             "label": self.label,
             "depth": self.depth,
             "row": self.row,
             "leaves": len(self.leaves),
-            "type": known.get("type", ""),
-            "shape": known.get("shape"),
+            "type": facts.get("type", ""),
+            "shape": facts.get("shape"),
         }
 
 
 _DEEPEST: Final = 100
-"""Parts of a name that are nodes; more are one label, since the tree is walked by recursion."""
+"""The most levels of the tree, which is walked by recursion. If a name has more parts, the last label holds the rest."""
 
 
 class _Branch:
+    """A node under construction.
+
+    Attributes:
+        row: index of the row of this name; None if there is no such row.
+        below: the nodes below by the next part of their names.
+        turn: the sort key among siblings: the least (order of execution, index of the row) of the rows in the branch.
+    """
+
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
         self.row: int | None = None
@@ -52,11 +60,11 @@ class _Branch:
 
 
 def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
-    """The nodes, each before those below it. A part with one part below it is one node with it.
+    """The nodes of the tree, each before the nodes below it. A group with a single node below it is joined with that node.
 
     Args:
-        names: of the rows.
-        about: of rows by name; `order` is the turn in which the module ran.
+        names: the names of the rows.
+        about: facts by name; `order` is the index of the module in the order of execution.
 
     Example:
         >>> [(node.label, node.depth, node.leaves) for node in tree(["net.0.weight", "net.0.bias", "head.weight"], {})]
@@ -77,9 +85,9 @@ def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
 
 
 def _turn_of(name: str, about: Mapping[str, Any]) -> float:
-    """When the module of a row ran; of a parameter, when its module did."""
-    for known in (name, name.rpartition(".")[0]):
-        order = about.get(known, {}).get("order")
+    """The order of execution of a row, for a parameter that of its module; infinity if it is not known."""
+    for candidate in (name, name.rpartition(".")[0]):
+        order = about.get(candidate, {}).get("order")
         if isinstance(order, int | float):
             return float(order)
     return float("inf")
@@ -114,4 +122,5 @@ def _add(branch: _Branch, label: str, depth: int, nodes: list[Node]) -> None:
         nodes.append(Node(branch.name, f"({label.rpartition('.')[2]} itself)", depth + 1, branch.row, [branch.row]))
     for each in _in_turn(branch):
         _add(each, each.label, depth + 1, nodes)
+    # `nodes` has been filled in depth-first order: everything after `group` lies below it.
     group.leaves = [node.row for node in nodes[first:] if node.row is not None]

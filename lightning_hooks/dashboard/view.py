@@ -1,4 +1,4 @@
-"""The page by a server of our own: for this machine only, unless told otherwise."""
+"""Serves the page with a server of our own, which listens on this machine only unless the user chooses another host."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs errors only."""
+    """A request handler that logs errors only."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         return
 
 
 def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer:
-    """A server of the runs below a folder; it serves when `serve_forever` is called.
+    """A server of the runs below a folder. It answers after `serve_forever` is called.
 
     Args:
-        host: the address to listen at; others than this machine can ask only where it is not a loopback address, and then under
-            any name.
-        port: 0 for any that is free.
+        logdir: the folder, or one event file.
+        host: the address to listen at, by default this machine only. If it is not a loopback address, other machines can
+            connect, and requests under any host name are answered.
+        port: the port; 0, the default, takes any free port.
 
     Raises:
-        RuleError: there is no such folder, or what is there is no event file; the host or the port cannot be used.
+        RuleError: the path does not exist or is a file that is no event file, or the host or the port cannot be used.
     """
     if not logdir.exists():
         raise RuleError(f"there is no log directory at {str(logdir)!r}")
@@ -46,7 +47,7 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     site = Site(Api(LocalRuns(logdir)), hosts=())
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
-    except (OSError, SystemExit) as error:  # werkzeug exits where it cannot listen
+    except (OSError, SystemExit) as error:  # werkzeug raises SystemExit if it cannot listen
         cause = error.__context__ if isinstance(error, SystemExit) else error
         if isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES):
             raise RuleError(f"port: {port} of {host} cannot be used ({cause}); choose another with --port") from None
@@ -56,12 +57,12 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
 
 
 def _address(server: BaseWSGIServer) -> str:
-    """The address at which a server listens, which a name or a short form as `127.1` does not say."""
+    """The numeric address at which a server listens; `host` may have been a name, or a short form such as `127.1`."""
     return str(server.socket.getsockname()[0])
 
 
 def url(server: BaseWSGIServer) -> str:
-    """Where a browser on this machine finds the page."""
+    """The address of the page for a browser on this machine."""
     host = "127.0.0.1" if server.host in _EVERYWHERE else server.host
     return f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
 
@@ -70,9 +71,13 @@ def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, open
     """Serve the runs below a folder until Ctrl-C.
 
     Args:
-        host: the address to listen at.
-        port: default 6007, or another one where that is taken.
-        opens: whether to open the page in the browser.
+        logdir: the folder, or one event file.
+        host: the address to listen at, by default this machine only.
+        port: the port; by default 6007, or any free port if 6007 is in use.
+        opens: whether to open the page in the browser; by default not.
+
+    Raises:
+        RuleError: as of `make`.
     """
     server = make(logdir, host, (6007 if _is_free(host, 6007) else 0) if port is None else port)
     print(f"lightning-hooks: {url(server)} shows the runs in {printable(str(logdir))} (Ctrl-C ends it)", flush=True)
@@ -89,9 +94,9 @@ def view(logdir: Path, host: str = "127.0.0.1", port: int | None = None, *, open
 
 
 def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as tried:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
-            tried.bind((host, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True
