@@ -136,7 +136,7 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
             check_config(arguments)
             super().parse_arguments(parser, args)
 
-    # Pass the arguments in `sys.argv`: LightningCLI warns if it is given other arguments than those.
+    # Pass the arguments in `sys.argv`: LightningCLI warns if its arguments differ from `sys.argv`.
     argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]
     try:
         cli: LightningCLI = CLI(run=False, save_config_kwargs={"overwrite": True})

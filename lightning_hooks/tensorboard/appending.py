@@ -35,7 +35,7 @@ def appender(file_writer: Any) -> Append:
     file = None if kernel is None else attribute(events, "EventFileWriter._general_file_writer", GFile, lost)
     # Require `write_started`: before its first record the file object opens the file to overwrite it, not to append.
     if kernel is not None and file is not None and type(file.fs) is LocalFileSystem and file.write_started:
-        return _through_its_file(events, file, kernel.record)
+        return _appender_to_file(events, file, kernel.record)
 
     def append(event: bytes) -> None:
         message = Event.FromString(event)
@@ -45,9 +45,11 @@ def appender(file_writer: Any) -> Append:
     return append
 
 
-def _through_its_file(events: Any, file: GFile, framed: Callable[[bytes], bytes]) -> Append:
+def _appender_to_file(events: Any, file: GFile, to_record: Callable[[bytes], bytes]) -> Append:
+    """A function that writes records, made by `to_record` from events, through the file object of the logger."""
+
     def append(event: bytes) -> None:
-        record = framed(event)
+        record = to_record(event)
         # Flush first, so that events logged earlier come earlier in the file. If the logger's thread failed,
         # `flush` raises its error.
         events.flush()

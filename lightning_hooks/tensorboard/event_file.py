@@ -315,9 +315,9 @@ class EventFile:
         for value in leading:
             self._register_tag(value)
             is_fixed[value.start : value.start + value.size] = False
-        where = np.flatnonzero(is_fixed)
+        fixed_at = np.flatnonzero(is_fixed)
         offsets = {value.tag: (value.start, value.size) for value in leading if value.kind == self.tags[value.tag][0]}
-        self._layouts.append(Layout(offsets, end, where, np.frombuffer(content, dtype=np.uint8)[where]))
+        self._layouts.append(Layout(offsets, end, fixed_at, np.frombuffer(content, dtype=np.uint8)[fixed_at]))
         self._by_beginning.setdefault(beginning(content), []).append(len(self._layouts) - 1)
         return len(self._layouts) - 1, rest
 

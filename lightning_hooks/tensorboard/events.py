@@ -179,15 +179,15 @@ class Template:
     """
 
     def __init__(self, vectors: Sequence[tuple[str, int]], numbers: Sequence[str], positions: Sequence[int] = ()) -> None:
-        parts: list[bytes] = []
+        fields: list[bytes] = []
         ends: list[int] = []
         size = 0
         for message in [*(_vector(tag, length) for tag, length in vectors), *map(_number, numbers)]:
-            part = value_bytes(message)
-            size += len(part)
-            parts.append(part)
+            field = value_bytes(message)
+            size += len(field)
+            fields.append(field)
             ends.append(size)
-        self._buffer = bytearray(b"".join(parts))
+        self._buffer = bytearray(b"".join(fields))
         runs: list[tuple[int, int, int]] = []
         position = 0
         for (_, length), end in zip(vectors, ends, strict=False):

@@ -19,20 +19,20 @@ class Layout(NamedTuple):
     Args:
         offsets: tag to the offset of its payload in the summary, and the size of the payload in bytes.
         end: the offset after the last of these values.
-        where: the offsets of all bytes outside the payloads, which are equal in every event of the layout.
+        fixed_at: the offsets of all bytes outside the payloads, which are equal in every event of the layout.
         fixed: the bytes at these offsets.
     """
 
     offsets: dict[str, tuple[int, int]]
     end: int
-    where: NDArray[np.intp]
+    fixed_at: NDArray[np.intp]
     fixed: NDArray[np.uint8]
 
     def fits(self, content: bytes) -> bool:
         """Whether a summary begins with values of this layout."""
         if len(content) < self.end:
             return False
-        return np.array_equal(np.frombuffer(content, dtype=np.uint8)[self.where], self.fixed)
+        return np.array_equal(np.frombuffer(content, dtype=np.uint8)[self.fixed_at], self.fixed)
 
 
 def beginning(content: bytes) -> bytes:

@@ -20,8 +20,8 @@ def event_files(path: Path) -> list[Path]:
     """
     if not os.path.isdir(path):
         return [path] if _is_event_file(path) else []
-    found = (path / name for name in fnmatch.filter(os.listdir(path), PATTERN))
-    return sorted(file for file in found if _is_event_file(file))
+    files = (path / name for name in fnmatch.filter(os.listdir(path), PATTERN))
+    return sorted(file for file in files if _is_event_file(file))
 
 
 def _is_event_file(path: Path) -> bool:

@@ -125,9 +125,9 @@ class RunIndex:
 
     def problems(self) -> list[str]:
         """Messages about the parts of the run that could not be read, each beginning with the name of its file."""
-        found = [(path, problem) for path, problem in self.unreadable.items()]
-        found += [(file.path, problem) for file in self.files for problem in file.problems]
-        return [*(f"{path.name}: {problem}" for path, problem in found), *self._misfits.values()]
+        problems = [(path, problem) for path, problem in self.unreadable.items()]
+        problems += [(file.path, problem) for file in self.files for problem in file.problems]
+        return [*(f"{path.name}: {problem}" for path, problem in problems), *self._misfits.values()]
 
     def _readings(self) -> dict[Path, int]:
         return {path: file.readings for path, file in self._files.items()}
@@ -213,30 +213,30 @@ class RunIndex:
         """
         return self.points(*self.vectors()[tensor, stat])
 
-    def read_table(self, tensor: str, stat: str, where: Points) -> NDArray[np.float32]:
+    def read_table(self, tensor: str, stat: str, chosen: Points) -> NDArray[np.float32]:
         """The values of a table at some of its points, joined over the lists of rows that were written at each step.
 
         Args:
             tensor: with the monitor's prefix.
             stat: the name of the vector.
-            where: the points from `table_points`, or some of them.
+            chosen: the points from `table_points`, or some of them.
 
         Returns:
             float32 [points, rows]; NaN where no list that was written at the step has the row.
         """
         names = self.rows(tensor, stat)
-        out = np.full((len(where.steps), len(names)), np.nan, dtype=np.float32)
+        out = np.full((len(chosen.steps), len(names)), np.nan, dtype=np.float32)
         column_of = {name: i for i, name in enumerate(names)}
         for tag in self.vectors()[tensor, stat]:
             listed, points = self._row_list(tag), self.points(tag)
             if not len(listed) or not len(points.steps):
                 continue
             columns = np.array([column_of[name] for name in listed], dtype=np.intp)
-            at = np.searchsorted(points.steps, where.steps).clip(max=len(points.steps) - 1)
+            at = np.searchsorted(points.steps, chosen.steps).clip(max=len(points.steps) - 1)
             # After a resume with different rules a step can exist twice. Use only vectors of the file that wrote the step last.
-            is_current = (points.steps[at] == where.steps) & (points.files[at] == where.files)
+            is_current = (points.steps[at] == chosen.steps) & (points.files[at] == chosen.files)
             for number, file in enumerate(self.files):
-                in_file = np.flatnonzero(is_current & (where.files == number))
+                in_file = np.flatnonzero(is_current & (chosen.files == number))
                 if not len(in_file):
                     continue
                 # `points` has skipped vectors of other lengths, so all vectors of a list have the same size.
@@ -246,10 +246,10 @@ class RunIndex:
                 out[np.ix_(in_file, columns)] = values
         return out
 
-    def payload(self, where: Points, i: int) -> bytes:
+    def payload(self, points: Points, i: int) -> bytes:
         """The bytes of the value at point `i`."""
-        file: EventFile = self.files[int(where.files[i])]
-        return file.payload(int(where.starts[i]), int(where.sizes[i]))
+        file: EventFile = self.files[int(points.files[i])]
+        return file.payload(int(points.starts[i]), int(points.sizes[i]))
 
     def numbers(self, tag: str) -> tuple[Offsets, Floats]:
         """The steps and the values of a scalar, int64 [T] and float64 [T]."""
