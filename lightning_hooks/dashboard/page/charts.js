@@ -1,4 +1,4 @@
-// Line charts by uPlot: a value over steps, with a band from least to greatest where several steps share a pixel.
+// Line charts, drawn by uPlot: a value over steps, with a band from least to greatest if several steps share a pixel.
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { short } from "./colors.js";
@@ -7,14 +7,17 @@ import { stepsText } from "./steps.js";
 
 const COLORS = ["accent", "alert", "third", "fourth"];
 
-/** Which line is which, where there are several. */
+/** The legend of a chart with several lines; null if there is a single line. */
 export function keysOf(labels) {
   if (labels.length < 2) return null;
   const key = (label, i) => h("span", {}, h("i", { style: `background: var(--${COLORS[i % COLORS.length]})` }), label);
   return h("p", { class: "keys" }, ...labels.map(key));
 }
 
-/** One value over steps of one run or of several: series are { label, color, steps, ends, least, greatest }; `text` writes a value. */
+/**
+ * A chart of one value over steps, with a line for each series: { label, color, steps, ends, least, greatest }. `text` formats a value,
+ * and onStep(step) is called for a click.
+ */
 export function lineChart(series, { height = 130, label = "", onStep = null, text = short } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series, text) });
   const [x, ...columns] = align(series);
@@ -24,7 +27,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
   const least = Math.min(...positive);
   const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / least > 100;
   const isZero = all.every((value) => value === 0);
-  // A logarithmic axis has no zero: it is drawn at the bottom.
+  // A logarithmic axis has no zero. Draw zeros at half the least positive value, at the bottom.
   const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
   const colors = series.map((each, i) => COLORS[(each.color ?? i) % COLORS.length]);
   const make = () => {
@@ -51,7 +54,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
     value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}` : "";
   };
   let [chart, width] = [null, 0];
-  // A holder that leaves the document gets the width 0: its chart, to which the window holds, goes with it.
+  // A holder that is removed from the document gets the width 0. Destroy its chart then: the window holds a reference to each chart.
   new ResizeObserver(() => {
     if (holder.clientWidth === width) return;
     width = holder.clientWidth;
@@ -61,26 +64,29 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
   return holder;
 }
 
-/** The powers of ten between two numbers, at most about five. */
+/** About five powers of ten, or fewer, between two numbers. */
 function decades(chart, axisIndex, low, high) {
   const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
-  const every = Math.max(Math.ceil((last - first) / 4), 1);
-  return Array.from({ length: Math.max(Math.floor((last - first) / every) + 1, 0) }, (_, i) => 10 ** (first + i * every));
+  const interval = Math.max(Math.ceil((last - first) / 4), 1);
+  return Array.from({ length: Math.max(Math.floor((last - first) / interval) + 1, 0) }, (_, i) => 10 ** (first + i * interval));
 }
 
-/** The width of an axis with these labels, none of which is cut off. */
+/** The width of an axis that shows these labels in full. */
 const room = (_, labels) => Math.max(52, 18 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
 const axis = (more) => ({ stroke: () => color("soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
-const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: false, size: 5, fill: () => color(name), filter: (chart, i) => alone(chart.data[i]) } });
+const line = (name) => ({ stroke: () => color(name), width: 1, points: { show: false, size: 5, fill: () => color(name), filter: (chart, i) => isolated(chart.data[i]) } });
 
-/** Where a value has no neighbour to which a line leads: it is drawn as a point. */
-function alone(column) {
-  const places = [...column.keys()].filter((i) => column[i] !== undefined);
+/** The indices of values without a neighbour to which a line could be drawn. uPlot draws these values as points. */
+function isolated(column) {
+  const indices = [...column.keys()].filter((i) => column[i] !== undefined);
   const isGap = (i) => i === undefined || column[i] === null;
-  return places.filter((i, at) => !isGap(i) && isGap(places[at - 1]) && isGap(places[at + 1]));
+  return indices.filter((i, at) => !isGap(i) && isGap(indices[at - 1]) && isGap(indices[at + 1]));
 }
 
-/** One x-axis for all: [steps, greatest, least, greatest, least …]; a line ends at null, which is no number, and goes on over undefined, a step of others. */
+/**
+ * The series on a common x-axis, as uPlot expects them: [steps, greatest, least, greatest, least, …]. A value is null if it is not
+ * finite, and the line has a gap there. A value is undefined at a step of other series only, and the line continues over it.
+ */
 function align(series) {
   const steps = [...new Set(series.flatMap((each) => Array.from(each.steps)))].sort((a, b) => a - b);
   const at = new Map(steps.map((step, i) => [step, i]));
@@ -94,15 +100,15 @@ function align(series) {
   return [steps, ...columns];
 }
 
-/** The last value of a series of a row; the last ones where it joins several steps. */
+/** The last value of a series as text; a range if its last piece joins several steps. */
 export function lastText({ least, greatest, nan, infinite }) {
   if (nan.at(-1)) return "NaN";
   return infinite.at(-1) ? "infinite" : range(greatest.at(-1), least.at(-1));
 }
 
 function range(greatest, least, label, text = short) {
-  const said = !Number.isFinite(greatest) ? "–" : greatest === least ? text(least) : `${text(least)} to ${text(greatest)}`;
-  return label ? `${label} ${said}` : said;
+  const formatted = !Number.isFinite(greatest) ? "–" : greatest === least ? text(least) : `${text(least)} to ${text(greatest)}`;
+  return label ? `${label} ${formatted}` : formatted;
 }
 
 function describe(label, series, text) {

@@ -1,4 +1,4 @@
-// Colour maps and the scales that turn numbers into colours. The maps can be told apart with every kind of colour blindness.
+// Colour maps, and the scales that map numbers to colours. The colours of a map can be told apart with every kind of colour blindness.
 
 // 33 evenly spaced colours of each map, from matplotlib: viridis and cividis (CC0), PuOr (ColorBrewer, Apache 2.0).
 const ANCHORS = {
@@ -16,18 +16,18 @@ const ANCHORS = {
 export const MAPS = Object.keys(ANCHORS);
 export const SCALES = ["auto", "linear", "log", "symlog"];
 
-// What no map contains.
+// The colours of NaN and of infinite values, which no map contains.
 export const NAN = [255, 0, 220];
 export const INFINITE = [0, 214, 255];
 
-const ENOUGH_FOR_LOG = 20;
-const FEW_VALUES = 200; // of which none is an outlier
-const OUTSIDE = 0.02; // the share of values at each end that may be beyond the colours
-const USED = 0.6; // the share of the colours that the other values must use at least, or outliers are left out
+const ENOUGH_FOR_LOG = 20; // the ratio of greatest to least positive value above which a scale is logarithmic
+const FEW_VALUES = 200; // with fewer values, none counts as an outlier
+const OUTSIDE = 0.02; // the share of values at each end that may be outliers
+const USED = 0.6; // if the other values would use a smaller share of the colours, the bounds of the scale exclude the outliers
 
 const tables = new Map();
 
-/** The 256 colours of a map, as red, green and blue one after the other. */
+/** The 256 colours of a map as an array of red, green, blue, red, green, blue, … */
 export function tableOf(name) {
   if (!tables.has(name)) {
     const anchors = ANCHORS[name].match(/../g).map((hex) => parseInt(hex, 16));
@@ -45,7 +45,10 @@ export function tableOf(name) {
   return tables.get(name);
 }
 
-/** The scale for numbers between two bounds; "auto" is chosen by what they are. The middle of a signed one is zero; it is logarithmic only if asked for. */
+/**
+ * The scale for numbers between two bounds. The kind "auto" is replaced by one that suits the numbers. If `signed`, zero is in the
+ * middle of the scale, and "auto" never becomes "log".
+ */
 export function makeScale(kind, low, high, leastPositive, signed) {
   if (!(low <= high)) [low, high] = [0, 1];
   if (kind === "auto") {
@@ -53,7 +56,7 @@ export function makeScale(kind, low, high, leastPositive, signed) {
     else if ((signed || (low < 0 && high > 0)) && Math.max(-low, high) / leastPositive > 1000) kind = "symlog";
     else kind = "linear";
   }
-  if (kind === "log" && !(high > 0)) kind = "linear"; // there is nothing positive to show
+  if (kind === "log" && !(high > 0)) kind = "linear"; // no value is positive
   if (kind === "log") low = low > 0 ? low : leastPositive;
   if (signed && kind !== "log") {
     high = Math.max(Math.abs(low), Math.abs(high)) || 1;
@@ -76,20 +79,20 @@ export function makeScale(kind, low, high, leastPositive, signed) {
     kind,
     low,
     high,
-    /** From 0 to 255. */
+    /** The index of the colour of a number, from 0 to 255. */
     index: (x) => {
       const at = ((forward(x) - a) / span) * 255;
       return at <= 0 ? 0 : at >= 255 ? 255 : Math.round(at);
     },
-    /** The number at a fraction of the colour bar. */
+    /** The number at a fraction, from 0 to 1, of the colour bar. */
     at: (fraction) => backward(a + span * fraction),
   };
 }
 
 /**
- * The scale for summaries of segments (see segments.js). Where a few values would leave most of the colours unused, they are beyond the
- * colours: `beyond` then holds the least and the greatest value. Fixed bounds are numbers, others null. Of a difference zero has the middle
- * colour, of other values where a map with a middle shows negative ones.
+ * The scale for summaries of segments (see segments.js). If a few outliers would leave most of the colours unused, the bounds exclude
+ * them, and `beyond` holds the least and the greatest value. `fixed` holds the two bounds of the user, each null if it is not fixed.
+ * Zero has the middle colour if the map shows a difference, or if the diverging map shows negative values.
  */
 export function scaleOf(summaries, kind, fixed, map, isDifference) {
   let [low, high, leastPositive, count] = [Infinity, -Infinity, Infinity, 0];
@@ -103,7 +106,7 @@ export function scaleOf(summaries, kind, fixed, map, isDifference) {
   if (isDifference && !isSigned && kind === "auto") kind = "linear";
   const usual = sampleOf(summaries, count);
   const sizes = usual.map(Math.abs).filter((x) => x > 0).sort();
-  // Where there are both signs, values near zero are always there; what counts is how far the largest are from the others.
+  // With values of both signs some are always near zero. Choose the kind of scale by the median magnitude instead of the least one.
   const floor = (positive) => (kind === "auto" && (low < 0 || isSigned) ? (sizes[sizes.length >> 1] ?? positive) : positive);
   const made = (a, b, positive) => makeScale(kind, fixed[0] ?? a, fixed[1] ?? b, floor(positive), isSigned);
   const whole = made(low, high, leastPositive);
@@ -117,19 +120,19 @@ export function scaleOf(summaries, kind, fixed, map, isDifference) {
   return Object.assign(scale, { beyond: [low < scale.low ? low : null, high > scale.high ? high : null] });
 }
 
-/** Some thousand of the values of the samples, sorted. */
+/** At most 8,192 evenly chosen values of the samples, sorted. */
 function sampleOf(summaries, count) {
-  const every = Math.max(Math.ceil(count / 8192), 1);
-  const found = [];
+  const stride = Math.max(Math.ceil(count / 8192), 1);
+  const values = [];
   let i = 0;
-  for (const { sample } of summaries) for (const value of sample) if (i++ % every === 0) found.push(value);
-  return Float64Array.from(found).sort();
+  for (const { sample } of summaries) for (const value of sample) if (i++ % stride === 0) values.push(value);
+  return Float64Array.from(values).sort();
 }
 
 /** A short form of a number with about four digits. */
 export function short(x) {
   if (x === null || x === undefined) return "–";
-  if (typeof x === "string") return x; // "nan", "inf"
+  if (typeof x === "string") return x;
   if (Number.isNaN(x)) return "NaN";
   if (!Number.isFinite(x)) return x > 0 ? "Inf" : "−Inf";
   if (x === 0) return "0";

@@ -1,4 +1,4 @@
-// The head of the page: the tabs of the views, the choices of runs and of a table, and the explanations of statistics.
+// The header of the page: the tabs of the views, the selects for runs and for a table, and the explanations of statistics.
 
 import { choice, h } from "./dom.js";
 
@@ -22,7 +22,7 @@ export function makeTabs(show) {
   return tabs;
 }
 
-/** Mark the tab of a view; the Tab key leads to this one only. */
+/** Mark the tab of the shown view. Only this tab can be reached with the Tab key. */
 export function markTab(tabs, panel, view) {
   for (const tab of tabs.children) {
     tab.setAttribute("aria-selected", String(tab.dataset.view === view));
@@ -33,7 +33,7 @@ export function markTab(tabs, panel, view) {
 
 const tabOf = (view) => `tab-${view}`;
 
-/** The choices that a view uses, built again when what there is to choose has changed. */
+/** Fill an element with the selects that a view uses. They are built again only if their options or values have changed. */
 export function fillControls(app, element, view) {
   const { state, meta } = app;
   const runs = app.loaded.runs.filter((run) => run.shown || run.name === state.run).map((run) => [run.name, nameOf(run.name)]);
@@ -43,8 +43,8 @@ export function fillControls(app, element, view) {
   if (key === element.dataset.filledFor) return;
   element.dataset.filledFor = key;
   const chooseTensor = (tensor) => {
-    const has = meta.tensors.find((each) => each.tensor === tensor).stats;
-    state.set({ tensor, stat: has.includes(state.stat) ? state.stat : has[0], row: "", low: "", high: "" });
+    const available = meta.tensors.find((each) => each.tensor === tensor).stats;
+    state.set({ tensor, stat: available.includes(state.stat) ? state.stat : available[0], row: "", low: "", high: "" });
   };
   const chooseRun = (run) => {
     app.say("");
@@ -62,7 +62,7 @@ export function fillControls(app, element, view) {
   if (focused) element.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }
 
-/** A choice for every run to compare with, and one for another. */
+/** A select for each run to compare with, and one to add another run. */
 function otherChoices(state, runs) {
   const { others } = state;
   return [...others, ""].slice(0, MOST_OTHERS).map((current, i) => {
@@ -73,12 +73,12 @@ function otherChoices(state, runs) {
   }).filter(Boolean);
 }
 
-/** What a run is called. */
+/** The name of a run as the page shows it. */
 export function nameOf(run) {
   return run === "." ? "this folder" : run;
 }
 
-/** A question mark that explains a statistic; `which` says which one when it is asked. */
+/** A button with a question mark that explains a statistic. `which` is called at each click and returns the statistic. */
 export function helpButton(app, which) {
   const panel = h("div", { class: "help", hidden: true, role: "note" });
   const button = h("button", { class: "question", "aria-label": "What does this statistic mean?", "aria-expanded": "false" }, "?");
@@ -87,18 +87,19 @@ export function helpButton(app, which) {
     button.setAttribute("aria-expanded", String(!panel.hidden));
     panel.style.translate = "";
     const stat = which();
-    const known = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
+    const explanation = app.loaded.statistics?.[/^p\d+(\.\d+)?$/.test(stat) ? "quantile" : stat];
     panel.replaceChildren(
       h("strong", {}, stat),
-      ...(known
-        ? [["What it is", known.what], ["What is usual", known.usual], ["What to do", known.do]].map(([title, text]) =>
+      ...(explanation
+        ? [["What it is", explanation.what], ["What is usual", explanation.usual], ["What to do", explanation.do]].map(([title, text]) =>
             h("p", {}, h("em", {}, `${title}: `), text),
           )
         : [h("p", {}, "A statistic of your own.")]),
     );
+    // Move the panel so that all of it is inside the window.
     const { left, right } = panel.getBoundingClientRect();
     const room = document.documentElement.clientWidth - 8;
-    panel.style.translate = `${left < 8 ? 8 - left : Math.min(room - right, 0)}px`; // so that it is all in the window
+    panel.style.translate = `${left < 8 ? 8 - left : Math.min(room - right, 0)}px`;
   });
   button.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && button.click());
   return h("span", { class: "help-holder" }, button, panel);

@@ -1,6 +1,6 @@
-// Small helpers for the document. Text is always set as text, so a name with HTML in it shows as it is.
+// Small helpers for the document. Text is never parsed as HTML, so a name that contains HTML is shown as it is.
 
-/** An element: h("button", { class: "x", onclick: f }, "text", other). */
+/** Create an element: h("button", { class: "x", onclick: f }, "text", child). Children that are null are skipped. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -23,7 +23,7 @@ export function choice(label, options, value, onchange, attributes = {}) {
   return h("label", { class: "choice" }, h("span", {}, label), select);
 }
 
-/** Save something as a file. */
+/** Save a blob as a file. */
 export function download(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -35,17 +35,17 @@ export function several(number, noun) {
   return `${number.toLocaleString("en-US")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** A number, or the nearest that is between two others. */
+/** A number clipped to a range. */
 export function clamp(number, least, most) {
   return Math.min(Math.max(number, least), most);
 }
 
-/** A colour of the style sheet. */
+/** A colour of the style sheet, by the name of its custom property without `--`. */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** What draws on an empty canvas of so many pixels of the page, of which the screen may have several for one. */
+/** Resize a canvas, given in CSS pixels, and return its context, scaled to the resolution of the screen. */
 export function penOf(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = width * ratio;
@@ -57,7 +57,7 @@ export function penOf(canvas, width, height) {
   return pen;
 }
 
-/** Call a function once in the next frame, however often it is asked for. */
+/** A function that calls `call` in the next frame; further calls before that frame are ignored. */
 export function onceAFrame(call) {
   let waiting = false;
   return () => {

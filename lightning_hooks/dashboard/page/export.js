@@ -1,4 +1,4 @@
-// What the heat maps show as a picture and as a table.
+// Exports the heat maps as a picture and as a table.
 
 import { color, h } from "./dom.js";
 import { FINDING, NOT_MEASURED, SPECIAL_COLORS } from "./legend.js";
@@ -8,7 +8,7 @@ const MARGIN = 12;
 const LINE = 22;
 const FONT = "system-ui, sans-serif";
 
-/** The panels below one another with their titles, and the legend, an element of `drawLegend`; resolves to a PNG. */
+/** Draw the panels below one another with their titles, and the legend (the element that drawLegend filled). Resolves to a PNG. */
 export function pictureOf(panels, title, legend) {
   const ratio = window.devicePixelRatio || 1;
   const [meaning, beyond] = [".legend-title", ".beyond"].map((name) => legend.querySelector(name)?.textContent ?? "");

@@ -1,4 +1,4 @@
-// The heat map: rows of a table by steps. Knows what is in sight, draws what of that has arrived, and asks for what is missing.
+// A heat map: rows of a table by steps. It draws the cells in sight that have arrived, and requests those that are missing.
 
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
 import { AXIS, drawMap, widestLabel } from "./mapdraw.js";
@@ -6,16 +6,17 @@ import { listenTo } from "./mapinput.js";
 import { cellOf, summaryOf } from "./segments.js";
 import { TILE } from "./source.js";
 
-const READABLE = 16; // pixels of a row
+// Heights of a row in pixels.
+const READABLE = 16;
 const LARGEST = 26;
 const SMALLEST = 2;
 
 /**
- * One panel. `model` says what to draw:
- *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (how folded parts merge)
- *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit
+ * One panel with a heat map. `model` holds the data to draw and how to draw them:
+ *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (whether folded groups merge exactly)
+ *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
  *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings: { node, step, text })
- * `on` is told: onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
+ * `on` holds the callbacks onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
  */
 export class HeatMap {
   constructor(on) {
@@ -29,14 +30,14 @@ export class HeatMap {
     this.spacer = h("div", { class: "spacer" });
     this.scroll = h("div", { class: "scroll" }, h("div", { class: "stick" }, this.canvas), this.spacer);
     this.tip = h("div", { class: "tip", hidden: true });
-    this.said = h("div", { class: "visually-hidden", "aria-live": "polite" });
+    this.spoken = h("div", { class: "visually-hidden", "aria-live": "polite" });
     this.title = h("h2", { class: "panel-title" });
-    this.element = h("section", { class: "panel" }, this.title, this.scroll, this.tip, this.said);
+    this.element = h("section", { class: "panel" }, this.title, this.scroll, this.tip, this.spoken);
     this.redraw = onceAFrame(() => this.draw());
     this.cursor = null;
     this.image = document.createElement("canvas");
     this.scroll.addEventListener("scroll", () => {
-      // Where it only followed it leads nobody: its end may be before that of the others.
+      // Ignore scroll events caused by follow(): a shorter panel would otherwise scroll the longer ones back.
       if (this.scroll.scrollTop !== this.followed) this.on.onScroll(this.scroll.scrollTop);
       this.redraw();
     });
@@ -44,19 +45,19 @@ export class HeatMap {
     listenTo(this);
   }
 
-  /** Set what is drawn next; the view draws when it knows the colours. */
+  /** Set the model. The view calls draw() later, when it has chosen the colour scale. */
   show(model) {
     this.model = model;
     this.title.textContent = model.title;
   }
 
-  /** Scroll as another panel does. */
+  /** Scroll to the position of another panel. */
   follow(top) {
     this.scroll.scrollTop = top;
     this.followed = this.scroll.scrollTop;
   }
 
-  /** Sizes in CSS pixels, and the cells in sight. */
+  /** The layout: sizes in CSS pixels, and the ranges of rows, cells and tiles in sight. */
   layout() {
     const { shown, from, to, unit, fit, height: available, labels = widestLabel(this) } = this.model;
     const width = Math.max(this.scroll.clientWidth, 200);
@@ -78,60 +79,63 @@ export class HeatMap {
     return { width, gutter, plot, row, total, height, top, first, last, span, level, cell, begin, end, firstTile, lastTile };
   }
 
-  /** The first and the last step of a cell. */
+  /** The first and the last step of a cell; `at` is the layout. */
   stepsOf(cell, at) {
     return this.model.rows.steps.within(cell * at.cell, (cell + 1) * at.cell);
   }
 
-  /** The line of a finding: of its row or of the folded part that this is in; -1 where neither is shown. */
-  placeOf(mark) {
-    return this.model.rows.placeOf(mark.node, this.model.shown);
+  /** The line of a finding: that of its row, or of the folded group that contains the row; -1 if neither is shown. */
+  lineOf(mark) {
+    return this.model.rows.lineOf(mark.node, this.model.shown);
   }
 
-  /** The findings in a cell. */
+  /** The findings in the cell of line `r` with the given first and last step. */
   marksIn(r, [first, last]) {
-    return this.model.marks.filter((mark) => first <= mark.step && mark.step <= last && this.placeOf(mark) === r);
+    return this.model.marks.filter((mark) => first <= mark.step && mark.step <= last && this.lineOf(mark) === r);
   }
 
-  /** Call with every segment in sight: line, its first cell, first and last cell in sight within it, segment; undefined if it has not arrived. */
+  /**
+   * Call a function with every segment in sight: its line, its first cell, the range of its cells that are in sight (counted within
+   * the segment), and the segment, which is undefined if it has not arrived.
+   */
   segments(at, call) {
     const { shown, isOpen, cells } = this.model;
     const tiles = [];
     for (let tile = at.firstTile; tile <= at.lastTile; tile++) {
       const begin = tile * TILE;
       const [from, to] = [Math.max(at.begin - begin, 0), Math.min(at.end - begin, TILE)];
-      tiles.push({ begin, from, to, here: cells.tile(at.level, tile) });
+      tiles.push({ begin, from, to, segments: cells.tile(at.level, tile) });
     }
     for (let r = at.first; r < at.last; r++) {
       const node = shown[r];
       if (isOpen(node)) continue;
-      for (const { begin, from, to, here } of tiles) call(r, begin, from, to, here?.get(node));
+      for (const { begin, from, to, segments } of tiles) call(r, begin, from, to, segments?.get(node));
     }
   }
 
-  /** What the summaries depend on: the same values for the same segments. */
+  /** The values on which summaries() depends: if they are equal, the segments in sight are the same. */
   sight() {
     const { shown, cells } = this.model;
     const { first, last, level, firstTile, lastTile } = this.layout();
     return [shown, cells, cells.arrivals, first, last, level, firstTile, lastTile];
   }
 
-  /** Summaries of the segments in sight, as `summaryOf` returns them. */
+  /** The summaries (see summaryOf in segments.js) of the segments in sight. */
   summaries() {
-    const found = [];
-    this.segments(this.layout(), (r, begin, from, to, segment) => segment && found.push(summaryOf(segment)));
-    return found;
+    const summaries = [];
+    this.segments(this.layout(), (r, begin, from, to, segment) => segment && summaries.push(summaryOf(segment)));
+    return summaries;
   }
 
-  /** What is in sight, has arrived and was measured, as rows of a table: name, first and last step, least, greatest, NaN, infinite. */
+  /** The measured cells in sight that have arrived, each as [name, first step, last step, least, greatest, NaN, infinite]. */
   visible() {
     const at = this.layout();
     const lines = [];
     this.segments(at, (r, begin, from, to, segment) => {
       const { name } = this.model.rows.nodes[this.model.shown[r]];
       for (let i = from; segment && i < to; i++) {
-        const found = cellOf(segment, i);
-        if (found) lines.push([name, ...this.stepsOf(begin + i, at), found.least, found.greatest, found.nan, found.infinite]);
+        const cell = cellOf(segment, i);
+        if (cell) lines.push([name, ...this.stepsOf(begin + i, at), cell.least, cell.greatest, cell.nan, cell.infinite]);
       }
     });
     return lines;
@@ -154,7 +158,7 @@ export class HeatMap {
     drawMap(penOf(this.canvas, at.width, at.height + AXIS), this, at);
   }
 
-  /** Change how many steps are shown, by a factor, around a step. */
+  /** Multiply the number of shown steps by a factor, and keep the step `around` (default: the middle) at its position. */
   zoom(factor, around) {
     const { from, to } = this.model;
     const at = around ?? (from + to) / 2;
@@ -166,7 +170,7 @@ export class HeatMap {
     this.on.onZoom(from + (to - from) * share, to + (to - from) * share);
   }
 
-  /** Bring a row into sight. */
+  /** Scroll so that a row is in sight. */
   reveal(node) {
     const r = this.model.shown.indexOf(node);
     const at = this.layout();

@@ -1,15 +1,15 @@
-// What TensorBoard around this page offers: its colours and its charts.
+// Uses the TensorBoard in which the page is embedded: follows its theme, and opens its charts.
 
-/** TensorBoard's window; null in another host. */
+/** The window of TensorBoard; null if the page is not embedded in TensorBoard. */
 export function tensorBoard() {
   try {
     return window.parent !== window && window.parent.document.querySelector("tb-webapp") ? window.parent : null;
   } catch {
-    return null; // of another origin
+    return null; // the parent window is of another origin, and cannot be TensorBoard's
   }
 }
 
-/** Be dark where TensorBoard is, elsewhere where the system is; what was drawn before is drawn again. */
+/** Use the dark theme if TensorBoard does, or outside TensorBoard if the system does. `redraw` is called after each change. */
 export function followTheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const host = tensorBoard();
@@ -23,14 +23,17 @@ export function followTheme(redraw) {
   follow();
 }
 
-/** A function that shows the curves of a row in Time Series; null where there are none. A part of the network may have them for its rows. */
+/**
+ * A function that opens the curves of a row in the Time Series tab; null if no scalar was logged for the row. If scalars are merged
+ * along the module tree, the curves of the nearest module above the row are opened.
+ */
 export function timeSeriesOf(tags, tensor, name) {
   const host = tensorBoard();
   if (!host) return null;
   for (let at = name; at; at = at.slice(0, Math.max(at.lastIndexOf("."), 0))) {
     if (!tags.some((tag) => tag.startsWith(`${tensor}_`) && tag.endsWith(`/${at}`))) continue;
     return () => {
-      // TensorBoard takes the filter from the query, and reads that when it is loaded.
+      // TensorBoard reads the filter from the query of its address, and only when it is loaded.
       const url = new URL(host.location.href);
       url.searchParams.set("tagFilter", `^${escaped(tensor)}_[^/]*/${escaped(at)}$`);
       url.hash = "timeseries";

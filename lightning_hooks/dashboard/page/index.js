@@ -1,4 +1,4 @@
-// The page: the same in TensorBoard, in `lightning-hooks view`, in a report and in a notebook.
+// Builds the page and keeps it up to date. The page is the same in TensorBoard, `lightning-hooks view`, a report and a notebook.
 
 import { MOST_OTHERS, PANEL, VIEWS, fillControls, makeTabs, markTab } from "./controls.js";
 import { clamp, h } from "./dom.js";
@@ -11,12 +11,13 @@ import { ServerSource } from "./source.js";
 import { State } from "./state.js";
 import { StepView } from "./stepview.js";
 
-const POLL = 3000; // milliseconds between two questions for new steps
+const POLL = 3000; // milliseconds between two requests for new steps
+// The first of these tables that a run has is shown first.
 const FIRST = [["grad", "norm"], ["final_grad", "norm"], ["output_grad", "norm"], ["param", "norm"], ["output", "std"]];
 
 const ADVICE = "Add a StatsMonitor to the callbacks of the Trainer and train.";
 
-/** Build the page; TensorBoard calls this. */
+/** Build the page. TensorBoard calls this function. */
 export function render(source = new ServerSource()) {
   document.documentElement.lang ||= "en";
   document.title ||= "lightning_hooks";
@@ -27,7 +28,7 @@ export function render(source = new ServerSource()) {
   }
   const app = new App(source);
   document.body.replaceChildren(app.element);
-  window.lightningHooks = app; // for tests and for the curious
+  window.lightningHooks = app; // for tests and for the console of the browser
   followTheme(() => app.recolor());
   app.start();
   return app;
@@ -37,8 +38,8 @@ class App {
   constructor(source) {
     this.source = source;
     this.loaded = new Loaded(source);
-    this.turn = 0; // of updates; what an earlier one still waits for is not shown
-    this.pending = 0; // updates
+    this.turn = 0; // number of the latest update; an earlier update that still waits for data shows nothing
+    this.pending = 0; // updates that are under way
     this.state = new State(() => {
       this.say("");
       this.update();
@@ -73,7 +74,7 @@ class App {
     if (this.source.isLive) setInterval(() => document.hidden || this.poll(), POLL);
   }
 
-  /** Take a turn: the call is told how to ask whether it is still the latest. An error is shown instead of failing without a word. */
+  /** Run an update. `call` gets a function that tells whether it is still the latest update. An error of the latest is shown. */
   async guard(call) {
     const turn = ++this.turn;
     const isCurrent = () => turn === this.turn;
@@ -89,7 +90,7 @@ class App {
     if (error) await this.failed(error);
   }
 
-  /** Show an error, unless the rows that were asked for have changed, or are gone: then what is new is shown. */
+  /** Show an error. If the requested rows have changed or are gone (status 400 or 404), poll first: an update replaces the error. */
   async failed(error) {
     if (![400, 404].includes(error.status) || !(await this.poll())) this.fail(error);
   }
@@ -105,7 +106,7 @@ class App {
     this.message.textContent = text;
   }
 
-  /** Choose a run and a table where the address names none, or one that is not there; then show them. */
+  /** If the address names no run or table, or a missing one, choose one; then show it. */
   async choose() {
     let isChosen = false;
     await this.guard(async (isCurrent) => (isChosen = await this.chooseFor(isCurrent)));
@@ -148,42 +149,42 @@ class App {
     markTab(this.tabs, this.panel, this.state.view);
   }
 
-  /** What the run that is shown has. */
+  /** The answer to `run` (see api.py) for the shown run. */
   get meta() {
     return this.loaded.meta(this.state.run);
   }
 
-  /** The steps shown: those of the address, else all of the runs that have the table shown, in whole cells. */
+  /** The range of shown steps: that of the address, or else all steps of the runs that have the shown table, in whole cells. */
   range() {
     const { state, loaded } = this;
     const tableOf = (run) => loaded.has(run, state.tensor, state.stat) && loaded.knownRows(run, state.tensor, state.stat);
     const runs = [state.run, ...state.others].filter((run) => loaded.meta(run)?.steps && tableOf(run));
-    const known = runs.map((run) => loaded.meta(run));
+    const metas = runs.map((run) => loaded.meta(run));
     const unit = Math.max(...runs.map((run) => tableOf(run).unit));
-    const first = Math.floor(Math.min(...known.map((meta) => meta.steps[0])) / unit) * unit;
-    const last = (Math.floor(Math.max(...known.map((meta) => meta.steps[1])) / unit) + 1) * unit;
+    const first = Math.floor(Math.min(...metas.map((meta) => meta.steps[0])) / unit) * unit;
+    const last = (Math.floor(Math.max(...metas.map((meta) => meta.steps[1])) / unit) + 1) * unit;
     const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : clamp(Number(text), first, last));
     const [start, end] = [bounded(state.from, first), bounded(state.to, last)];
-    const from = start < last ? start : first; // an address may say anything
+    const from = start < last ? start : first; // the address may contain any numbers
     return { first, last, unit, from, to: end > from ? end : last };
   }
 
-  /** Show other steps; bounded by what there is. */
+  /** Show the steps between two bounds, clipped to the range of the runs. */
   zoomTo(from, to) {
     const { first, last, unit } = this.range();
     const span = Math.min(Math.max(to - from, 4 * unit), last - first);
     const start = clamp(Number.isFinite(from) ? from : first, first, last - span);
-    const all = !(span < last - first);
-    this.state.set(all ? { from: "", to: "" } : { from: Math.round(start), to: Math.round(start + span) });
+    const showsAll = !(span < last - first);
+    this.state.set(showsAll ? { from: "", to: "" } : { from: Math.round(start), to: Math.round(start + span) });
   }
 
-  /** Light has become dark: everything is drawn again. */
+  /** Draw everything again after a change between the light and the dark theme. */
   recolor() {
     for (const view of Object.values(this.views)) view.shown = null;
     this.update();
   }
 
-  /** Ask for what is new: runs, and steps of the runs shown; whether there is any, or may be. */
+  /** Request new runs, and new steps of the shown runs. Resolves to false if it is certain that nothing is new. */
   async poll() {
     if (this.polling || this.pending) return true;
     this.polling = true;
@@ -201,23 +202,23 @@ class App {
         this.views.map.grown(run, last);
       }
       if (changed && !this.pending) await this.update();
-      if (this.lost === this.message.textContent) this.say("");
+      if (this.pollError === this.message.textContent) this.say("");
       return changed;
     } catch (error) {
       this.fail(error);
-      this.lost = error.message;
+      this.pollError = error.message;
       return true;
     } finally {
       this.polling = false;
     }
   }
 
-  /** Show what the address says. */
+  /** Show the view that the address describes. */
   async update() {
     const { state, loaded } = this;
     if (!loaded.runs) return;
-    const isThere = (name) => loaded.runs.some((run) => run.name === name);
-    if (!this.meta || (this.meta.tensors.length && !loaded.has(state.run, state.tensor, state.stat)) || !state.others.every(isThere)) return this.choose();
+    const isListed = (name) => loaded.runs.some((run) => run.name === name);
+    if (!this.meta || (this.meta.tensors.length && !loaded.has(state.run, state.tensor, state.stat)) || !state.others.every(isListed)) return this.choose();
     await this.guard(async (isCurrent) => {
       await Promise.all(state.others.map((other) => loaded.load(other)));
       if (!isCurrent()) return;

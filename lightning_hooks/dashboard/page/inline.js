@@ -1,4 +1,4 @@
-// The data of a report, which is in the page: answers what the server would.
+// The entry point of a report: answers the requests of the page from the data in the page, instead of a server.
 
 import { render } from "./index.js";
 import { cellArrays, reviveNumbers } from "./source.js";
@@ -6,7 +6,7 @@ import { cellArrays, reviveNumbers } from "./source.js";
 class InlineSource {
   constructor(data, tables) {
     this.data = data;
-    this.tables = tables; // level, first and last cell, cells
+    this.tables = tables; // by table: [level, first cell, cell after the last, compressed cells]
     this.isLive = false;
     this.cells = new Map();
   }
@@ -17,11 +17,11 @@ class InlineSource {
 
   async ask(route, { tensor, stat, tag } = {}) {
     const { data } = this;
-    const found = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`] }[route];
-    return structuredClone(found ?? data[route]);
+    const answer = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`] }[route];
+    return structuredClone(answer ?? data[route]);
   }
 
-  /** Cells of a level at least as coarse as that of the report. */
+  /** The cells of a tile, as the server sends them. The level must be at least as coarse as that of the report. */
   async tile({ tensor, stat, level, first, last, nodes }) {
     const name = `${tensor}\n${stat}`;
     const [base, begin, end] = this.tables[name];
@@ -36,7 +36,7 @@ class InlineSource {
     chosen.forEach((node, line) => {
       for (let x = Math.max(begin, first * 2 ** shift); x < Math.min(end, last * 2 ** shift); x++) {
         const [from, to] = [node * width + x - begin, line * columns + Math.floor(x / 2 ** shift) - first];
-        // NaN stands where nothing was measured, and gives way to any number.
+        // NaN means that no value is finite. Replace it by any number.
         if (Number.isNaN(out.least[to]) || all.least[from] < out.least[to]) out.least[to] = all.least[from];
         if (Number.isNaN(out.greatest[to]) || all.greatest[from] > out.greatest[to]) out.greatest[to] = all.greatest[from];
         out.nan[to] = Math.min(out.nan[to] + all.nan[from], 65535);
@@ -49,11 +49,11 @@ class InlineSource {
   async table(name) {
     if (!this.cells.has(name)) {
       const buffer = await inflate(this.tables[name][3]);
-      const found = cellArrays(buffer, buffer.byteLength / 12);
-      // Of the greatest comes what differs from the least.
-      const [least, greatest] = [new Uint32Array(buffer, 0, found.least.length), new Uint32Array(buffer, 4 * found.least.length, found.least.length)];
+      const cells = cellArrays(buffer, buffer.byteLength / 12);
+      // The report stores the bits of `greatest` XOR those of `least`, see report.py.
+      const [least, greatest] = [new Uint32Array(buffer, 0, cells.least.length), new Uint32Array(buffer, 4 * cells.least.length, cells.least.length)];
       for (let i = 0; i < least.length; i++) greatest[i] ^= least[i];
-      this.cells.set(name, found);
+      this.cells.set(name, cells);
     }
     return this.cells.get(name);
   }

@@ -1,4 +1,4 @@
-// What the colours of the heat maps mean.
+// The legend of the heat maps: the meaning of their colours.
 
 import { INFINITE, NAN, short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ export const NOT_MEASURED = "not measured";
 export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
-/** The legend of the map of a model: what is drawn, a bar with ticks, values beyond it, what is no number, findings. */
+/** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
 export function drawLegend(element, { tensor, stat, map, isDifference, marks }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
@@ -27,25 +27,25 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
     h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...keyOfSpecial(true, true, true),
+    ...specialKeys(true, true, true),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
 }
 
-/** What a scale is of, with its unit: grad norm (units of the tensor, log). */
+/** The quantity that a scale shows, with its unit, such as "grad norm (units of the tensor, log)". */
 export function quantity(tensor, stat, scale) {
   const details = [unitOf(stat), scale.kind === "linear" ? "" : scale.kind].filter(Boolean).join(", ");
   return `${tensor} ${stat}${details ? ` (${details})` : ""}`;
 }
 
-/** What is no number: NaN, infinite values and what was not measured, each if it is asked for. */
-export function keyOfSpecial(hasNan, hasInfinite, hasGaps) {
+/** The keys of the special colours: NaN, infinite and not measured, each only if its argument is true. */
+export function specialKeys(hasNan, hasInfinite, hasGaps) {
   const colored = SPECIAL_COLORS.filter((_, i) => [hasNan, hasInfinite][i]);
   const keys = colored.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`));
   return hasGaps ? [...keys, h("span", {}, h("i", { class: "swatch hatched" }), ` ${NOT_MEASURED}`)] : keys;
 }
 
-/** The unit of a statistic; none of a user's own. */
+/** The unit of a statistic; empty for a statistic of the user's own. */
 function unitOf(stat) {
   if (stat === "zero_fraction" || stat === "underflow_fraction") return "share from 0 to 1";
   if (stat === "nonfinite" || stat === "count") return "elements";

@@ -1,4 +1,4 @@
-// What is known of the runs: their list, and of each run that was asked for what it has and the rows of its tables.
+// Caches the list of runs, and for each requested run its tensors, scalars and steps and the rows of its tables.
 
 import { Rows } from "./rows.js";
 import { Steps } from "./steps.js";
@@ -8,10 +8,10 @@ export class Loaded {
     this.source = source;
     this.runs = null;
     this.statistics = null;
-    this.known = new Map(); // by run: { meta, tables: rows by table }
+    this.entries = new Map(); // run to { meta: the answer to `run`, tables: table to Rows }
   }
 
-  /** Ask for what does not depend on a run; whether the list of runs has changed. */
+  /** Request the list of runs and the explanations of statistics. Resolves to whether the list of runs has changed. */
   async list() {
     const listed = () => JSON.stringify(this.runs?.map(({ name, shown }) => [name, shown]));
     const before = listed();
@@ -20,22 +20,22 @@ export class Loaded {
     return listed() !== before;
   }
 
-  /** What a run has, as `run` is answered; undefined where it has not been asked for. */
+  /** The answer to `run` (see api.py); undefined if the run has not been requested. */
   meta(run) {
-    return this.known.get(run)?.meta;
+    return this.entries.get(run)?.meta;
   }
 
   async load(run) {
-    if (!this.known.has(run)) this.known.set(run, { meta: await this.source.ask("run", { run }), tables: new Map() });
-    return this.known.get(run);
+    if (!this.entries.has(run)) this.entries.set(run, { meta: await this.source.ask("run", { run }), tables: new Map() });
+    return this.entries.get(run);
   }
 
-  /** Whether a run that is known has a table. */
+  /** Whether a run, which must have been loaded, has a table. */
   has(run, tensor, stat) {
     return hasTable(this.meta(run), tensor, stat);
   }
 
-  /** The rows of a table, asked for once; null where a run has no such table. */
+  /** The rows of a table, requested once; null if the run has no such table. */
   async rows(run, tensor, stat) {
     const { meta, tables } = await this.load(run);
     const name = `${tensor}\n${stat}`;
@@ -44,26 +44,29 @@ export class Loaded {
     return tables.get(name);
   }
 
-  /** The same where it is known. */
+  /** The rows of a table if they have been requested; otherwise undefined. */
   knownRows(run, tensor, stat) {
-    return this.known.get(run)?.tables.get(`${tensor}\n${stat}`);
+    return this.entries.get(run)?.tables.get(`${tensor}\n${stat}`);
   }
 
-  /** Take in what a run has more than before: the step after which it may differ; null where it has nothing new. */
+  /**
+   * Request what is new in a run. Resolves to the step after which its values may have changed (-1 for all steps); null if nothing
+   * is new.
+   */
   async follow(run) {
-    const known = await this.load(run);
+    const entry = await this.load(run);
     const meta = await this.source.ask("run", { run });
-    if (meta.version === known.meta.version) return null;
-    for (const [name, rows] of known.tables) {
+    if (meta.version === entry.meta.version) return null;
+    for (const [name, rows] of entry.tables) {
       const [tensor, stat] = name.split("\n");
       if (!hasTable(meta, tensor, stat)) continue;
       const answer = await this.source.ask("rows", { run, tensor, stat });
-      if (answer.key !== rows.key) known.tables.set(name, new Rows(answer));
+      if (answer.key !== rows.key) entry.tables.set(name, new Rows(answer));
       else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps) });
     }
-    // Known steps change after a resume from an earlier checkpoint, and when a run is started again.
-    const last = meta.history === known.meta.history ? (known.meta.steps?.[1] ?? -1) : -1;
-    known.meta = meta;
+    // Steps that were loaded before change after a resume from an earlier checkpoint, and if a run is started again.
+    const last = meta.history === entry.meta.history ? (entry.meta.steps?.[1] ?? -1) : -1;
+    entry.meta = meta;
     return last;
   }
 }

@@ -1,4 +1,4 @@
-// Starts the page where it is a page of its own; TensorBoard calls `render` itself.
+// Starts the page in a window of its own. In TensorBoard this module is not loaded: TensorBoard calls `render` itself.
 import { render } from "./index.js";
 
 render();

@@ -6,7 +6,7 @@ import { WAITING, pixelsOf } from "./segments.js";
 export const AXIS = 22; // pixels above the cells
 const LABELS = 12; // pixels of text
 
-/** Draw all of a HeatMap as its layout says. */
+/** Draw a HeatMap; `at` is its layout. */
 export function drawMap(context, map, at) {
   context.fillStyle = color("page");
   context.fillRect(0, 0, at.width, at.height + AXIS);
@@ -49,7 +49,7 @@ function drawCells(context, map, at) {
   context.restore();
 }
 
-/** What stands where nothing was measured. */
+/** The hatching of cells that were not measured. */
 export function hatch(context) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
@@ -80,29 +80,29 @@ function drawLabels(context, map, at) {
   for (let r = at.first; r < at.last; r++) {
     const { text, indent } = labelOf(map, shown[r]);
     const y = AXIS + (r + 0.5) * at.row - at.top;
-    context.fillStyle = rows.isPart(shown[r]) ? ink : soft;
+    context.fillStyle = rows.isGroup(shown[r]) ? ink : soft;
     context.fillText(ending(context, text, at.gutter - 8 - indent), indent, y);
   }
   context.restore();
 }
 
-/** The text before a row, and where it begins. */
+/** The label of a row: its text, and the pixels by which it is indented. */
 function labelOf(map, node) {
   const { rows, isOpen, flat } = map.model;
   const { depth, name, label, leaves } = rows.nodes[node];
-  const isPart = rows.isPart(node);
-  const sign = isPart ? (isOpen(node) ? "▾ " : "▸ ") : "";
-  const count = isPart && !isOpen(node) ? `  (${leaves})` : "";
-  return { text: sign + (flat ? name : label) + count, indent: flat ? 4 : 4 + Math.min(depth, 8) * 10 + (isPart ? 0 : 12) };
+  const isGroup = rows.isGroup(node);
+  const sign = isGroup ? (isOpen(node) ? "▾ " : "▸ ") : "";
+  const count = isGroup && !isOpen(node) ? `  (${leaves})` : "";
+  return { text: sign + (flat ? name : label) + count, indent: flat ? 4 : 4 + Math.min(depth, 8) * 10 + (isGroup ? 0 : 12) };
 }
 
-/** The pixels that the longest label takes. */
+/** The width of the widest label in pixels. */
 export function widestLabel(map) {
   const { shown } = map.model;
   if (map.measured?.shown !== shown) {
     const pen = map.image.getContext("2d");
     pen.font = `${LABELS}px system-ui, sans-serif`;
-    // Only the longest are measured: there may be thousands.
+    // Measure only the labels with the most characters, since there may be thousands of labels.
     const labels = shown.map((node) => labelOf(map, node)).sort((a, b) => b.text.length + b.indent / 6 - a.text.length - a.indent / 6);
     const widest = Math.max(0, ...labels.slice(0, 20).map(({ text, indent }) => indent + pen.measureText(text).width));
     map.measured = { shown, widest: Math.ceil(widest) + 12 };
@@ -110,7 +110,7 @@ export function widestLabel(map) {
   return map.measured.widest;
 }
 
-/** A text that fits a width, without its beginning where it is too long: names differ at their end. */
+/** A text shortened to a width. The beginning is cut off, since names differ at their end. */
 export function ending(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   let [least, most] = [0, text.length];
@@ -129,10 +129,10 @@ function drawAxis(context, map, at) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "center";
-  const about = (at.span / at.plot) * 90;
-  const power = 10 ** Math.floor(Math.log10(Math.max(about, 1)));
-  const every = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => n >= about) ?? 10 * power, 1);
-  for (let step = Math.ceil(from / every) * every; step <= from + at.span; step += every) {
+  const least = (at.span / at.plot) * 90;
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  const interval = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => n >= least) ?? 10 * power, 1);
+  for (let step = Math.ceil(from / interval) * interval; step <= from + at.span; step += interval) {
     const x = at.gutter + ((step - from) / at.span) * at.plot;
     context.fillText(step.toLocaleString("en-US"), Math.min(x, at.width - 24), AXIS / 2 - 2);
     context.beginPath();
@@ -147,7 +147,7 @@ function drawAxis(context, map, at) {
 function drawMarks(context, map, at) {
   const { marks, from } = map.model;
   for (const mark of marks) {
-    const r = map.placeOf(mark);
+    const r = map.lineOf(mark);
     const x = at.gutter + ((mark.step + 0.5 - from) / at.span) * at.plot;
     if (r < at.first || r >= at.last || x < at.gutter || x > at.gutter + at.plot) continue;
     const y = AXIS + r * at.row - at.top;

@@ -1,4 +1,4 @@
-// The pointer and the keyboard on a heat map, and what is said of the cell under them.
+// Handles the pointer and the keyboard on a heat map, and describes the cell under the pointer or the cursor.
 
 import { short } from "./colors.js";
 import { clamp, h, several } from "./dom.js";
@@ -7,7 +7,7 @@ import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
 import { stepsText } from "./steps.js";
 
-/** Let a HeatMap follow the pointer and the keyboard. */
+/** Add the listeners for the pointer and the keyboard to a HeatMap. */
 export function listenTo(map) {
   const { canvas } = map;
   let drag = null;
@@ -24,7 +24,7 @@ export function listenTo(map) {
     drag = null;
     if (!hit || hit.moved) return;
     const node = map.model.shown[hit.r];
-    if (hit.cell === null && map.model.rows.isPart(node)) map.on.onFold(node);
+    if (hit.cell === null && map.model.rows.isGroup(node)) map.on.onFold(node);
     else map.on.onPick(node, hit.cell === null ? null : map.stepsOf(hit.cell, map.drawn)[0]);
   });
   canvas.addEventListener("pointercancel", () => (drag = null));
@@ -35,7 +35,7 @@ export function listenTo(map) {
   canvas.addEventListener(
     "wheel",
     (event) => {
-      if (!event.ctrlKey && !event.altKey && !event.metaKey) return; // the wheel alone scrolls the rows
+      if (!event.ctrlKey && !event.altKey && !event.metaKey) return; // without a modifier key the wheel scrolls the rows
       event.preventDefault();
       map.zoom(event.deltaY > 0 ? 1.25 : 0.8, under(map, event)?.step);
     },
@@ -46,7 +46,7 @@ export function listenTo(map) {
   canvas.addEventListener("blur", map.redraw);
 }
 
-/** The row and the cell under a point of the canvas; null outside. */
+/** The line, the cell and the step under the pointer; null outside the map. The cell is null over the labels. */
 function under(map, event) {
   const at = map.drawn;
   const box = map.canvas.getBoundingClientRect();
@@ -58,29 +58,29 @@ function under(map, event) {
   return { r, cell: x < at.gutter ? null : Math.floor(step / at.cell), step };
 }
 
-/** What is to be said of a cell, a line each; of a row where the cell is null. */
+/** The lines that describe a cell; if `cell` is null, those that describe the row. */
 export function describeCell(map, r, cell) {
   const { rows, shown, stat, tensor, exact, isOpen, isDifference } = map.model;
   const node = rows.nodes[shown[r]];
-  const isPart = rows.isPart(shown[r]);
-  const lines = [node.name + (isPart ? ` (${several(node.leaves, "row")})` : "")];
+  const isGroup = rows.isGroup(shown[r]);
+  const lines = [node.name + (isGroup ? ` (${several(node.leaves, "row")})` : "")];
   if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
   if (cell === null) return lines;
   const [first, last] = map.stepsOf(cell, map.drawn);
   lines.push(stepsText([first, last]), ...map.marksIn(r, [first, last]).map((mark) => `▼ ${mark.text}`));
   if (isOpen(shown[r])) return lines;
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(shown[r]);
-  const found = segment && cellOf(segment, cell % TILE);
-  const what = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
-  if (found === undefined) return [...lines, "loading"];
-  if (!found) return [...lines, `${what}: not measured`];
+  const values = segment && cellOf(segment, cell % TILE);
+  const quantity = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
+  if (values === undefined) return [...lines, "loading"];
+  if (!values) return [...lines, `${quantity}: not measured`];
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
-  if (Number.isNaN(found.value)) lines.push(...(steps ? [`${what}: no finite value`] : []));
-  else if (found.least === found.greatest) lines.push(`${what}: ${short(found.value)}`);
-  else lines.push(`${what}: ${short(found.least)} to ${short(found.greatest)}`);
-  if (found.nan) lines.push(steps ? `NaN${steps(found.nan)}` : `${what}: NaN`);
-  if (found.infinite) lines.push(steps ? `infinite${steps(found.infinite)}` : `${what}: infinite`);
-  if (isPart) lines.push(exact ? "merged exactly" : "the largest of these rows");
+  if (Number.isNaN(values.value)) lines.push(...(steps ? [`${quantity}: no finite value`] : []));
+  else if (values.least === values.greatest) lines.push(`${quantity}: ${short(values.value)}`);
+  else lines.push(`${quantity}: ${short(values.least)} to ${short(values.greatest)}`);
+  if (values.nan) lines.push(steps ? `NaN${steps(values.nan)}` : `${quantity}: NaN`);
+  if (values.infinite) lines.push(steps ? `infinite${steps(values.infinite)}` : `${quantity}: infinite`);
+  if (isGroup) lines.push(exact ? "merged exactly" : "the largest of these rows");
   return lines;
 }
 
@@ -109,8 +109,8 @@ function keyPressed(map, event) {
   const { shown, rows } = map.model;
   const at = map.drawn;
   if (!at || !shown.length) return;
-  const was = map.cursor ?? { r: at.first, step: at.begin * at.cell };
-  const cursor = { r: Math.min(was.r, shown.length - 1), cell: Math.floor(was.step / at.cell) };
+  const previous = map.cursor ?? { r: at.first, step: at.begin * at.cell };
+  const cursor = { r: Math.min(previous.r, shown.length - 1), cell: Math.floor(previous.step / at.cell) };
   const page = Math.max(Math.floor(at.height / at.row) - 1, 1);
   switch (event.key) {
     case "ArrowUp": cursor.r--; break;
@@ -124,17 +124,17 @@ function keyPressed(map, event) {
     case "+": case "=": map.zoom(0.5, (cursor.cell + 0.5) * at.cell); break;
     case "-": map.zoom(2, (cursor.cell + 0.5) * at.cell); break;
     case "0": map.on.onZoom(-Infinity, Infinity); break;
-    case " ": if (rows.isPart(shown[cursor.r])) map.on.onFold(shown[cursor.r]); break;
+    case " ": if (rows.isGroup(shown[cursor.r])) map.on.onFold(shown[cursor.r]); break;
     case "Enter": map.on.onPick(shown[cursor.r], map.stepsOf(cursor.cell, at)[0], true); break;
     default: return;
   }
   event.preventDefault();
   cursor.r = clamp(cursor.r, 0, shown.length - 1);
   cursor.cell = clamp(cursor.cell, at.begin, at.end - 1);
-  map.cursor = { r: cursor.r, step: cursor.cell * at.cell }; // the width of cells may change
+  map.cursor = { r: cursor.r, step: cursor.cell * at.cell }; // the step, since the width of cells may change
   const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
   if (top < at.top) map.scroll.scrollTop = top;
   else if (bottom > at.top + at.height) map.scroll.scrollTop = bottom - at.height;
-  map.said.textContent = describeCell(map, cursor.r, cursor.cell).join(", ");
+  map.spoken.textContent = describeCell(map, cursor.r, cursor.cell).join(", ");
   map.redraw();
 }

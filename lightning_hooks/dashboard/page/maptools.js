@@ -1,9 +1,12 @@
-// The tools above the heat maps: which rows, which colours, which steps, and saving.
+// The toolbar above the heat maps: filter of rows, colours, folding, steps, and saving.
 
 import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
 
-/** The toolbar, and `sync`, which makes it show the state. `act` has zoom(factor), pan(share), savePicture() and saveTable(). */
+/**
+ * The `element` of the toolbar, and `sync()`, which makes its inputs show the state of the page. `act` holds the callbacks zoom(factor),
+ * pan(share), savePicture() and saveTable().
+ */
 export function makeTools(app, act) {
   const { state } = app;
   const button = (text, label, onclick) => h("button", { "aria-label": label, title: label, onclick }, text);
@@ -63,7 +66,7 @@ export function makeTools(app, act) {
   return { element, sync };
 }
 
-/** The colours of the maps: of differences those with a middle, unless others were chosen. */
+/** The name of the colour map. Differences get the diverging one, unless the user chose another map than the default. */
 export function mapOf(state) {
   return state.others.length && state.mode === "difference" && state.map === "viridis" ? "diverging" : state.map;
 }

@@ -1,4 +1,4 @@
-// The view with heat maps: of one run, of several beside each other, or of their differences.
+// The heat map view: a map of one run, maps of several runs side by side, or maps of differences between runs.
 
 import { makeScale, scaleOf } from "./colors.js";
 import { nameOf } from "./controls.js";
@@ -14,8 +14,8 @@ import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
 
-const LEAST_WIDTH = 520; // of a panel beside another one
-const TABLES = 8; // whose cells are kept
+const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
+const TABLES = 8; // tables whose cells are cached
 
 export class MapView {
   constructor(app) {
@@ -39,14 +39,14 @@ export class MapView {
 
   cellsOf(run, tensor, stat, rows, unit, minus = {}) {
     const name = [run, tensor, stat, rows.key, unit, ...Object.values(minus)].join("\n");
-    const found = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit, minus);
+    const cells = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit, minus);
     this.cells.delete(name);
-    this.cells.set(name, found); // the most recently used is last
+    this.cells.set(name, cells); // the most recently used is last
     if (this.cells.size > TABLES) this.cells.delete(this.cells.keys().next().value);
-    return found;
+    return cells;
   }
 
-  /** A run has more steps: the cells that they change are old. */
+  /** A run has new steps after `step`: mark the cells that may have changed as old. */
   grown(run, step) {
     for (const cells of this.cells.values()) if (cells.run === run || cells.minus.other === run) cells.outdate(step);
   }
@@ -60,69 +60,69 @@ export class MapView {
     if (!isCurrent()) return;
     const { from, to, unit } = app.range();
     const folding = foldingOf(state.folded);
-    const { takes, error } = filterOf(state.filter);
+    const { matches, error } = filterOf(state.filter);
     this.note.hidden = true;
     if (error) this.tell(error);
-    const modelOf = (run, its, marked) => {
-      const isOpen = (node) => its.isOpen(node, folding);
+    const modelOf = (run, tableRows, marks) => {
+      const isOpen = (node) => tableRows.isOpen(node, folding);
       return {
         run,
         title: state.others.length ? nameOf(run) : "",
-        rows: its,
-        shown: shownOf(its, `${state.folded}\t${state.filter}`, () => (takes ? its.filtered(takes) : its.shown(isOpen))),
-        flat: Boolean(takes),
+        rows: tableRows,
+        shown: shownOf(tableRows, `${state.folded}\t${state.filter}`, () => (matches ? tableRows.filtered(matches) : tableRows.shown(isOpen))),
+        flat: Boolean(matches),
         isOpen,
-        cells: this.cellsOf(run, state.tensor, state.stat, its, unit),
+        cells: this.cellsOf(run, state.tensor, state.stat, tableRows, unit),
         from,
         to,
         unit,
         tensor: state.tensor,
         stat: state.stat,
-        exact: its.exact,
+        exact: tableRows.exact,
         map: mapOf(state),
         fit: state.fit === "1",
-        marks: marked,
+        marks,
       };
     };
     const main = modelOf(state.run, rows, this.marks(state.run, rows));
     const models = [];
     state.others.forEach((other, i) => {
-      const its = rowsOfOthers[i];
-      if (!its) this.tell(`${other} has no table of ${state.tensor} ${state.stat}.`);
-      else if (state.mode !== "difference") models.push(modelOf(other, its, this.marks(other, its)));
+      const otherRows = rowsOfOthers[i];
+      if (!otherRows) this.tell(`${other} has no table of ${state.tensor} ${state.stat}.`);
+      else if (state.mode !== "difference") models.push(modelOf(other, otherRows, this.marks(other, otherRows)));
       else {
         models.push({
           ...main,
           run: `${state.run} − ${other}`,
           title: `${nameOf(state.run)} − ${nameOf(other)}`,
-          exact: rows.exact && its.exact,
+          exact: rows.exact && otherRows.exact,
           isDifference: true,
-          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: its.key }),
+          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key }),
         });
-        const alone = its.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
-        if (alone) this.tell(`Not shown: ${several(alone, "row")} that only ${other} has.`);
-        if (!rows.steps.meets(its.steps)) this.tell(`${state.run} and ${other} have no step in common, so there is no difference.`);
+        const missing = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
+        if (missing) this.tell(`Not shown: ${several(missing, "row")} that only ${other} has.`);
+        if (!rows.steps.meets(otherRows.steps)) this.tell(`${state.run} and ${other} have no step in common, so there is no difference.`);
       }
     });
     if (state.mode !== "difference" || !models.length) models.unshift(main);
-    if (takes && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
+    if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.showPanels(models);
-    // What was picked is of these maps; of others it would say a number that they do not show.
+    // Hide the picked cell if other maps are shown now: its numbers would not be those of the maps.
     const maps = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
-    const areOther = maps !== this.pickedOf;
+    const mapsChanged = maps !== this.pickedOf;
     this.pickedOf = maps;
-    const isOther = this.revealed !== state.row;
-    if (areOther || isOther) this.picked.hidden = true;
+    const rowChanged = this.revealed !== state.row;
+    if (mapsChanged || rowChanged) this.picked.hidden = true;
     this.revealed = state.row;
     const node = rows.rowByName.get(state.row);
-    if (node !== undefined && (isOther || areOther)) {
+    if (node !== undefined && (rowChanged || mapsChanged)) {
       const isShown = models[0].shown.includes(node);
-      if (isOther && !isShown && !takes) {
+      if (rowChanged && !isShown && !matches) {
         [this.revealed, this.pickedOf] = [null, null];
         app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
         return app.update();
       }
-      if (isOther) this.panels[0].reveal(node);
+      if (rowChanged) this.panels[0].reveal(node);
       if (isShown) this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
     }
     if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
@@ -133,15 +133,15 @@ export class MapView {
     this.note.hidden = false;
   }
 
-  /** The findings of health rules, where they are in the map. */
+  /** The marks of the findings of health rules on rows of the map. */
   marks(run, rows) {
     const { state } = this.app;
     const findings = this.app.loaded.meta(run).findings ?? [];
     return findings.flatMap((finding) => {
       const node = rows.rowByName.get(finding.name);
       const step = Number(finding.step);
-      const mine = !finding.tensor || finding.tensor === state.tensor;
-      return node === undefined || !Number.isFinite(step) || !mine ? [] : [{ node, step, text: finding.verdict ?? finding.rule }];
+      const isOfTensor = !finding.tensor || finding.tensor === state.tensor;
+      return node === undefined || !Number.isFinite(step) || !isOfTensor ? [] : [{ node, step, text: finding.verdict ?? finding.rule }];
     });
   }
 
@@ -160,7 +160,7 @@ export class MapView {
     }
     this.panels.length = models.length;
     if (this.maps.childElementCount !== models.length) this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
-    // Beside each other where there is room, else below one another.
+    // Put panels side by side if there is room, otherwise below one another.
     const columns = Math.min(models.length, Math.max(Math.floor(this.maps.clientWidth / LEAST_WIDTH), 1));
     this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     const lines = Math.ceil(models.length / columns);
@@ -168,14 +168,14 @@ export class MapView {
     models.forEach((model, i) => this.panels[i].show(model));
     const labels = Math.max(...this.panels.map(widestLabel));
     models.forEach((model, i) => {
-      model.labels = labels; // as wide in all panels, so that a step is at the same place
+      model.labels = labels; // equal in all panels, so that a step has the same position
       model.height = Math.max(room / lines - (models.length > 1 ? 28 : 0), 160);
       model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
     });
     this.recolor();
   }
 
-  /** One scale for all panels: of what is in sight, or as the address says. */
+  /** Choose one colour scale for all panels, from the cells in sight or as fixed in the address, and draw the panels. */
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
@@ -183,12 +183,13 @@ export class MapView {
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
     const sight = [kind, ...fixed, map, isDifference, this.panels.some((panel) => panel.model.marks.length), ...this.panels.flatMap((panel) => panel.sight())];
-    // While panning within the same segments, the scale stays.
+    // Keep the scale while the same segments are in sight.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
       this.sight = sight;
       const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map, isDifference);
       const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
-      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale; // segments keep their pixels for the same scale
+      // Keep the scale object if the scale is the same: segments cache their pixels for the object.
+      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
       const marks = this.panels.flatMap((panel) => panel.model.marks);
       drawLegend(this.legend, { ...this.panels[0].model, marks }, this.scale);
     }
@@ -214,15 +215,15 @@ export class MapView {
     else this.showPicked(panel, node, step);
   }
 
-  /** Say below the maps what there is of a row, or of a row at a step. */
+  /** Describe a row, or a row at a step, below the maps. */
   async showPicked(panel, node, step) {
     const { model } = panel;
     const { name, row } = model.rows.nodes[node];
     const link = (text, values) => h("button", { onclick: () => this.app.state.set(values) }, text);
-    const mine = (this.picking = {});
+    const token = (this.picking = {}); // tells whether another cell is picked while this one loads
     panel.draw();
     await panel.load().catch(panel.on.onError);
-    if (panel.model !== model || this.picking !== mine) return; // something else was picked since
+    if (panel.model !== model || this.picking !== token) return;
     const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
     const hit = describeCell(panel, model.shown.indexOf(node), cell).slice(1);
     this.picked.hidden = false;
@@ -238,7 +239,7 @@ export class MapView {
   async savePicture() {
     const { state } = this.app;
     const { rows, from, to } = this.panels[0].model;
-    // Several panels have the names of their runs above them.
+    // If there are several panels, each has the name of its run above it.
     const title = `${state.others.length ? "" : `${nameOf(state.run)}: `}${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
     const blob = await pictureOf(this.panels, title, this.legend);
     download(`${state.tensor}_${state.stat}.png`, blob);
@@ -250,7 +251,7 @@ export class MapView {
   }
 }
 
-/** The nodes shown, the same array as long as nothing changes. */
+/** The shown nodes: the same array as long as `key` is the same, so that later caches can compare it by identity. */
 function shownOf(rows, key, make) {
   if (rows.shownFor?.key !== key) rows.shownFor = { key, nodes: make() };
   return rows.shownFor.nodes;

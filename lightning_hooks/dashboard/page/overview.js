@@ -1,4 +1,4 @@
-// What a person should look at first: global numbers, findings, where numbers are not finite, what changed most.
+// The overview: global numbers, findings, rows with NaN or infinite elements, and the rows that changed most.
 
 import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
@@ -23,37 +23,37 @@ export class OverviewView {
   async update(isCurrent) {
     const { app } = this;
     const { state, source, meta } = app;
-    const asked = [state.run, ...state.others].map((run) => `${run} ${app.loaded.meta(run).version}`).join("\n");
-    if (asked === this.shown) return;
-    const found = await source.ask("overview", { run: state.run });
-    const charts = await Promise.all(sorted(found.hooks).map((tag) => this.chart(tag)));
-    const transforms = await Promise.all([...grouped(found.transforms)].map(([name, tags]) => this.transform(name, tags)));
+    const key = [state.run, ...state.others].map((run) => `${run} ${app.loaded.meta(run).version}`).join("\n");
+    if (key === this.shown) return;
+    const overview = await source.ask("overview", { run: state.run });
+    const charts = await Promise.all(sorted(overview.hooks).map((tag) => this.chart(tag)));
+    const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, tags]) => this.transform(name, tags)));
     if (!isCurrent()) return;
-    this.shown = asked;
+    this.shown = key;
     const curves = [
       ...(charts.some(Boolean) ? [h("h2", {}, "Over all layers"), keysOf([state.run, ...state.others]), h("div", { class: "cards" }, ...charts.filter(Boolean))] : []),
       ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
-    const warnings = [this.findings(), this.nonfinite(found.nonfinite)];
-    // What is wrong comes first; where nothing is, the curves do.
-    const parts = meta.findings?.length || found.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
-    this.element.replaceChildren(...[this.summary(found), this.problems(), ...parts, this.changed(found.changed)].filter(Boolean));
+    const warnings = [this.findings(), this.nonfinite(overview.nonfinite)];
+    // If there are findings or rows that are not finite, show them before the curves, otherwise after the curves.
+    const parts = meta.findings?.length || overview.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
+    this.element.replaceChildren(...[this.summary(overview), this.problems(), ...parts, this.changed(overview.changed)].filter(Boolean));
   }
 
-  summary(found) {
+  summary(overview) {
     const { meta, state } = this.app;
     const name = state.run === "." ? "This run" : state.run;
     if (!meta.steps) return h("p", {}, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
     const [first, last] = meta.steps;
     const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
     const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${several(meta.tensors.length, "tensor")}, ${several(tables, "table")}.`;
-    if (found.nonfinite.length) return h("p", {}, `${text} ${several(found.nonfinite.length, "row")} with NaN or infinite elements.`);
+    if (overview.nonfinite.length) return h("p", {}, `${text} ${several(overview.nonfinite.length, "row")} with NaN or infinite elements.`);
     const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
-    if (!counted.length) return h("p", {}, text); // nobody has looked
+    if (!counted.length) return h("p", {}, text); // the run has no statistic that tells whether elements are finite
     return h("p", {}, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
   }
 
-  /** What of the run could not be read. */
+  /** The list of the parts of the run that could not be read; null if all was read. */
   problems() {
     const { problems } = this.app.meta;
     if (!problems?.length) return null;
@@ -64,11 +64,11 @@ export class OverviewView {
     const { app } = this;
     const { state, source } = app;
     const runs = [state.run, ...state.others];
-    const asked = runs.map(async (run, color) => {
+    const requests = runs.map(async (run, color) => {
       if (!app.loaded.meta(run).scalars.includes(tag)) return null;
       return { label: runs.length > 1 ? run : "", color, ...(await source.ask("scalar", { run, tag, points: 600 })) };
     });
-    const series = (await Promise.all(asked)).filter(Boolean);
+    const series = (await Promise.all(requests)).filter(Boolean);
     if (!series[0]?.steps.length) return null;
     const text = tag.endsWith("overhead") ? percent : short;
     return h(
@@ -79,7 +79,7 @@ export class OverviewView {
     );
   }
 
-  /** One transform: the norm before and after it, and how often and how far it turned what it was given. */
+  /** A card for one transform: the norms before and after it, how often it changed the gradient, and the cosine of the change. */
   async transform(name, tags) {
     const { state, source } = this.app;
     const kinds = Object.keys(TRANSFORM_CURVES).filter((kind) => tags.has(kind));
@@ -87,8 +87,8 @@ export class OverviewView {
     const series = await Promise.all(kinds.map(async (kind) => ({ label: TRANSFORM_CURVES[kind], ...(await ask(kind)) })));
     const facts = await Promise.all(
       [...tags.keys()].filter((kind) => !kinds.includes(kind)).map(async (kind) => {
-        const found = await ask(kind);
-        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(found.last);
+        const scalar = await ask(kind);
+        const text = (TRANSFORM_FACTS[kind] ?? ((value) => `${kind}: ${short(value)}`))(scalar.last);
         return h("p", { class: "fact" }, text);
       }),
     );
@@ -110,7 +110,7 @@ export class OverviewView {
     const lines = findings.map((each) => [
       each.severity ?? "",
       each.verdict ?? each.rule ?? "",
-      this.place(each.tensor, each.stat, each.name, each.step),
+      this.linkTo(each.tensor, each.stat, each.name, each.step),
       each.why ?? "",
       each.next ?? "",
     ]);
@@ -121,7 +121,7 @@ export class OverviewView {
     if (!rows.length) return null;
     const shown = rows.slice(0, 10);
     const lines = shown.map((each) => [
-      this.place(each.tensor, "nonfinite", each.name, each.first),
+      this.linkTo(each.tensor, "nonfinite", each.name, each.first),
       number(each.first),
       number(each.steps),
       number(each.most),
@@ -138,7 +138,7 @@ export class OverviewView {
   changed(rows) {
     if (!rows.length) return null;
     const lines = rows.map((each) => [
-      this.place(each.tensor, each.stat, each.name, ""),
+      this.linkTo(each.tensor, each.stat, each.name, ""),
       each.stat,
       number(each.before),
       number(each.after),
@@ -147,18 +147,18 @@ export class OverviewView {
     return h("div", {}, h("h2", {}, "The rows that changed most, from the beginning to the end"), table(["row", "statistic", "before", "after", "ratio"], lines));
   }
 
-  /** A link to a row in the heat map. */
-  place(tensor, stat, name, step) {
+  /** A link to a row in the heat map, at a step if there is one; without a name only the step as text. */
+  linkTo(tensor, stat, name, step) {
     const { app } = this;
     if (!name) return step === undefined || step === "" ? "" : `step ${step}`;
-    const has = app.meta.tensors.find((each) => each.tensor === tensor);
+    const listed = app.meta.tensors.find((each) => each.tensor === tensor);
     const onclick = () => {
       app.views.map.revealed = null;
       app.state.set({
         view: "map",
         row: name,
         step: step ?? "",
-        ...(has ? { tensor, stat: has.stats.includes(stat) ? stat : has.stats.find((each) => each !== "count") } : {}),
+        ...(listed ? { tensor, stat: listed.stats.includes(stat) ? stat : listed.stats.find((each) => each !== "count") } : {}),
         filter: "",
         low: "",
         high: "",
@@ -169,24 +169,24 @@ export class OverviewView {
 }
 
 function sorted(tags) {
-  const turn = (tag) => (ORDER.indexOf(tag.split("/").at(-1)) + 1 || 99);
-  return [...tags].sort((a, b) => turn(a) - turn(b));
+  const rank = (tag) => (ORDER.indexOf(tag.split("/").at(-1)) + 1 || 99);
+  return [...tags].sort((a, b) => rank(a) - rank(b));
 }
 
-/** The tags of each transform by what they report: transform_norm_before/0_Clip belongs to 0_Clip. */
+/** The tags of each transform by kind of report: transform_norm_before/0_Clip is the tag of kind transform_norm_before of 0_Clip. */
 function grouped(tags) {
-  const found = new Map();
+  const transforms = new Map();
   for (const tag of tags) {
     const begin = tag.indexOf("transform_");
     const end = tag.indexOf("/", begin);
     const name = tag.slice(0, begin) + tag.slice(end + 1);
-    if (!found.has(name)) found.set(name, new Map());
-    found.get(name).set(tag.slice(begin, end), tag);
+    if (!transforms.has(name)) transforms.set(name, new Map());
+    transforms.get(name).set(tag.slice(begin, end), tag);
   }
-  return found;
+  return transforms;
 }
 
-/** A share of time. */
+/** A share as a percentage. */
 function percent(value) {
   return Number.isFinite(value) ? `${short(100 * value)} %` : short(value);
 }

@@ -1,16 +1,19 @@
-// The patterns of the rules: globs over dotted names, `re:` for regular expressions, `!` to exclude.
+// Filters rows with the patterns of rules: globs over dotted names, `re:` for regular expressions, `!` to exclude.
 
-/** { takes, error }: a function of a name, null where there is no pattern; what is wrong with a pattern, whereupon all names are taken. */
+/**
+ * A filter: { matches, error }. `matches` tells whether a name matches; null if there is no pattern or a pattern is invalid, and then
+ * all rows are shown. `error` is a message about an invalid pattern, or empty.
+ */
 export function filterOf(text) {
   try {
-    return { takes: matcher(text), error: "" };
+    return { matches: matcher(text), error: "" };
   } catch (error) {
-    return { takes: null, error: error.message };
+    return { matches: null, error: error.message };
   }
 }
 
 function matcher(text) {
-  // A regular expression may have commas in it.
+  // Patterns are separated by spaces or commas, except that a regular expression may contain commas.
   const words = text.split(/\s+/).flatMap((word) => (/^!?re:/.test(word) ? [word] : word.split(","))).filter(Boolean);
   if (!words.length) return null;
   const chosen = [];

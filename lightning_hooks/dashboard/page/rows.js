@@ -1,18 +1,18 @@
-// The rows of a table as a foldable tree, and which of them are shown.
+// The rows of a table as a tree whose groups can be folded. A group is a node with rows below it.
 
 import { Steps, countWhile } from "./steps.js";
 
-const ENOUGH = 48;
-const FEW = 6;
+const ENOUGH = 48; // lines that fit on a screen
+const FEW = 6; // the least lines shown at first
 
 export class Rows {
   constructor({ key, exact, nodes, steps, unit }) {
     this.key = key;
     this.unit = unit; // steps of a cell at level 0
-    this.exact = exact; // whether a folded part shows the statistic of all its rows, or the largest of theirs
+    this.exact = exact; // true: a folded group shows the statistic of all its rows together; false: the largest value of its rows
     this.steps = new Steps(steps);
     this.nodes = nodes;
-    this.ends = new Int32Array(nodes.length); // the node after the last one below
+    this.ends = new Int32Array(nodes.length); // for each node the index after the last node below it
     const open = [];
     nodes.forEach((node, i) => {
       while (open.length && nodes[open.at(-1)].depth >= node.depth) this.ends[open.pop()] = i;
@@ -23,7 +23,7 @@ export class Rows {
     this.openDepth = this.depthThatFits();
   }
 
-  /** Parts above this depth are open at first: as deep as fits a screen, but never so that almost nothing is shown. */
+  /** The depth above which groups are open at first: as deep as fits on a screen, but deep enough that a few lines are shown. */
   depthThatFits() {
     const deepest = Math.max(0, ...this.nodes.map((node) => node.depth));
     let fits = 0;
@@ -35,38 +35,38 @@ export class Rows {
     return fits;
   }
 
-  isPart(i) {
+  isGroup(i) {
     return this.nodes[i].row === null;
   }
 
   isOpen(i, folding) {
-    if (!this.isPart(i)) return false;
+    if (!this.isGroup(i)) return false;
     const open = folding.all === "" ? this.nodes[i].depth < this.openDepth : folding.all === "+";
     return open !== folding.toggled.has(this.nodes[i].name);
   }
 
-  /** The nodes that are shown where these parts are open. */
+  /** The nodes that are shown if `isOpen` tells which groups are open. */
   shown(isOpen) {
-    const found = [];
+    const shown = [];
     for (let i = 0; i < this.nodes.length; ) {
-      found.push(i);
+      shown.push(i);
       i = isOpen(i) ? i + 1 : this.ends[i];
     }
-    return found;
+    return shown;
   }
 
-  /** The index among shown nodes of the one that shows a node: itself, or the folded part that it is in; -1 where none does. */
-  placeOf(node, shown) {
+  /** The line of a node: the index in `shown` of the node itself, or of the folded group that contains it; -1 if it is not shown. */
+  lineOf(node, shown) {
     const r = countWhile(shown, (each) => each <= node) - 1;
     return r >= 0 && this.ends[shown[r]] > node ? r : -1;
   }
 
-  /** The rows whose name a filter takes, without parts; all without a filter. */
-  filtered(takes) {
-    return this.nodes.flatMap((node, i) => (node.row !== null && (!takes || takes(node.name)) ? [i] : []));
+  /** The rows, without groups, whose name matches a filter; all rows if the filter is null. */
+  filtered(matches) {
+    return this.nodes.flatMap((node, i) => (node.row !== null && (!matches || matches(node.name)) ? [i] : []));
   }
 
-  /** The folding in which a row is shown. */
+  /** The folding with the groups that contain a row opened, so that the row is shown. */
   revealing(name, folding) {
     const target = this.rowByName.get(name);
     const toggled = new Set(folding.toggled);
@@ -79,7 +79,10 @@ export class Rows {
   }
 }
 
-/** Which parts are folded, from the address: all open (+), all folded (-) or as many as fit, and the names of exceptions. */
+/**
+ * Which groups are folded, as written in the address. The first line is "+" (all open), "-" (all folded) or empty (open as deep as
+ * fits); the other lines are the names of the groups for which the opposite is true.
+ */
 export function foldingOf(text) {
   const [all, ...names] = text.split("\n");
   return { all, toggled: new Set(names) };

@@ -1,4 +1,4 @@
-// The view of one row: every statistic over steps, its histogram over steps, its neighbours.
+// The row view: every statistic of one row over steps, its histogram over steps, and links to its neighbours.
 
 import { keysOf, lastText, lineChart } from "./charts.js";
 import { makeScale, short, tableOf } from "./colors.js";
@@ -27,17 +27,18 @@ export class RowView {
     const { type, shape } = rows.nodes[node];
     const range = app.range();
     const { from, to } = range;
-    const part = from > range.first || to < range.last ? rows.steps.within(from, to) : null;
+    const zoomed = from > range.first || to < range.last ? rows.steps.within(from, to) : null;
     const versions = [state.run, ...state.others].map((run) => [run, app.loaded.meta(run).version]);
-    const asked = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
-    if (asked === this.shown) return;
+    const key = JSON.stringify([versions, state.tensor, state.stat, state.map, name, from, to]);
+    if (key === this.shown) return;
     const stats = app.meta.tensors.find((each) => each.tensor === state.tensor).stats;
-    const turn = (stat) => (stat === state.stat ? 0 : stat === "count" ? 2 : 1);
-    const ordered = stats.toSorted((a, b) => turn(a) - turn(b));
+    // The chosen statistic comes first, the count last.
+    const rank = (stat) => (stat === state.stat ? 0 : stat === "count" ? 2 : 1);
+    const ordered = stats.toSorted((a, b) => rank(a) - rank(b));
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
-    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, part)]);
+    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, zoomed)]);
     if (!isCurrent()) return;
-    this.shown = asked;
+    this.shown = key;
     this.element.replaceChildren(
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
@@ -64,8 +65,8 @@ export class RowView {
       const rows = await app.loaded.rows(run, state.tensor, stat);
       const node = rows?.rowByName.get(name);
       if (node === undefined) continue;
-      const found = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to });
-      series.push({ label: state.others.length ? run : "", color, ...found });
+      const values = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to });
+      series.push({ label: state.others.length ? run : "", color, ...values });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
     return h(
@@ -83,13 +84,16 @@ export class RowView {
     const tag = `${state.tensor}_histogram/${name}`;
     if (!meta.histograms.includes(tag) && meta.left_out) return h("p", {}, `This report holds the histograms of ${several(meta.histograms.length, "row")}, and none of this one.`);
     if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
-    const found = await source.ask("histogram", { run: state.run, tag, steps: 120 });
-    if (!found.length) return null;
-    return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(found, state.map));
+    const histogram = await source.ask("histogram", { run: state.run, tag, steps: 120 });
+    if (!histogram.length) return null;
+    return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(histogram, state.map));
   }
 
-  /** Where to go from here: rows before and after, of the same module, of other tensors; all steps where a part is shown. */
-  async links(state, rows, node, part) {
+  /**
+   * Links to the rows before and after, to rows of the same module, and to the same row of other tensors. If `zoomed` is the range of
+   * the shown steps, also a link to all steps; null if all steps are shown.
+   */
+  async links(state, rows, node, zoomed) {
     const { app } = this;
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
@@ -107,12 +111,12 @@ export class RowView {
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...others.filter(Boolean).slice(0, 8).map((each) => to(`its ${each.tensor}`, each)),
       to("in the heat map", { view: "map" }),
-      part ? to(`only ${stepsText(part)}: show all`, { from: "", to: "" }) : null,
+      zoomed ? to(`only ${stepsText(zoomed)}: show all`, { from: "", to: "" }) : null,
       chart ? h("button", { onclick: chart }, "in Time Series") : null,
     );
   }
 
-  /** What another tensor has of a row: { tensor, stat, row }, of a parameter that of its module; null where it has neither. */
+  /** The row of another tensor for the same name, or for the module of a parameter: { tensor, stat, row }; null if it has neither. */
   async rowOf(state, { tensor, stats }, name, module) {
     const stat = stats.includes(state.stat) ? state.stat : stats[0];
     const { rowByName } = await this.app.loaded.rows(state.run, tensor, stat);
@@ -121,7 +125,7 @@ export class RowView {
   }
 }
 
-/** Since when a series is not finite; null where it is. */
+/** A note about the steps at which a series is NaN or infinite; null if it is finite. */
 function nonfiniteNote({ label, steps, ends, nan, infinite }) {
   const first = nan.findIndex((n, i) => n || infinite[i]);
   if (first < 0) return null;
@@ -130,22 +134,22 @@ function nonfiniteNote({ label, steps, ends, nan, infinite }) {
   return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${several(sum(nan), "step")}, infinite at ${several(sum(infinite), "step")}, from ${since} on`);
 }
 
-/** Steps by magnitude, brighter where more elements are; the axis is symmetric and logarithmic, as the buckets are. */
-function histogramMap(found, map) {
-  const edges = found.flatMap((each) => each.edges.filter((_, i) => each.counts[i] > 0));
+/** A map of steps by values, brighter for more elements. The axis is logarithmic on both sides of zero, like the buckets. */
+function histogramMap(histogram, map) {
+  const edges = histogram.flatMap((each) => each.edges.filter((_, i) => each.counts[i] > 0));
   const size = Math.max(...edges.map(Math.abs), 1e-300);
   const scale = makeScale("symlog", Math.min(...edges, 0), Math.max(...edges, 0) || size, 0, false);
-  const [columns, lines] = [found.length, 64];
+  const [columns, lines] = [histogram.length, 64];
   const image = h("canvas", { width: columns, height: lines });
   const context = image.getContext("2d");
   const pixels = context.createImageData(columns, lines);
   const table = tableOf(map === "diverging" ? "viridis" : map);
-  const most = Math.max(...found.map((each) => Math.max(...each.counts, 0)), 1);
-  found.forEach((each, x) => {
+  const most = Math.max(...histogram.map((each) => Math.max(...each.counts, 0)), 1);
+  histogram.forEach((each, x) => {
     const bins = new Float64Array(lines);
     const line = (value) => Math.min(Math.floor((scale.index(value) / 256) * lines), lines - 1);
     each.edges.forEach((edge, i) => {
-      // A bucket fills the lines from its left to its right edge.
+      // Fill the lines from the left to the right edge of the bucket.
       const [low, high] = [line(i ? each.edges[i - 1] : edge), line(edge)];
       for (let at = Math.min(low + 1, high); at <= high; at++) bins[lines - 1 - at] = Math.max(bins[lines - 1 - at], each.counts[i]);
     });
@@ -157,7 +161,7 @@ function histogramMap(found, map) {
   });
   context.putImageData(pixels, 0, 0);
   const [width, height] = [900, 260];
-  const label = `Histogram at ${several(columns, "step")} from ${found[0].step} to ${found.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
+  const label = `Histogram at ${several(columns, "step")} from ${histogram[0].step} to ${histogram.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
   const canvas = h("canvas", { width: width + 90, height: height + 26, class: "histogram", role: "img", "aria-label": label, style: "max-width: 100%" });
   const pen = canvas.getContext("2d");
   pen.imageSmoothingEnabled = false;
@@ -167,8 +171,8 @@ function histogramMap(found, map) {
   pen.fillStyle = color("soft");
   pen.font = "12px system-ui, sans-serif";
   for (const at of [0, 0.25, 0.5, 0.75, 1]) pen.fillText(short(scale.at(at)), 4, 10 + height * (1 - at));
-  pen.fillText(`step ${found[0].step}`, 80, height + 22);
+  pen.fillText(`step ${histogram[0].step}`, 80, height + 22);
   pen.textAlign = "right";
-  pen.fillText(`step ${found.at(-1).step}`, 80 + width, height + 22);
+  pen.fillText(`step ${histogram.at(-1).step}`, 80 + width, height + 22);
   return canvas;
 }

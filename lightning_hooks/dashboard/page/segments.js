@@ -1,22 +1,23 @@
-// A segment of a row: 128 cells of one table. What is derived from it is kept with it, so panning computes nothing twice.
+// A segment: the cells of one row in one tile. Its summary and its pixels are cached in the segment, so panning computes nothing
+// twice.
 
 import { INFINITE, NAN, tableOf } from "./colors.js";
 
 const SAMPLES = 16;
 
-/** The value that stands for a cell: the one farther from zero. */
+/** The value by which a cell is coloured: the one of least and greatest that is farther from zero. */
 export function farther(least, greatest) {
   return Math.abs(least) > Math.abs(greatest) ? least : greatest;
 }
 
-/** A cell: { value, least, greatest, nan, infinite }; null where nothing was measured. */
+/** A cell: { value, least, greatest, nan, infinite }; null if it was not measured. */
 export function cellOf(segment, i) {
   const [least, greatest, nan, infinite] = [segment.least[i], segment.greatest[i], segment.nan[i], segment.infinite[i]];
   if (least !== least && !nan && !infinite) return null;
   return { value: farther(least, greatest), least, greatest, nan, infinite };
 }
 
-/** What a scale needs of a segment: { low, high, leastPositive, sample }, the sample being values of evenly spaced cells. */
+/** The summary of a segment that a scale needs: { low, high, leastPositive, sample }. `sample` has values of evenly spaced cells. */
 export function summaryOf(segment) {
   if (segment.summary) return segment.summary;
   let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
@@ -31,14 +32,15 @@ export function summaryOf(segment) {
     if (size > 0 && size < leastPositive) leastPositive = size;
     values.push(value);
   }
-  const every = Math.max(values.length / SAMPLES, 1);
-  const sample = Array.from({ length: Math.min(SAMPLES, values.length) }, (_, i) => values[Math.floor((i + 0.5) * every)]);
+  const stride = Math.max(values.length / SAMPLES, 1);
+  const sample = Array.from({ length: Math.min(SAMPLES, values.length) }, (_, i) => values[Math.floor((i + 0.5) * stride)]);
   segment.summary = { low, high, leastPositive, sample };
   return segment.summary;
 }
 
-const byteOrder = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
-const packed = (r, g, b) => (byteOrder ? (255 << 24) | (b << 16) | (g << 8) | r : (r << 24) | (g << 16) | (b << 8) | 255) >>> 0;
+// An ImageData holds bytes in the order r, g, b, a; as a number of 32 bits this depends on the byte order of the machine.
+const isLittleEndian = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
+const packed = (r, g, b) => (isLittleEndian ? (255 << 24) | (b << 16) | (g << 8) | r : (r << 24) | (g << 16) | (b << 8) | 255) >>> 0;
 const palettes = new Map();
 
 function paletteOf(map) {
@@ -49,7 +51,7 @@ function paletteOf(map) {
   return palettes.get(map);
 }
 
-/** The pixels of a segment, one a cell, transparent where nothing was measured. */
+/** The pixels of a segment, one for each cell; a cell that was not measured is transparent. */
 export function pixelsOf(segment, scale, map) {
   if (segment.scale === scale && segment.map === map) return segment.pixels;
   const palette = paletteOf(map);
@@ -66,5 +68,5 @@ export function pixelsOf(segment, scale, map) {
   return pixels;
 }
 
-/** What cells look like that have not arrived. */
-export const WAITING = byteOrder ? 0x28808080 : 0x80808028;
+/** The pixel of a cell that has not arrived. */
+export const WAITING = isLittleEndian ? 0x28808080 : 0x80808028;

@@ -1,8 +1,11 @@
-// One row of a table over steps, reduced to at most as many pieces as a chart has pixels.
+// Requests one row of a table over steps, reduced to at most as many pieces as a chart has pixels.
 
 import { cellArrays } from "./source.js";
 
-/** { steps, ends, least, greatest, nan, infinite } of a node, from the first to the last step of each piece; those without any value are skipped. */
+/**
+ * The series of a node: { steps, ends, least, greatest, nan, infinite }, where a piece has the steps from steps[i] to ends[i]. Pieces
+ * without any value are skipped.
+ */
 export async function seriesOf(source, { run, tensor, stat, rows, node, from, to, pieces = 800 }) {
   const { unit } = rows;
   const least = source.leastLevel({ run, tensor, stat });

@@ -1,10 +1,10 @@
-// Asks for data: from the server that sent this page, or from a report, whose data is in the page.
+// Requests data from the server that sent the page, and caches cells. For a report, inline.js replaces the server.
 
-export const TILE = 128; // cells of one request
-const MOST_NODES = 1 << 14; // of one request
-const KEPT = 20_000; // segments of a table, about 2 KB each
+export const TILE = 128; // cells of a tile, the unit of requests
+const MOST_NODES = 1 << 14; // nodes of one request
+const MOST_SEGMENTS = 20_000; // cached segments of a table, about 2 KB each
 
-/** Asks the server. All paths are relative to this module, so a prefix of the host does not matter. */
+/** Sends requests to the server. All paths are relative to this module, so the host may add a prefix. */
 export class ServerSource {
   constructor() {
     this.isLive = true;
@@ -38,7 +38,7 @@ export class ServerSource {
   }
 }
 
-/** JSON has no NaN and no infinity: they come as { float: "nan" }. */
+/** Replace { float: "nan" } and so on, which stand for numbers that JSON does not have, by these numbers. */
 export function reviveNumbers(value) {
   if (Array.isArray(value)) return value.map(reviveNumbers);
   if (!value || typeof value !== "object") return value;
@@ -48,36 +48,40 @@ export function reviveNumbers(value) {
 }
 const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 
-/** The cells of one table of one run, kept as they arrive; where `minus` is { other, other_key }, of its differences from another run. */
+/**
+ * A cache of the cells of one table of one run, which fills as cells arrive. If `minus` is { other, other_key }, the cells are those
+ * of the difference between the run and another run.
+ */
 export class Cells {
   constructor(source, run, tensor, stat, rows, unit, minus = {}) {
-    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, minus, kept: new Map(), asked: new Map(), arrivals: 0 });
+    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, minus, tiles: new Map(), pending: new Map(), arrivals: 0 });
   }
 
-  /** The segments of nodes in one tile, as far as they have arrived. */
+  /** The segments of one tile that have arrived: a map from node to segment. */
   tile(level, tile) {
-    return this.kept.get(`${level}/${tile}`);
+    return this.tiles.get(`${level}/${tile}`);
   }
 
-  /** The cells that new steps may have changed are asked for again; until they arrive, the old ones are shown. */
+  /** Mark the segments with steps after `step` as old. They are requested again, and shown until the new ones arrive. */
   outdate(step) {
-    for (const [name, here] of this.kept) {
+    for (const [name, segments] of this.tiles) {
       const [level, tile] = name.split("/").map(Number);
-      if ((tile + 1) * TILE * this.unit * 2 ** level > step) for (const segment of here.values()) segment.isOld = true;
+      if ((tile + 1) * TILE * this.unit * 2 ** level > step) for (const segment of segments.values()) segment.isOld = true;
     }
   }
 
-  /** Ask for what is missing of these nodes; resolves to whether anything arrived. */
+  /** Request the missing and the old segments of these nodes in a range of tiles. Resolves to whether there were any requests. */
   async load(level, firstTile, lastTile, nodes) {
     const requests = [];
     for (let tile = firstTile; tile <= lastTile; tile++) {
       const name = `${level}/${tile}`;
-      const here = this.kept.get(name) ?? new Map();
-      if (this.kept.delete(name) || here.size === 0) this.kept.set(name, here); // the most recently used is last
-      const missing = nodes.filter((node) => here.get(node)?.isOld !== false && !this.asked.has(`${name}/${node}`));
+      const segments = this.tiles.get(name) ?? new Map();
+      // Move the tile to the end of the map: the most recently used tile is last.
+      if (this.tiles.delete(name) || segments.size === 0) this.tiles.set(name, segments)
+      const missing = nodes.filter((node) => segments.get(node)?.isOld !== false && !this.pending.has(`${name}/${node}`));
       for (let i = 0; i < missing.length; i += MOST_NODES) requests.push(this.request(level, tile, missing.slice(i, i + MOST_NODES)));
-      if (!this.asked.size) continue;
-      const waiting = nodes.map((node) => this.asked.get(`${name}/${node}`)).filter(Boolean);
+      if (!this.pending.size) continue;
+      const waiting = nodes.map((node) => this.pending.get(`${name}/${node}`)).filter(Boolean);
       requests.push(...new Set(waiting));
     }
     await Promise.all(requests);
@@ -85,40 +89,40 @@ export class Cells {
     return requests.length > 0;
   }
 
-  /** Drop the tiles that were used longest ago, but none of so many that are in use. */
+  /** Drop the tiles that were used longest ago, but keep the `used` tiles of the current view. */
   forget(used) {
-    let segments = 0;
-    for (const here of this.kept.values()) segments += here.size;
-    for (const [name, here] of this.kept) {
-      if (segments <= KEPT || this.kept.size <= used) break;
-      segments -= here.size;
-      this.kept.delete(name);
+    let total = 0;
+    for (const segments of this.tiles.values()) total += segments.size;
+    for (const [name, segments] of this.tiles) {
+      if (total <= MOST_SEGMENTS || this.tiles.size <= used) break;
+      total -= segments.size;
+      this.tiles.delete(name);
     }
   }
 
   request(level, tile, nodes) {
     const name = `${level}/${tile}`;
     const args = { run: this.run, tensor: this.tensor, stat: this.stat, key: this.key, unit: this.unit, level, ...this.minus };
-    const asked = this.source
+    const arrival = this.source
       .tile({ ...args, first: tile * TILE, last: (tile + 1) * TILE, nodes: ranges(nodes) })
       .then((buffer) => {
         const cells = nodes.length * TILE;
         const { least, greatest, nan, infinite } = cellArrays(buffer, cells);
-        const here = this.kept.get(name) ?? new Map();
-        this.kept.set(name, here);
+        const segments = this.tiles.get(name) ?? new Map();
+        this.tiles.set(name, segments);
         this.arrivals++;
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
           const cut = (array) => array.slice(i * TILE, (i + 1) * TILE);
-          here.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), isOld: false });
+          segments.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), isOld: false });
         });
       })
-      .finally(() => nodes.forEach((node) => this.asked.delete(`${name}/${node}`)));
-    nodes.forEach((node) => this.asked.set(`${name}/${node}`, asked));
-    return asked;
+      .finally(() => nodes.forEach((node) => this.pending.delete(`${name}/${node}`)));
+    nodes.forEach((node) => this.pending.set(`${name}/${node}`, arrival));
+    return arrival;
   }
 }
 
-/** The arrays of so many cells. */
+/** The four arrays in an answer of the server, each of `cells` cells. */
 export function cellArrays(buffer, cells) {
   return {
     least: new Float32Array(buffer, 0, cells),
@@ -128,13 +132,13 @@ export function cellArrays(buffer, cells) {
   };
 }
 
-/** Numbers as `0-11,15`. */
+/** Numbers as ascending ranges, such as `0-11,15`. */
 export function ranges(numbers) {
-  const found = [];
+  const intervals = [];
   for (const n of [...numbers].sort((a, b) => a - b)) {
-    const last = found.at(-1);
+    const last = intervals.at(-1);
     if (last && last[1] === n - 1) last[1] = n;
-    else found.push([n, n]);
+    else intervals.push([n, n]);
   }
-  return found.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
+  return intervals.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
 }

@@ -1,4 +1,5 @@
-// What is shown, kept in the address, so that a view can be sent as a link. In TensorBoard the address is that of the outer page.
+// The state of the page: which run, table, rows and steps are shown. It is kept in the fragment of the address, so that a view can
+// be sent as a link. In TensorBoard this is the address of the outer page.
 
 import { MAPS, SCALES } from "./colors.js";
 import { VIEWS } from "./controls.js";
@@ -9,25 +10,25 @@ const KEY = "p.lightning_hooks.view";
 const DEFAULTS = {
   view: "overview",
   run: "",
-  other: "", // runs to compare with, a line each
+  other: "", // names of the runs to compare with, separated by line feeds
   mode: "beside", // or "difference"
   tensor: "",
   stat: "",
   filter: "",
   scale: "auto",
   map: "viridis",
-  low: "", // bounds of the colours, where they are fixed
+  low: "", // bounds of the colour scale; empty: chosen from the values in sight
   high: "",
   from: "", // first step shown
   to: "", // the step after the last one shown
-  folded: "", // which parts of the tree are folded
+  folded: "", // which groups of rows are folded, see foldingOf() in rows.js
   row: "",
   step: "",
-  step2: "", // to compare with
-  fit: "",
+  step2: "", // the step to compare with
+  fit: "", // "1": all rows fit into the window
 };
 
-// What some of it is chosen from; an address may say anything.
+// The valid values of some fields. Other values in an address are ignored.
 const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], scale: SCALES, map: MAPS };
 
 export class State {
@@ -42,7 +43,10 @@ export class State {
     });
   }
 
-  /** Change some of it; the address follows, and what is drawn. The browser goes back to another view, or another row in its view. */
+  /**
+   * Change fields of the state, write the address, and update the page unless `quietly` is set. A change of the view, or of the row in
+   * the row view, adds an entry to the history of the browser.
+   */
   set(values, quietly = false) {
     const before = this.page;
     for (const [name, value] of Object.entries(values)) this[name] = String(value ?? "");
@@ -50,7 +54,7 @@ export class State {
     if (!quietly) this.changed();
   }
 
-  /** What the browser goes back to. */
+  /** The identity of an entry in the history of the browser. */
   get page() {
     return this.view === "row" ? `row ${this.row}` : this.view;
   }
@@ -60,7 +64,7 @@ export class State {
     return this.other.split("\n").filter(Boolean);
   }
 
-  /** What it is now, for who waits for answers while it may change. */
+  /** A copy of the state, for a view that waits for answers while the state may change. */
   copy() {
     return { ...Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, this[name]])), others: this.others };
   }
@@ -84,7 +88,7 @@ export class State {
       hash = [...(parts.length ? parts : ["lightning_hooks"]), `${KEY}=${encodeURIComponent(hash)}`].join("&");
     }
     try {
-      // The history of TensorBoard is its own.
+      // In TensorBoard, add no entry to the history, which belongs to TensorBoard.
       if (isNew && view === window) view.history.pushState(null, "", `#${hash}`);
       else view.history.replaceState(view.history.state, "", `#${hash}`);
     } catch {
@@ -93,7 +97,7 @@ export class State {
   }
 }
 
-/** The window whose address counts: the outer one in TensorBoard. */
+/** The window whose address holds the state: TensorBoard's window if the page is embedded in TensorBoard. */
 function outer() {
   return tensorBoard() ?? window;
 }

@@ -1,10 +1,10 @@
-// The steps of a table. A cell holds those between two bounds, which need not be steps themselves: a run may have 9, 19, 29.
+// The steps of a table as arithmetic progressions. The bounds of a cell need not be steps: a run may have the steps 9, 19, 29.
 
 export class Steps {
-  /** From progressions [first, last, distance], one where all steps are evenly spaced. */
+  /** `progressions` are [first, last, distance]; a single one if all steps are evenly spaced. */
   constructor(progressions) {
     this.progressions = progressions;
-    this.counts = [0]; // before each progression, and of all
+    this.counts = [0]; // the number of steps before each progression, then the number of all steps
     for (const [first, last, distance] of progressions) this.counts.push(this.count + (last - first) / distance + 1);
   }
 
@@ -14,20 +14,20 @@ export class Steps {
 
   /** The step at an index. */
   at(index) {
-    const found = countWhile(this.counts, (count) => count <= index) - 1;
-    const [first, , distance] = this.progressions[found];
-    return first + (index - this.counts[found]) * distance;
+    const p = countWhile(this.counts, (count) => count <= index) - 1;
+    const [first, , distance] = this.progressions[p];
+    return first + (index - this.counts[p]) * distance;
   }
 
-  /** How many are less than a number. */
+  /** The number of steps less than a number. */
   below(number) {
-    const found = countWhile(this.progressions, ([first]) => first < number) - 1;
-    if (found < 0) return 0;
-    const [first, last, distance] = this.progressions[found];
-    return this.counts[found] + Math.ceil((Math.min(number, last + 1) - first) / distance);
+    const p = countWhile(this.progressions, ([first]) => first < number) - 1;
+    if (p < 0) return 0;
+    const [first, last, distance] = this.progressions[p];
+    return this.counts[p] + Math.ceil((Math.min(number, last + 1) - first) / distance);
   }
 
-  /** Whether any step is also one of others. */
+  /** Whether two tables have a step in common. */
   meets(others) {
     if (this.count > others.count) return others.meets(this);
     for (let i = 0; i < this.count; i++) {
@@ -37,14 +37,14 @@ export class Steps {
     return false;
   }
 
-  /** The first and the last from one number on and before another; where there is none, the numbers themselves. */
+  /** The first and the last step in a range that excludes `to`; if the range has no step, [from, to - 1]. */
   within(from, to) {
     const [a, b] = [this.below(from), this.below(to)];
     return a < b ? [this.at(a), this.at(b - 1)] : [from, to - 1];
   }
 }
 
-/** Over how many of the first elements of a sorted array something holds. */
+/** The number of leading elements for which `holds` is true, in an array in which it is true for a leading part only. */
 export function countWhile(sorted, holds) {
   let [least, most] = [0, sorted.length];
   while (least < most) {

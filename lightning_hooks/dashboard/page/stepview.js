@@ -1,23 +1,23 @@
-// The view of one step: a bar for every row, from the first layer to the last or back, and a second step to compare with.
+// The step view: a bar for every row at one step, in the order of the layers or reversed, and a second step to compare with.
 
 import { INFINITE, NAN, makeScale, short } from "./colors.js";
 import { choice, clamp, color, h, onceAFrame, penOf } from "./dom.js";
-import { keyOfSpecial, quantity } from "./legend.js";
+import { specialKeys, quantity } from "./legend.js";
 import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
 import { stepsText } from "./steps.js";
 
-const HEIGHT = 320;
-const NAMED = 70; // pixels of a bar with its name below it
+const HEIGHT = 320; // pixels
+const NAMED = 70; // the least width of a bar, in pixels, at which its name is below it
 
 export class StepView {
   constructor(app) {
     this.app = app;
     this.usesOther = false;
     this.usesTable = true;
-    this.backwards = null; // gradients flow from the last layer to the first
+    this.backwards = null; // whether the last layer comes first; null: only for gradients
     const { state } = app;
     this.slider = h("input", { type: "range", "aria-label": "Step", class: "slider", oninput: () => state.set({ step: this.steps.at(Number(this.slider.value)) }) });
     this.second = h("input", {
@@ -32,7 +32,7 @@ export class StepView {
       this.backwards = value === "backward";
       app.update();
     });
-    this.said = h("output", { class: "said", "aria-live": "polite" });
+    this.readout = h("output", { class: "readout", "aria-live": "polite" });
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
     this.holder = h("div", { class: "bars" }, this.canvas);
     this.title = h("h2", {});
@@ -45,14 +45,14 @@ export class StepView {
       this.title,
       this.holder,
       this.legend,
-      this.said,
+      this.readout,
     );
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.holder);
     const point = (event) => this.select(Math.floor(((event.offsetX - 60) / this.plot) * this.bars.length));
     this.canvas.addEventListener("pointermove", point);
     this.canvas.addEventListener("click", (event) => {
-      point(event); // a finger does not move there before
+      point(event); // on a touch screen no move event comes before the click
       this.open();
     });
     this.canvas.addEventListener("keydown", (event) => {
@@ -73,16 +73,16 @@ export class StepView {
     const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
     if (!isCurrent()) return;
     const { steps } = rows;
-    // A step that this table does not have stands for the one before it.
+    // If the table does not have a step, use the step before it.
     const indexOf = (step) => Math.max(steps.below(Number(step) + 1) - 1, 0);
     const index = state.step === "" ? steps.count - 1 : indexOf(state.step);
     this.steps = steps;
     this.slider.max = steps.count - 1;
     this.slider.value = index;
     this.slider.setAttribute("aria-valuetext", `step ${steps.at(index)}`);
-    const { takes, error } = filterOf(state.filter);
-    const leaves = rows.filtered(takes);
-    this.said.textContent = error || (leaves.length ? "" : `No row matches ${state.filter}.`);
+    const { matches, error } = filterOf(state.filter);
+    const leaves = rows.filtered(matches);
+    this.readout.textContent = error || (leaves.length ? "" : `No row matches ${state.filter}.`);
     const read = (at) => (at === null ? null : this.read(state, rows, leaves, steps.at(at)));
     const [now, then] = await Promise.all([index, state.step2 === "" ? null : indexOf(state.step2)].map(read));
     if (!isCurrent()) return;
@@ -93,11 +93,14 @@ export class StepView {
     this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     const has = (is) => this.bars.some((bar) => is(bar.now));
     this.shown = state;
-    this.legend.replaceChildren(this.quantity, ...keyOfSpecial(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
+    this.legend.replaceChildren(this.quantity, ...specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
     this.redraw();
   }
 
-  /** { values, text }: of all rows at a step, null where a row was not measured, and which steps that are: a report may have joined some. */
+  /**
+   * The values of all rows at a step (null if a row was not measured), and the step as text: { values, text }. In a report the text
+   * may name several steps, which were joined.
+   */
   async read({ run, tensor, stat }, rows, leaves, step) {
     const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
@@ -126,7 +129,7 @@ export class StepView {
     const leastPositive = Math.min(...positive);
     const scale = makeScale("auto", Math.min(0, ...all), Math.max(...all, 0), leastPositive, false);
     const log = scale.kind === "log";
-    // From the bottom of a logarithmic axis, one tenth below the smallest bar.
+    // Begin a logarithmic axis at a tenth of the least bar, so that this bar is visible.
     const bounds = log ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
     const y = (value) => HEIGHT - 20 - (bounds.index(value) / 255) * (HEIGHT - 34);
     const zero = log ? HEIGHT - 20 : y(0);
@@ -181,7 +184,7 @@ export class StepView {
     if (!bar || i === this.selected) return;
     this.selected = i;
     const compared = this.compared === null ? "" : `, at ${this.compared}: ${bar.then === null ? "not measured" : short(bar.then)}`;
-    this.said.textContent = `${bar.name}: ${bar.now === null ? "not measured" : short(bar.now)}${compared}`;
+    this.readout.textContent = `${bar.name}: ${bar.now === null ? "not measured" : short(bar.now)}${compared}`;
     this.redraw();
   }
 
