@@ -297,10 +297,11 @@ class EventFile:
         return True
 
     def _known_layout(self, content: bytes) -> int | None:
-        """The number of the layout of a summary; None if no earlier event had its layout."""
+        """The number of the layout of a summary; None if it is not among the latest layouts with the same beginning."""
         for i in self._by_beginning.get(beginning(content), [])[-_COMPARED:]:
             layout = self._layouts[i]
             if layout.fits(content):
+                # If another value of fixed size follows, the summary has a longer layout that begins like this layout.
                 following = next(read_values(content, layout.end), None)
                 if following is None or following.kind not in FIXED_SIZE:
                     return i
