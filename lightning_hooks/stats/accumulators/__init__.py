@@ -1,4 +1,7 @@
-"""Accumulators: the kinds of numbers that a table keeps of its rows. A new kind is a file here and a line in `BUILT_IN`."""
+"""The accumulators of the package: the kinds of numbers that a table keeps of its rows.
+
+To add a kind, add a file in this folder and a line in `BUILT_IN`.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +17,5 @@ __all__ = ["BUILT_IN", "MOMENTS", "Accumulator", "History", "Kept", "RowStates"]
 
 MOMENTS: Final = Moments()
 BUILT_IN: Final[tuple[Accumulator, ...]] = (MOMENTS, Histogram(), Pairs(), Units())
-"""What rules can ask for by the name of a statistic. Every row keeps the first, and others where a rule asks for them."""
+"""The accumulators whose statistics a rule requests by name. Every row keeps the first. It keeps another accumulator if a rule
+requests one of its statistics."""

@@ -1,4 +1,4 @@
-"""Accumulator: one kind of numbers that a table keeps of its rows over a step, and everything that follows from the kind."""
+"""The base class of accumulators, each of which defines one kind of numbers that a table keeps of its rows over a step."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ Array = NDArray[np.float64]
 
 
 class RowStates(Protocol):
-    """What the accumulators of a step keep of some rows."""
+    """The numbers that all accumulators keep of some rows of a step."""
 
     @property
     def ranks(self) -> int:
-        """How many ranks were merged."""
+        """The number of ranks whose numbers were merged."""
 
     def __getitem__(self, name: str) -> Array:
-        """The numbers of one accumulator, float64 [rows, columns]."""
+        """The numbers of the accumulator of this name, float64 [rows, columns]."""
 
 
 class Accumulator:
-    """Says what is kept of a row, how a tensor is measured, how parts are merged, and which statistics follow.
+    """Defines one kind of numbers: how a tensor is measured, how parts are merged, and which statistics follow.
 
-    An accumulator holds no numbers: these lie in the table, in a step view or in an event file. A subclass sets `name`,
-    `columns` and `statistics`, and writes `measure` and `compute`; the rules of its columns do the rest.
+    An accumulator holds no numbers: the table, a step view or an event file holds them. A subclass sets `name`, `columns` and
+    `statistics`, and writes `measure` and `compute`. Merging and rescaling follow from the rules of its columns.
 
     Attributes:
-        name: the key of its numbers in a step view and in an event file.
+        name: the key of the numbers in a step view and in an event file.
         columns: the numbers of one row.
-        statistics: the statistics that follow, as rules and tags name them.
-        divided_first: whether a gradient is divided by the loss scale before it is measured. Otherwise the numbers are divided
-            when the step ends, by the power of each column.
-        always_scaled: whether the numbers of every row were measured under the loss scale, not only those of gradients of
-            activations.
-        compiled: whether the compiled writer measures it. All others are measured in Python.
-        followed: the statistics that need numbers of earlier steps too.
-        stored: the names under which the columns go into an event file; empty if only the requested statistics do.
-        separate: whether a store keeps the numbers outside of the table's state.
-        from_one_tensor: whether the numbers follow from single tensors. Otherwise somebody else fills them in.
+        statistics: the names of the statistics that follow from the numbers, as in rules and tags.
+        divided_first: whether a gradient is divided by the loss scale before it is measured. If not, the numbers are rescaled
+            when the step ends, each by the `power` of its column.
+        always_scaled: whether the loss scale multiplies the numbers of every row. If not, it multiplies only those of gradients
+            of activations.
+        compiled: whether the compiled writer computes the numbers. If not, Python measures the tensors of these rows.
+        followed: the statistics that also need numbers of earlier steps; see `history`.
+        stored: the name of each column in an event file; empty if an event file stores only the requested statistics.
+        separate: whether a `Store` keeps the numbers, outside of the table's state.
+        from_one_tensor: whether `measure` computes the numbers from single tensors. If not, it returns None, and a store or the
+            monitor writes the numbers.
 
     Example:
         >>> class Largest(Accumulator):
@@ -77,41 +78,49 @@ class Accumulator:
 
     @property
     def width(self) -> int:
-        """How many numbers it keeps of a row."""
+        """The number of columns."""
         return len(self.columns)
 
     def serves(self, stat: str) -> bool:
-        """Whether a statistic follows from what it keeps."""
+        """Whether the statistic of this name follows from the numbers."""
         return stat in self.statistics
 
     def neutral(self, device: torch.device | str = "cpu") -> Tensor:
-        """The numbers of no elements, float64 [columns]."""
+        """The numbers of a row without elements, float64 [columns]. Merging with them changes nothing."""
         return torch.tensor([column.neutral for column in self.columns], dtype=torch.float64, device=device)
 
     def measure(self, measurement: Measurement, row: str) -> Tensor | None:
         """The numbers of one tensor.
 
         Args:
-            measurement: of the tensor, shared with all others that read it.
-            row: the tensor and its module or parameter, for messages.
+            measurement: the measurement of the tensor, which all accumulators of the row share.
+            row: the kind of tensor and its module or parameter, for messages.
 
         Returns:
-            float64 [columns] on the tensor's device; None if the numbers do not follow from one tensor.
+            float64 [columns] on the tensor's device; None if `from_one_tensor` is False.
+
+        Raises:
+            UnmeasurableError: the tensor has no elements to read.
         """
         raise NotImplementedError
 
     def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-        """The numbers of unions of parts.
+        """The numbers of unions of parts: calls, micro-batches, ranks or rows.
 
         Args:
-            values: of the parts, [..., columns], of torch or of NumPy.
-            how: which parts are united.
-            over_rows: whether the parts are rows that are shown as one.
+            values: the numbers of the parts, a torch tensor or a NumPy array [..., columns].
+            how: assigns parts to unions.
+            over_rows: whether the parts are rows that are displayed as one; a column may have another rule for them.
         """
         return merge_columns(self.columns, values, how, over_rows=over_rows)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
-        """The numbers [..., columns] of the same elements times a positive factor."""
+        """The numbers after all elements were multiplied by a factor; a new tensor.
+
+        Args:
+            values: float64 [..., columns].
+            factor: positive.
+        """
         out = values.clone()
         for position, column in enumerate(self.columns):
             if column.power:
@@ -122,76 +131,91 @@ class Accumulator:
         """One statistic of some rows.
 
         Args:
-            stat: one that it serves.
-            states: what is kept of these rows.
+            stat: one of the names for which `serves` is True.
+            states: the numbers of these rows.
 
         Returns:
-            float64 [rows]; NaN where it has no value.
+            float64 [rows]; NaN for a row without a value.
         """
         raise NotImplementedError
 
     def encode(self, numbers: Array) -> Array:
-        """The numbers [..., columns] as an event file has them, where they are float32."""
+        """The numbers [..., columns] as an event file stores them: a transformation that keeps their range within float32."""
         return numbers
 
     def is_measured(self, stat: str, states: RowStates, values: Array) -> NDArray[np.bool_]:
-        """Which rows have the statistic at this step, given its values: a NaN of these was measured."""
+        """Which rows have a value of the statistic at this step, bool [rows]. If such a value is NaN, the NaN was measured.
+
+        Args:
+            stat: the name of the statistic.
+            states: the numbers of these rows.
+            values: the result of `compute` for these rows, float64 [rows].
+        """
         measured: NDArray[np.bool_] = states["moments"][:, COUNT] > 0
         return measured
 
     def missing(self, stat: str) -> str | None:
-        """What an error says of a row that does not keep it; None if there is no error, and the row has no value."""
+        """The end of the message of an error when a statistic of a row that does not keep these numbers is read.
+
+        None stands for no error: in a step view the statistic of such a row is NaN.
+        """
         return None
 
     def history(self, asked: NDArray[np.bool_]) -> History | None:
-        """What it follows from step to step; None for nothing.
+        """A new `History` for the rows that keep this accumulator; None if nothing is carried from step to step.
 
         Args:
-            asked: for which of its rows a statistic of `followed` is requested, bool [rows].
+            asked: of which of the rows a statistic in `followed` is requested, bool [rows].
         """
         return None
 
     def store(self, kept: Kept, context: StoreContext) -> Store:
-        """What keeps the numbers of a table, for an accumulator that is `separate`.
+        """A new store for the numbers of a table; called only if `separate` is True.
 
         Args:
-            kept: the rows.
-            context: of the table.
+            kept: this accumulator with its rows.
+            context: what the store needs from the table.
         """
         raise NotImplementedError
 
     def for_views(self) -> Accumulator:
-        """The accumulator for step views, which may be kept after the fit: it holds nothing of the model's."""
+        """The accumulator that step views keep. A view may outlive the fit, so its accumulators must not refer to the model."""
         return self
 
 
 class History(Protocol):
-    """What an accumulator follows from step to step, such as averages. A checkpoint contains it."""
+    """Numbers that an accumulator carries from step to step, such as averages. A checkpoint contains them."""
 
     def update(self, states: RowStates) -> Array:
-        """Take a step, and complete its numbers.
+        """Update the history with a step, and fill in the columns that depend on earlier steps.
 
         Args:
-            states: what is kept of all its rows.
+            states: the numbers of all rows that keep the accumulator.
 
         Returns:
-            The numbers with those that follow from earlier steps, float64 [rows, columns].
+            The completed numbers of the accumulator, float64 [rows, columns].
         """
 
     def state(self, row: int) -> list[float]:
-        """What is known of a row, for a checkpoint."""
+        """The history of a row, for a checkpoint; `row` counts the rows that keep the accumulator."""
 
     def load(self, row: int, state: Sequence[float] | None) -> None:
-        """Continue a row from a checkpoint; None starts the row again."""
+        """Continue the history of a row from `state` of a checkpoint; None starts it again."""
 
 
 class Kept(NamedTuple):
     """An accumulator with the rows of a table that keep it.
 
     Args:
-        accumulator: what is kept.
-        rows: their indices, ascending.
-        options: what a store needs to know of each row.
+        accumulator: defines the numbers.
+        rows: the indices of the rows in the table, ascending.
+        options: the options of each row for a store, by row; see the store of the accumulator. Empty without a store.
+
+    Example:
+        >>> from lightning_hooks.stats.accumulators import BUILT_IN
+        >>> kept = Kept(BUILT_IN[1], rows=(0, 2))
+        >>> kept.accumulator.name, kept.accumulator.width
+        ('histogram', 509)
     """
 
     accumulator: Accumulator

@@ -1,4 +1,4 @@
-"""A function that a user wrote: its mean over calls, micro-batches and ranks, weighted by the number of elements."""
+"""The accumulator of a function that a user wrote: its mean over calls, micro-batches and ranks, weighted by elements."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ _COLUMNS: Final = (Column("weighted", "sum"), Column("weight", "sum"))
 
 
 class FunctionMean(Accumulator):
-    """The weighted mean of a function's values; exact for anything that is itself a mean.
+    """The mean of a function's values, weighted by the number of elements. It is exact for a function that is itself a mean.
 
     Args:
         name: the name of the statistic.
-        user: the function; None in step views, which only read.
+        user: the function; None in step views, which do not measure.
+
+    Example:
+        >>> mean = FunctionMean("mean_abs", UserStatistic("mean_abs", lambda tensor: tensor.abs().mean()))
+        >>> mean.measure(Measurement(torch.tensor([1.0, -3.0])), "output of layer").tolist()
+        [4.0, 2.0]
     """
 
     columns: Sequence[Column] = _COLUMNS
@@ -39,7 +44,7 @@ class FunctionMean(Accumulator):
         self._user = user
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:
-        """As of `Accumulator`. All ranks must call this for a sharded tensor, which is gathered.
+        """As of `Accumulator`. For a sharded tensor, which is gathered, all ranks must call this method.
 
         Raises:
             RuleError: the function did not return a scalar.
@@ -49,9 +54,10 @@ class FunctionMean(Accumulator):
         if not tensor.numel():
             return self.neutral(tensor.device)
         user = replace(self._user, row=row)
-        # The function gets a copy: it may work in place on what it is given, or keep what training overwrites.
+        # Pass a copy: the function may write to its argument in place, or keep a tensor that training overwrites.
         value = user.scalar(user.run(user.call, tensor.clone())).to(tensor.device, torch.float64)
-        weight = torch.full_like(value, float(tensor.numel()))  # a tensor made from a host number would wait for the device
+        # `torch.tensor(number, device=…)` would copy a number from the host and wait for the device.
+        weight = torch.full_like(value, float(tensor.numel()))
         return torch.stack([value * weight, weight])
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
@@ -66,10 +72,10 @@ class FunctionMean(Accumulator):
         return measured
 
     def for_views(self) -> FunctionMean:
-        """As of `Accumulator`: without the function."""
+        """As of `Accumulator`: the same columns without the function, which may refer to the model."""
         return FunctionMean(self.statistics[0])
 
 
 def key_of(name: str) -> str:
-    """The key of a function's numbers: a function may have the name of an accumulator."""
+    """The key of a function's numbers. The prefix distinguishes a function from an accumulator of the same name."""
     return f"function {name}"

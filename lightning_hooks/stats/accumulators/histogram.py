@@ -1,4 +1,4 @@
-"""The histogram of log2 magnitudes, and its quantiles. Formulas are in `stats/histogram.py`."""
+"""The accumulator of the histogram of log2 magnitudes, and its quantiles. Formulas are in `stats/histogram.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ _COLUMNS: Final = tuple(Column(f"bucket{i}", "sum") for i in range(BUCKETS))
 
 
 class Histogram(Accumulator):
-    """Counts of signed log2 buckets with fixed edges."""
+    """Counts of elements in signed log2 buckets with fixed edges, `BUCKETS` columns.
+
+    Example:
+        >>> import torch
+        >>> Histogram().measure(Measurement(torch.tensor([0.0, 1.5, 1.5])), "output of layer").max().item()
+        2.0
+    """
 
     name = "histogram"
     columns: Sequence[Column] = _COLUMNS
@@ -30,7 +36,7 @@ class Histogram(Accumulator):
     compiled = True
 
     def serves(self, stat: str) -> bool:
-        """As of `Accumulator`: any quantile too."""
+        """As of `Accumulator`: the histogram, and any quantile such as 'p99'."""
         return needs_histogram(stat)
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:
@@ -38,18 +44,18 @@ class Histogram(Accumulator):
         return measurement.histogram
 
     def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-        """As of `Accumulator`: every column is a count."""
+        """As of `Accumulator`. Every column is a count, so one sum replaces the rule of each column."""
         return how.total(values)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
-        """As of `Accumulator`, for a factor that is a power of two: whole buckets move. Waits for the device."""
+        """As of `Accumulator`; waits for the device. The factor must be a power of two: counts move by whole buckets."""
         return shift(values, round(float(np.log2(float(factor)))))
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
         """As of `Accumulator`, for quantiles.
 
         Raises:
-            RuleError: for the histogram itself, which is not one number.
+            RuleError: `stat` is the histogram itself, which is not one number for each row.
         """
         q = quantile_of(stat)
         if q is None:

@@ -1,4 +1,4 @@
-"""The moments: what every row keeps. Formulas and merge are in `stats/schema.py` and `stats/moments.py`."""
+"""The accumulator of raw moments, which every row keeps. Formulas and merge are in `stats/schema.py` and `stats/moments.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments
 
 
 class Moments(Accumulator):
-    """Count, mean, sum of squared deviations, extremes and counts of special values."""
+    """Count, mean, sum of squared deviations, extremes and counts of special values, in the order of `schema.MOMENTS`.
+
+    Example:
+        >>> import torch
+        >>> Moments().measure(Measurement(torch.tensor([1.0, 3.0])), "output of layer")[:3].tolist()
+        [2.0, 2.0, 2.0]
+    """
 
     name = "moments"
     columns: Sequence[Column] = schema.MOMENTS
@@ -32,7 +38,7 @@ class Moments(Accumulator):
         return measurement.moments
 
     def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-        """As of `Accumulator`; means and deviations by Chan's rule."""
+        """As of `Accumulator`, by `schema.merge_moments`: means and squared deviations merge by Chan's rule."""
         return schema.merge_moments(values, how)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The sums over pairs of gradients, and their statistics. Formulas are in `stats/pairs.py`."""
+"""The accumulator of sums over pairs of gradients, and its statistics. Formulas are in `stats/pairs.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,17 @@ Array = NDArray[np.float64]
 
 
 class Pairs(Accumulator):
-    """Products with the gradient before, and squared norms of the micro-batches' gradients."""
+    """Products of a gradient with the gradient of the previous watched step, and squared norms of micro-batches' gradients.
+
+    The monitor writes the numbers, because each needs two gradients.
+
+    Example:
+        >>> from lightning_hooks.stats.pairs import BEFORE, DOT, NOW
+        >>> sums = np.zeros((1, len(COLUMNS)))
+        >>> sums[0, [DOT, BEFORE, NOW]] = 6.0, 9.0, 4.0
+        >>> Pairs().compute("cosine", {"pairs": sums}).tolist()
+        [1.0]
+    """
 
     name = "pairs"
     columns: Sequence[Column] = COLUMNS
@@ -40,7 +50,7 @@ class Pairs(Accumulator):
     from_one_tensor = False
 
     def measure(self, measurement: Measurement, row: str) -> None:
-        """As of `Accumulator`: two gradients are needed."""
+        """As of `Accumulator`. Returns None: the numbers need two gradients."""
         return None
 
     def compute(self, stat: str, states: RowStates) -> Array:
@@ -57,7 +67,7 @@ class Pairs(Accumulator):
         return encode_pairs(numbers)
 
     def is_measured(self, stat: str, states: RowStates, values: Array) -> NDArray[np.bool_]:
-        """As of `Accumulator`: a second gradient is needed."""
+        """As of `Accumulator`. The value is NaN without a second gradient, which therefore does not count as measured."""
         measured: NDArray[np.bool_] = super().is_measured(stat, states, values) & ~np.isnan(values)
         return measured
 
@@ -71,12 +81,19 @@ class Pairs(Accumulator):
 
 
 def squares_of_step(states: RowStates) -> Array:
-    """The squared norm of the sum over all micro-batches; the gradient that a step has is averaged over ranks."""
+    """The squared norm of the sum of the gradients of all micro-batches of all ranks, float64 [rows].
+
+    The moments are those of the gradient that DDP has averaged over ranks, so the factor is the square of the number of ranks.
+    """
     return squares(states["moments"]) * float(states.ranks) ** 2
 
 
 class NoiseHistory:
-    """The averages behind the noise scale, as a `History`."""
+    """The averages over steps from which the noise scale is computed, as a `History`.
+
+    Args:
+        asked: of which rows the noise scale is requested, bool [rows].
+    """
 
     def __init__(self, asked: NDArray[np.bool_]) -> None:
         self._asked = asked

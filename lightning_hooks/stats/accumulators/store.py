@@ -1,4 +1,7 @@
-"""Store: an accumulator's state of its own, for what is not exchanged at every step or has another size for each row."""
+"""The interface of stores: numbers of an accumulator that are kept outside of the table's state.
+
+A store serves numbers that are not exchanged at every step, or whose size differs from row to row.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ Write = Callable[[Tensor], None]
 
 
 class StoredNumbers(NamedTuple):
-    """What a store has of a step.
+    """The numbers of a finished step from a store.
 
     Args:
-        numbers: those of the accumulator's columns, float64 [rows that keep it, columns].
-        vectors: further numbers of rows, by row and name: float64 [units of the row].
+        numbers: the columns of the accumulator, float64 [rows that keep the accumulator, columns].
+        vectors: further numbers of rows, by row and name, each float64 [units of the row].
     """
 
     numbers: Array
@@ -28,64 +31,70 @@ class StoredNumbers(NamedTuple):
 
 
 class PendingNumbers(Protocol):
-    """What a store has of a step that has ended, perhaps still on its way from a device."""
+    """The numbers of a finished step, whose copy from the device may not be complete yet."""
 
     def finish(self, moments: Array, scale: float, scaled: Collection[int]) -> StoredNumbers:
-        """The numbers; waits for the device if it has to.
+        """The numbers. Waits for the device if the copy is not complete.
 
         Args:
-            moments: of all rows of the table, merged over ranks and without the loss scale, float64 [rows, 9].
+            moments: the moments of all rows of the table, merged over ranks and divided by the loss scale, float64 [rows, 9].
             scale: the loss scale.
-            scaled: the rows that were measured under the scale.
+            scaled: the rows whose tensors were multiplied by the loss scale.
         """
 
 
 class Store(Protocol):
-    """Keeps the numbers of some rows of a table."""
+    """Keeps the numbers of some rows of a table, which an accumulator with `separate=True` makes with `store`."""
 
     name: str
+    """The name of the accumulator."""
     due: Collection[int]
-    """The rows that are measured in the step under way."""
+    """The rows that are measured in the current step; `Table.expect` sets them."""
     by_row: list[Tensor | None]
-    """What is kept of each row of the table, which the compiled writer reads; None where nothing is kept yet."""
+    """The numbers of each row of the table, by row; None before the first tensor. The compiled writer reads this list."""
 
     def clear(self) -> None:
-        """Make the rows that are due neutral again."""
+        """Reset the rows in `due` to the numbers of no elements."""
 
-    def writer(self, row: int, otherwise: Write, direct: Callable[[int], Write | None]) -> Write:
-        """A function that merges a tensor into a row, moments and all else that the row keeps included.
+    def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
+        """A function that merges a tensor into everything that a row keeps: the moments and other sections, and this store.
 
         Args:
-            row: of the table.
-            otherwise: does so in Python.
-            direct: gives the compiled writer of the row for an axis; None where there is none.
+            row: the index of the row in the table.
+            fallback: merges a tensor in Python.
+            compiled_writer: returns the compiled writer of the row for the dimension of the units; None if none serves the row.
         """
 
     def add(self, row: int, measurement: Measurement) -> None:
-        """Merge a measurement into a row."""
+        """Merge a measurement into the numbers of a row."""
 
     def rescale(self, rows: Collection[int], factor: Tensor) -> None:
-        """Multiply the tensors behind rows by a factor: the loss scale changed."""
+        """Rescale the numbers of rows as if their tensors had been multiplied by a factor, because the loss scale changed."""
 
     def exchange(self) -> PendingNumbers | None:
-        """The numbers of the rows that are due, merged over ranks; None if none is due. Collective."""
+        """The numbers of the rows in `due`, merged over ranks; None if `due` is empty. All ranks must call this method."""
 
 
 def no_numbers(rows: int, columns: int) -> Array:
-    """The numbers of rows that were not measured."""
+    """The numbers of rows that were not measured: read-only zeros, float64 [rows, columns].
+
+    Example:
+        >>> no_numbers(1, 2).tolist()
+        [[0.0, 0.0]]
+    """
     numbers = np.zeros((rows, columns))
     numbers.flags.writeable = False
     return numbers
 
 
 class StoreContext(NamedTuple):
-    """What a store needs to know of its table.
+    """What a store needs from its table.
 
     Args:
-        device: of the state.
-        alone: as of `world_size`.
-        label: a row in messages.
-        parallel: the size of a tensor-parallel group.
+        device: the device of the table's state.
+        alone: whether the table is not merged over ranks; see `world_size`.
+        label: the tensor of a row and its module or parameter, for messages.
+        parallel: the number of ranks in a tensor-parallel group; 1 without tensor parallelism.
     """
 
     device: Any

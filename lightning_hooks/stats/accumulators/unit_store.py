@@ -1,4 +1,4 @@
-"""The units that a table keeps: a tensor for each row, of the size that the first measured tensor tells."""
+"""The store of units: one tensor [units, 4] for each row, whose size the first measured tensor determines."""
 
 from __future__ import annotations
 
@@ -26,23 +26,37 @@ from lightning_hooks.stats.units.statistics import NAMES, compute
 
 Array = NDArray[np.float64]
 _SUMMED: Final = [SUM, SQUARE, ZEROS]
-_ODD: Final = -torch.inf
-"""The number of zeros of units that are not measured any more on some rank: no sum over ranks makes another number of it."""
+_SKIPPED: Final = -torch.inf
+"""Replaces the number of zeros on a rank that no longer measures the units of a row. Every sum over ranks with it is -inf."""
 VECTORS: Final = ("abs_max", "rms", "mean", "zero_fraction")
-"""The numbers of each unit that views and files have where a rule asks for vectors."""
+"""The numbers of every unit that step views and event files hold if a rule sets `vectors`."""
 
 
 class UnitStore:
-    """Keeps units, as a `Store`.
+    """Keeps the units of rows, as a `Store`.
 
     Args:
-        rows: that keep units.
-        options: of each row the module whose output or input it is, and what is asked of its units.
-        columns: how many numbers views have of a row.
-        context: of the table.
+        rows: the rows that keep units, ascending.
+        options: for each row the module whose output or input is measured, and how its units are measured.
+        columns: the number of columns of the accumulator: the number of units, and one for each statistic in `NAMES`.
+        context: what the store needs from the table.
 
     Attributes:
-        by_row: for each row of the table its units, float64 [units, 4], or None; the compiled writer reads this list.
+        by_row: the units of each row of the table, float64 [units, 4], or None before the first tensor.
+
+    Raises:
+        UnsupportedError: the model is tensor-parallel.
+
+    Example:
+        >>> context = StoreContext("cpu", True, "row {}".format, 1)
+        >>> store = UnitStore((0,), {0: (nn.Linear(2, 2), UnitSpec())}, 1 + len(NAMES), context)
+        >>> store.due = {0}
+        >>> store.add(0, Measurement(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])))
+        >>> store.by_row[0].tolist()
+        [[-2.0, 10.0, 3.0, 0.0], [0.0, 0.0, 0.0, 2.0]]
+        >>> moments = np.array([[4.0, -0.5, 9.0, 4.0, -3.0, 1.0, 2.0, 0.0, 0.0]])
+        >>> store.exchange().finish(moments, 1.0, ()).numbers[0, :2].tolist()  # two units, half of them dead
+        [2.0, 0.5]
     """
 
     name = "units"
@@ -62,8 +76,10 @@ class UnitStore:
         self._kinds = {row: type(module) for row, (module, _) in options.items()}
         self._axes: dict[int, int] = {}
         self._axis_by_shape: dict[tuple[int, ...], int] = {}
-        self._agreed: set[int] = set()  # rows of whose number of units all ranks know
-        self._odd: set[int] = set()  # rows whose tensors do not have the same number of units
+        # Rows for which all ranks hold the same number of units.
+        self._agreed: set[int] = set()
+        # Rows whose units are not measured any more, for example because two tensors had different numbers of units.
+        self._skipped: set[int] = set()
         self._columns, self._context = columns, context
 
     def clear(self) -> None:
@@ -72,37 +88,37 @@ class UnitStore:
             units = self.by_row[row]
             if units is not None:
                 units.zero_()
-                if row in self._odd:
-                    units[:, ZEROS] = _ODD
+                if row in self._skipped:
+                    units[:, ZEROS] = _SKIPPED
 
-    def writer(self, row: int, otherwise: Write, direct: Callable[[int], Write | None]) -> Write:
-        """As of `Store`. The compiled writer needs the axis, which the first measured tensor tells."""
+    def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
+        """As of `Store`. The fallback takes the first tensor, which determines the axis that the compiled writer needs."""
         write: Write | None = None
 
         def call(tensor: Tensor) -> None:
             nonlocal write
             if write is None and row in self._axes:
-                write = direct(self._axes[row]) or otherwise
-            (write or otherwise)(tensor)
+                write = compiled_writer(self._axes[row]) or fallback
+            (write or fallback)(tensor)
 
         return call
 
     def add(self, row: int, measurement: Measurement) -> None:
-        """As of `Store`."""
-        if row in self._odd:
+        """As of `Store`. If the units cannot be read or their number has changed, warn once and skip the row from then on."""
+        if row in self._skipped:
             return
         axis = self._axis(row, tuple(measurement.tensor.shape))
-        found = None if axis is None else measurement.units(axis)
-        if axis is None or found is None:
+        new = None if axis is None else measurement.units(axis)
+        if axis is None or new is None:
             self._skip(row, "its tensors have no units that can be read")
             return
         units = self.by_row[row]
         if units is None:
-            units = self.by_row[row] = torch.zeros(len(found), COLUMNS, dtype=torch.float64, device=self._context.device)
-        if len(units) != len(found):
-            self._skip(row, f"it had {len(units)} units along dimension {axis}, and now has {len(found)}")
+            units = self.by_row[row] = torch.zeros(len(new), COLUMNS, dtype=torch.float64, device=self._context.device)
+        if len(units) != len(new):
+            self._skip(row, f"it had {len(units)} units along dimension {axis}, and now has {len(new)}")
             return
-        units.copy_(reference.merge(units, found.to(units.device, non_blocking=True)))
+        units.copy_(reference.merge(units, new.to(units.device, non_blocking=True)))
 
     def rescale(self, rows: Collection[int], factor: Tensor) -> None:
         """As of `Store`."""
@@ -126,14 +142,14 @@ class UnitStore:
         return PendingUnits(self, sizes, begin_copy(flat))
 
     def _axis(self, row: int, shape: tuple[int, ...]) -> int | None:
-        """The dimension of the units of a row, as the first tensor tells."""
+        """The dimension of the units of a row, which its first tensor determines; None if this tensor has no such dimension."""
         if row not in self._axes:
-            kind, asked = self._kinds[row], self._specs[row].axis
-            known = known_axis(kind, len(shape))
-            if known is not None:
-                self._axis_by_shape[shape] = known
-            axis = asked if asked is not None else known
-            # An activation has the axis of the last module with an output of its shape.
+            kind, requested = self._kinds[row], self._specs[row].axis
+            of_class = known_axis(kind, len(shape))
+            if of_class is not None:
+                self._axis_by_shape[shape] = of_class
+            axis = requested if requested is not None else of_class
+            # The class of an activation function implies no axis. Take that of the last module with a tensor of the same shape.
             axis = self._axis_by_shape.get(shape, axis_of(kind, len(shape))) if axis is None else axis
             if axis is None or not -len(shape) <= axis < len(shape):
                 return None
@@ -142,58 +158,68 @@ class UnitStore:
         return axis if -len(shape) <= axis < len(shape) else None
 
     def _skip(self, row: int, why: str) -> None:
-        """Measure the units of a row no more; one warning says why."""
-        self._odd.add(row)
+        """Stop measuring the units of a row, and warn with the reason."""
+        self._skipped.add(row)
         units = self.by_row[row]
         if units is not None:
-            units[:, ZEROS] = _ODD
+            units[:, ZEROS] = _SKIPPED
         warnings.warn(
             f"the units of {self._context.label(row)} are not measured: {why}. Watch(units=…) names their dimension",
             stacklevel=2,
         )
 
     def _agree(self, rows: Sequence[int]) -> None:
-        """Let all ranks have units of the same number for these rows, also a rank that did not call the module. Collective."""
+        """Make all ranks hold the same number of units for these rows, including ranks that did not call the module.
+
+        All ranks must call this method with the same rows.
+        """
         if not rows:
             return
         sizes = [0 if (units := self.by_row[row]) is None else len(units) for row in rows]
+        # One reduction of maxima gives the greatest size and the negated least one. -(2**62) ignores ranks without units.
         both = torch.tensor([*sizes, *(-size if size else -(2**62) for size in sizes)], device=self._context.device)
         torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
-        most, least = both.view(2, -1).tolist()
-        for row, size, negated in zip(rows, most, least, strict=True):
+        most, negated_least = both.view(2, -1).tolist()
+        for row, size, negated in zip(rows, most, negated_least, strict=True):
+            # No rank has called the module yet.
             if not size:
-                continue  # no rank has called the module yet
-            if size != -negated and row not in self._odd:
+                continue
+            if size != -negated and row not in self._skipped:
                 self._skip(row, f"on one rank it has {size} units, on another {-negated}")
             if self.by_row[row] is None or len(self.by_row[row]) != size:  # type: ignore[arg-type]
                 units = self.by_row[row] = torch.zeros(size, COLUMNS, dtype=torch.float64, device=self._context.device)
-                units[:, ZEROS] = _ODD if row in self._odd else 0.0
+                units[:, ZEROS] = _SKIPPED if row in self._skipped else 0.0
             self._agreed.add(row)
 
 
 class PendingUnits:
-    """Units of a step, perhaps still on their way from a device.
+    """The units of a finished step, whose copy from the device may not be complete yet.
 
     Args:
-        store: whose they are.
-        sizes: how many units each row has; the rows lie one after the other.
-        copy: of all units, float64 [units, 4].
+        store: the store that kept the units.
+        sizes: the number of units of each row, in the order in which `copy` holds the rows.
+        copy: a copy of the units of all rows in host memory, float64 [units, 4].
     """
 
     def __init__(self, store: UnitStore, sizes: Mapping[int, int], copy: HostCopy) -> None:
         self._store, self._sizes, self._copy = store, sizes, copy
 
     def finish(self, moments: Array, scale: float, scaled: Collection[int]) -> StoredNumbers:
-        """As of `PendingNumbers`."""
+        """As of `PendingNumbers`.
+
+        Raises:
+            RuleError: `heads` of a row does not divide the number of its units.
+        """
         store, flat = self._store, self._copy.wait()
-        place = {row: i for i, row in enumerate(store.rows)}
+        slots = {row: slot for slot, row in enumerate(store.rows)}
         numbers = np.zeros((len(store.rows), store._columns))
         vectors: dict[tuple[int, str], Array] = {}
-        alike: dict[int, list[tuple[int, Array, float]]] = {}  # rows with the same number of units are computed together
+        # Collect rows by their number of units, to compute the statistics of equally many units together.
+        rows_by_size: dict[int, list[tuple[int, Array, float]]] = {}
         start = 0
         for row, size in self._sizes.items():
             units, start = flat[start : start + size], start + size
-            if size and units[0, ZEROS] == _ODD:
+            if size and units[0, ZEROS] == _SKIPPED:
                 continue
             if row in scaled and scale != 1.0:
                 units = rescale(units, 1.0 / scale)
@@ -207,13 +233,14 @@ class PendingUnits:
                 elements *= size // spec.heads
                 units = merge_neighbours(units, spec.heads)
             if elements > 0:
-                alike.setdefault(len(units), []).append((row, units, elements))
+                rows_by_size.setdefault(len(units), []).append((row, units, elements))
                 if spec.vectors:
                     vectors.update({(row, name): values for name, values in _vectors(units, elements).items()})
-        for size, several in alike.items():
-            rows = [row for row, _, _ in several]
-            stacked, elements_of = np.stack([units for _, units, _ in several]), np.array([each for _, _, each in several])
-            into = [place[row] for row in rows]
+        for size, same_size in rows_by_size.items():
+            rows = [row for row, _, _ in same_size]
+            stacked = np.stack([units for _, units, _ in same_size])
+            elements_of = np.array([count for _, _, count in same_size])
+            into = [slots[row] for row in rows]
             numbers[into, 0] = size
             for column, stat in enumerate(NAMES, start=1):
                 numbers[into, column] = compute(stat, stacked, elements_of, moments[rows, MIN] >= 0)
@@ -222,19 +249,19 @@ class PendingUnits:
 
 
 def _vectors(units: Array, elements: float) -> dict[str, Array]:
-    found: dict[str, Any] = {
+    vectors: dict[str, Any] = {
         "abs_max": units[:, ABS_MAX].copy(),
         "rms": np.sqrt(units[:, SQUARE] / elements),
         "mean": units[:, SUM] / elements,
         "zero_fraction": units[:, ZEROS] / elements,
     }
-    for values in found.values():
+    for values in vectors.values():
         values.flags.writeable = False
-    return found
+    return vectors
 
 
 def _merge_ranks(units: Tensor) -> Tensor:
-    """The units of all ranks together [units, 4]. Collective."""
+    """The units [units, 4] merged over ranks, all of which must call this function."""
     merged = units.clone()
     sums, greatest = units[:, _SUMMED].contiguous(), keys_of(units[:, ABS_MAX])
     torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM)

@@ -1,4 +1,4 @@
-"""The units of a row: channels, features, heads or experts. Formulas, axis and kernels are in `stats/units/`."""
+"""The accumulator of units: channels, features, heads or experts. Formulas, axis and reference kernel are in `stats/units/`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ _COLUMNS: Final = (Column("units", "max"), *(Column(name, "max") for name in NAM
 
 
 class Units(Accumulator):
-    """The statistics of units, computed when a step has ended: views and files hold these, not the units."""
+    """The number of units of a row and the statistics of its units. Step views and event files hold these, not the units.
+
+    A `UnitStore` keeps the units during a step, and computes the statistics when the step has ended.
+
+    Example:
+        >>> rows = np.array([[3.0] + [0.25] * len(NAMES), [0.0] * (1 + len(NAMES))])  # the second row was not measured
+        >>> Units().compute("dead_units", {"units": rows}).tolist()
+        [0.25, nan]
+    """
 
     name = "units"
     columns: Sequence[Column] = _COLUMNS
@@ -28,7 +36,7 @@ class Units(Accumulator):
     separate = True
 
     def measure(self, measurement: Measurement, row: str) -> None:
-        """As of `Accumulator`: the store measures."""
+        """As of `Accumulator`. Returns None: the store measures the units."""
         return None
 
     def store(self, kept: Kept, context: StoreContext) -> Store:
