@@ -1,7 +1,8 @@
-"""What accumulators keep, as it lies in an event file, and statistics from there. Needs no torch: a reader of runs may lack it.
+"""The numbers of accumulators in the form in which an event file stores them, and statistics computed from them.
 
-Numbers in an event file are float32. What is a product of two measured numbers is stored as its root, so that it has the range
-of the numbers themselves, and half their relative error.
+This module imports no torch, so that runs can be read where torch is not installed. Numbers in an event file are float32. A
+product of two measured numbers is stored as its square root: the root has the range of the measured numbers, and half the
+relative error.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ MOMENT_NAMES: Final = tuple(
     moment.name if moment.name in _NAMED_AS_STATISTICS else f"moments.{'deviation' if moment.merge == 'm2' else moment.name}"
     for moment in schema.MOMENTS
 )
-"""The name of each moment in an event file. Some are statistics too; the names of the others hold a dot."""
+"""The name of each moment in an event file. A moment that is also a statistic has the name of the statistic; all other names
+contain a dot."""
 DEVIATION: Final = MOMENT_NAMES[M2]
-"""The name by which a reader knows that a tensor's moments are stored: older files have statistics only."""
+"""The name whose presence tells that the moments of a tensor are stored. Older files store statistics only."""
 PAIR_NAMES: Final = tuple(f"pairs.{column.name}" for column in pairs.COLUMNS)
 _PRODUCTS: Final = {name for i, name in enumerate(PAIR_NAMES) if i != pairs.PARTS}
 _WEIGHTED, _WEIGHT = ".weighted", ".weight"
@@ -34,43 +36,68 @@ _BY_NAME: Final = {stat.name: stat for stat in schema.STATISTICS}
 
 
 def function_names(name: str) -> tuple[str, str]:
-    """The names under which the weighted sum and the weight of a user's function are stored."""
+    """The names under which an event file stores the weighted sum and the weight of a user's function.
+
+    Example:
+        >>> function_names("mean_abs")
+        ('mean_abs.weighted', 'mean_abs.weight')
+    """
     return f"{name}{_WEIGHTED}", f"{name}{_WEIGHT}"
 
 
 def stored_moments(*, magnitudes: bool) -> list[int]:
-    """The columns of moments that are stored; those of magnitudes only where they are measured."""
+    """The columns of moments that an event file stores.
+
+    Args:
+        magnitudes: whether the sum of magnitudes and underflow were requested; if not, their columns are omitted.
+
+    Example:
+        >>> stored_moments(magnitudes=False)
+        [0, 1, 2, 4, 5, 6, 7]
+    """
     return [column for column in range(len(schema.MOMENTS)) if magnitudes or column not in (ABS_SUM, UNDERFLOW)]
 
 
 def encode_moments(moments: Array) -> Array:
-    """Moments [..., 9] as they are stored."""
+    """Moments float64 [..., 9] as an event file stores them: the root of the squared deviations in their place.
+
+    Example:
+        >>> encode_moments(np.array([4.0, 1.0, 16.0, 4.0, 0.0, 2.0, 1.0, 0.0, 0.0])).tolist()
+        [4.0, 1.0, 4.0, 4.0, 0.0, 2.0, 1.0, 0.0, 0.0]
+    """
     stored = moments.copy()
     stored[..., M2] = np.sqrt(moments[..., M2])
     return stored
 
 
 def encode_pairs(sums: Array) -> Array:
-    """Sums over pairs of gradients [..., 7] as they are stored: the root of each product, with the sign of the product."""
+    """Sums over pairs of gradients, float64 [..., 7], as an event file stores them: roots, with the sign of the sum.
+
+    The number of micro-batches is no product of measured numbers, so it is stored as it is.
+
+    Example:
+        >>> encode_pairs(np.array([-4.0, 9.0, 4.0, 16.0, 3.0, 0.0, 0.0])).tolist()
+        [-2.0, 3.0, 2.0, 4.0, 3.0, 0.0, 0.0]
+    """
     stored = np.sign(sums) * np.sqrt(np.abs(sums))
     stored[..., pairs.PARTS] = sums[..., pairs.PARTS]
     return stored
 
 
 def _decoded(name: str, stored: Array) -> Array:
-    """The numbers of a name from what is stored."""
+    """The numbers of this name; the inverse of `encode_moments` and `encode_pairs`."""
     if name == DEVIATION:
         return np.square(stored)
     return np.sign(stored) * np.square(stored) if name in _PRODUCTS else stored
 
 
 class StoredRows:
-    """What is stored of rows at some steps, each kind of number read when a statistic needs it.
+    """The stored numbers of rows at some steps. The numbers of a name are read when a statistic first needs them.
 
     Args:
-        names: of what is stored.
-        read: gives the numbers of a name, float64 [rows, …]; NaN for rows that were not written at a step.
-        ranks: how many were merged.
+        names: the names of the stored numbers.
+        read: returns the numbers of a name, float64 [rows, …]; NaN where a row was not written at a step.
+        ranks: the number of ranks that were merged.
 
     Example:
         >>> numbers = {"count": np.array([4.0, 0.0]), "moments.deviation": np.array([16.0, 0.0])}
@@ -82,29 +109,36 @@ class StoredRows:
         self.names = names
         self._read = read
         self._ranks = ranks
-        self._known: dict[str, Array] = {}
+        self._numbers: dict[str, Array] = {}
 
     def statistics(self) -> tuple[str, ...]:
-        """Every statistic that can be computed."""
+        """The names of all statistics that can be computed."""
         if DEVIATION not in self.names:
             return tuple(self.names)
-        found = [stat.name for stat in schema.STATISTICS if all(MOMENT_NAMES[each] in self.names for each in stat.reads)]
+        of_moments = [stat.name for stat in schema.STATISTICS if all(MOMENT_NAMES[each] in self.names for each in stat.reads)]
         others = [name for name in self.names if name not in MOMENT_NAMES and name not in PAIR_NAMES and not _is_part(name)]
         functions = [name.removesuffix(_WEIGHTED) for name in self.names if name.endswith(_WEIGHTED)]
-        return (*found, *(PAIR_STATS if PAIR_NAMES[0] in self.names else ()), *functions, *others, "count")
+        return (*of_moments, *(PAIR_STATS if PAIR_NAMES[0] in self.names else ()), *functions, *others, "count")
 
     def numbers(self, name: str) -> Array:
-        """The numbers of a name, float64 [rows, …]."""
-        if name not in self._known:
-            self._known[name] = self._read(name)
-        return self._known[name]
+        """The stored numbers of a name, float64 [rows, …], read once."""
+        if name not in self._numbers:
+            self._numbers[name] = self._read(name)
+        return self._numbers[name]
 
     def __getitem__(self, where: tuple[slice, int]) -> Array:
-        """One moment of all rows, as formulas ask for it: `m[:, MEAN]`."""
+        """One moment of all rows, [rows, …]. Formulas of `schema` index a table of moments in this way: `m[:, MEAN]`."""
         return self.numbers(MOMENT_NAMES[where[1]])
 
     def compute(self, stat: str) -> Array:
-        """A statistic of all rows, float64 [rows, …]; NaN where nothing was measured, except for counts."""
+        """A statistic of all rows, float64 [rows, …].
+
+        Args:
+            stat: one of `statistics()`, or a name of stored numbers.
+
+        Returns:
+            NaN for a row without elements; for `count` the stored count.
+        """
         if stat == "count" or DEVIATION not in self.names:
             return self.numbers(stat)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -118,21 +152,33 @@ class StoredRows:
         return self.numbers(stat)
 
     def ratio_to(self, other: StoredRows) -> Array:
-        """The norm of these rows over that of others, which lie beside them: 0 where both are 0."""
+        """The norm of these rows over the norm of `other`, [rows, …]: 0 where both norms are 0.
+
+        Args:
+            other: the same number of rows at the same steps.
+        """
         above, below = self.compute("norm"), other.compute("norm")
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where((above == 0) & (below == 0), 0.0, above / below)
 
     def taken(self, rows: NDArray[np.intp]) -> StoredRows:
-        """What is stored of some of the rows."""
+        """The stored numbers of some of the rows.
+
+        Args:
+            rows: their indices.
+        """
         return StoredRows(self.names, lambda name: self.numbers(name)[rows], self._ranks)
 
     def merges(self, stat: str) -> bool:
-        """Whether the statistic of united rows follows from what is stored; otherwise it is the greatest of them."""
+        """Whether a statistic of a union of rows follows from stored numbers. If not, `united` takes the greatest value."""
         return DEVIATION in self.names and (stat == "count" or stat in _BY_NAME or function_names(stat)[0] in self.names)
 
     def united(self, how: Reduction) -> StoredRows:
-        """What is stored of unions of rows."""
+        """The stored numbers of unions of rows.
+
+        Args:
+            how: assigns rows to unions.
+        """
 
         def read(name: str) -> Array:
             if name in MOMENT_NAMES:
@@ -152,13 +198,13 @@ class StoredRows:
         return StoredRows(self.names, read, self._ranks)
 
     def _united_moment(self, column: int, how: Reduction) -> Array:
-        # A mean takes the counts too, and squared deviations both.
-        taken = sorted({column, *((COUNT,) if column == MEAN else (COUNT, MEAN) if column == M2 else ())})
-        rules = [schema.MOMENTS[each] for each in taken]
-        is_there = self[:, COUNT] > 0
-        stacked = np.stack([np.where(is_there, self[:, c], r.neutral) for c, r in zip(taken, rules, strict=True)], axis=-1)
+        # Merging a mean also needs the counts, and merging squared deviations needs counts and means.
+        columns = sorted({column, *((COUNT,) if column == MEAN else (COUNT, MEAN) if column == M2 else ())})
+        rules = [schema.MOMENTS[each] for each in columns]
+        has_elements = self[:, COUNT] > 0
+        moments = [np.where(has_elements, self[:, each], schema.MOMENTS[each].neutral) for each in columns]
         with np.errstate(invalid="ignore", over="ignore"):
-            united: Array = merge_columns(rules, stacked, how)[..., taken.index(column)]
+            united: Array = merge_columns(rules, np.stack(moments, axis=-1), how)[..., columns.index(column)]
             return united
 
     def _of_pairs(self, stat: str) -> Array:
@@ -174,21 +220,36 @@ class StoredRows:
 
 
 def from_file(names: Collection[str], read: Callable[[str], Any], ranks: int = 1) -> StoredRows:
-    """What is stored of rows, from the numbers as an event file has them.
+    """The stored numbers of rows, decoded from an event file.
 
     Args:
-        names: of what is stored.
-        read: gives the numbers of a name, float32 [rows, …].
-        ranks: how many were merged.
+        names: the names of the stored numbers.
+        read: returns the numbers of a name as the event file holds them, float32 [rows, …].
+        ranks: the number of ranks that were merged.
+
+    Example:
+        >>> numbers = {"count": [4.0], "mean": [0.0], "moments.deviation": [4.0], "min": [-2.0], "max": [2.0]}
+        >>> from_file(numbers, numbers.__getitem__).compute("norm").tolist()
+        [4.0]
     """
     return StoredRows(names, lambda name: _decoded(name, np.asarray(read(name), dtype=np.float64)), ranks)
 
 
 def _is_part(name: str) -> bool:
+    """Whether a name is that of the weighted sum or the weight of a user's function."""
     return name.endswith((_WEIGHTED, _WEIGHT))
 
 
 def asked_first(stats: Collection[str], asked: Sequence[str]) -> list[str]:
-    """The statistics for which rules ask, and the count; all of them if nothing is known of the rules."""
-    wanted = [stat for stat in asked if stat in stats or stat == "ratio"]
-    return [*wanted, "count"] if wanted else [*stats]
+    """The statistics that rules requested, then the count; all statistics if no requested one is present.
+
+    Args:
+        stats: the statistics that can be computed.
+        asked: the statistics that rules requested, empty if the rules are not known.
+
+    Example:
+        >>> asked_first(["mean", "norm", "count"], ["norm"])
+        ['norm', 'count']
+    """
+    requested = [stat for stat in asked if stat in stats or stat == "ratio"]
+    return [*requested, "count"] if requested else [*stats]

@@ -1,4 +1,4 @@
-"""The table of a monitor: what the accumulators of its rows keep of a step, filled by hooks, merged over ranks."""
+"""The table of a monitor: the numbers that all rows keep of a step. Hooks fill the table, and ranks merge theirs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,18 @@ from lightning_hooks.stats.user_statistics import UserStatistic
 
 
 class RowOffsets(NamedTuple):
-    """Where rows that are written together at every step begin in the state of a table.
+    """The offsets in a table's state of rows that are written together at every step; `Table.offsets` computes them.
 
     Args:
-        moments: the offset of each row.
-        histograms: the offset of the histogram of each, `NO_HISTOGRAM` for none; None where no row has one.
-        is_direct: whether a kernel in host memory writes everything that these rows keep.
+        rows: the indices of the rows.
+        moments: the offset of the moments of each row, int64 [rows].
+        histograms: the offset of the histogram of each row, int64 [rows], `NO_HISTOGRAM` for a row without one; None if no row
+            has a histogram.
+        is_direct: whether the kernel in host memory can write everything that these rows keep.
+
+    Example:
+        >>> Table(3).offsets([0, 2]).moments.tolist()
+        [0, 18]
     """
 
     rows: Sequence[int]
@@ -45,21 +51,22 @@ class RowOffsets(NamedTuple):
 class Table:
     """The numbers of every row of a step.
 
-    The `state` is one flat tensor, whose last elements are the requests of this rank; `sections` is its layout. On a CUDA
-    device nothing here waits for the device, except where a docstring says so.
+    The `state` is one flat float64 tensor, whose last elements are the requests of this rank; `sections` is its layout. On a
+    CUDA device no method waits for the device, unless its docstring says so.
 
     Args:
-        rows: how many there are; each keeps moments.
-        kept: what some rows keep besides.
-        metrics: the rows that also keep a user's metric, with it.
-        copied: the rows of which several ranks hold copies, as of parameters and their averaged gradients, with the first of
-            the ranks that together hold the copy of this rank; None where this rank holds it alone.
-        device: of the state.
-        magnitudes: whether the sums of magnitudes and the underflows of rows are requested; if not, the compiled kernel writes
-            NaN for the sums.
-        place: of this rank in its tensor-parallel group, and the size of the group.
-        alone: as of `world_size`.
-        label: the tensor of a row and its module or parameter, for messages.
+        rows: the number of rows; each keeps moments.
+        kept: the further accumulators, each with the rows that keep it.
+        metrics: the rows that also keep a `torchmetrics.Metric` of the user, each with its statistic.
+        copied: the rows of which several ranks hold copies, such as those of parameters and of their averaged gradients. A copy
+            may be sharded over several ranks: the value is the first of the ranks that share the copy of this rank, or None if
+            this rank holds a whole copy.
+        device: the device of the state.
+        magnitudes: whether a statistic of the sums of magnitudes or of underflow is requested; if not, the compiled kernel
+            writes NaN for the sums of magnitudes.
+        tensor_parallel: the index of this rank in its tensor-parallel group, and the size of the group.
+        alone: whether the table is not merged over ranks; see `world_size`.
+        label: returns the tensor of a row and its module or parameter, for messages.
 
     Example:
         >>> table = Table(2)
@@ -77,32 +84,36 @@ class Table:
         copied: Mapping[int, int | None] | None = None,
         device: torch.device | str = "cpu",
         magnitudes: bool = True,
-        place: tuple[int, int] = (0, 1),
+        tensor_parallel: tuple[int, int] = (0, 1),
         alone: bool = False,
         label: Callable[[int], str] = "row {}".format,
     ) -> None:
         self._alone = alone
         self._label = label
-        self.magnitudes = magnitudes  # read by the compiled kernel, as `state` is
+        # The compiled writer reads `magnitudes`, `units` and `state` by these names.
+        self.magnitudes = magnitudes
         copied = copied or {}
-        context = StoreContext(device, alone, label, place[1])
+        context = StoreContext(device, alone, label, tensor_parallel[1])
         self._stores = [each.accumulator.store(each, context) for each in kept if each.accumulator.separate]
         self.stores = {store.name: store for store in self._stores}
         units: list[Tensor | None] = self.stores["units"].by_row if "units" in self.stores else []
-        self.units = units  # read by the compiled kernel, as `state` is
+        self.units = units
         kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept)
         self._more_than_moments = {*self.metrics.rows}.union(*(each.rows for each in kept if _is_measured(each)))
-        # What only Python measures. A row may keep sums over pairs all the same: these are not measured from one tensor.
+        # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
+        # them, so a compiled writer still serves their rows.
         slow = [each.rows for each in kept if _is_measured(each) and not each.accumulator.compiled]
         self._in_python = {*self.metrics.rows}.union(*slow)
         self._histograms = self.sections.index("histogram")
         self.state = self.sections.blank(device)
-        self._array = self.state.numpy() if self.state.is_cpu else None  # the same memory: NumPy takes a tenth of torch's time
-        self._partial: Any = None  # of a device's kernel: what hooks have measured, and is not merged into the state
+        # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
+        self._array = self.state.numpy() if self.state.is_cpu else None
+        # On a CUDA device: the `PartialRows` that hooks have measured and that are not merged into the state yet.
+        self._partial: Any = None
         others = [row for row in range(rows) if row not in copied]
-        self._replicas = replicas(copied, self.sections, device, others, place)
+        self._replicas = replicas(copied, self.sections, device, others, tensor_parallel)
         self._held_in_parts = {row for row, first in copied.items() if first is not None}
 
     @property
@@ -113,11 +124,19 @@ class Table:
 
     @property
     def ranks(self) -> int:
-        """How many processes merge their tables."""
+        """The number of ranks whose tables are merged; 1 for a table that is `alone`."""
         return world_size(self._alone)
 
     def numbers(self, name: str, row: int) -> Tensor:
-        """What an accumulator keeps of a row, float64 [columns]: a view of the state."""
+        """The numbers of an accumulator and a row, float64 [columns]: a view of the state.
+
+        Args:
+            name: the name of an accumulator that is not `separate`.
+            row: the index of the row.
+
+        Raises:
+            KeyError: the row does not keep the accumulator.
+        """
         section = self.sections.index(name)
         slot = None if section is None else self.sections.slot(section, row)
         if section is None or slot is None:
@@ -125,13 +144,13 @@ class Table:
         return self.sections.split(self.state)[section][slot]
 
     def hold_alone(self, row: int) -> None:
-        """From now on, count what this rank measures for a row of a sharded parameter as a copy, and no part of one."""
+        """From now on, count the measurements of this rank for a row of a sharded parameter as a whole copy, not as a shard."""
         if row in self._held_in_parts:
             self._held_in_parts.remove(row)
             self._replicas.first.masked_fill_(self._replicas.rows == row, -1.0)
 
     def clear(self) -> None:
-        """Make every row neutral again."""
+        """Reset every row, metric and store to the numbers of no elements."""
         if self._partial is not None:
             self._partial.drop()
         self.sections.clear(self.state if self._array is None else self._array)
@@ -141,7 +160,7 @@ class Table:
             store.clear()
 
     def expect(self, due: Mapping[str, Collection[int]]) -> None:
-        """Set which rows each store measures in the step that begins, by the name of the store."""
+        """Set the rows that each store measures in the step that begins, by the name of the store; none by default."""
         for store in self._stores:
             store.due = due.get(store.name, frozenset())
 
@@ -149,10 +168,10 @@ class Table:
         """A function that merges a tensor into a row as `add` does, but without a `Measurement`.
 
         Args:
-            row: of the table.
-            fallback: takes the tensors that cannot be written directly; all of them, where the row keeps a user's statistic or
-                lies on a device without a kernel.
-            stored: the names of the stores that measure the row too.
+            row: the index of the row.
+            fallback: takes the tensors that cannot be written directly. Takes all tensors if the row keeps a statistic of the
+                user, or lies on a device without a kernel.
+            stored: the names of the stores that also measure the row.
 
         Example:
             >>> class Fallback(kernels.FallbackWriter):
@@ -178,35 +197,53 @@ class Table:
         return write
 
     def _unit_writer(self, row: int, fallback: kernels.FallbackWriter, axis: int) -> Callable[[Tensor], None] | None:
-        """A compiled writer of a row with its units; None where there is none."""
+        """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
         if not self.state.is_cpu or row in self._in_python:
             return None
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback, axis)
         return write
 
     def add(self, row: int, measurement: Measurement, divided: Measurement | None = None) -> None:
-        """Merge a measurement into a row: one of several calls or micro-batches of the step.
+        """Merge the measurement of a call or of a micro-batch into a row.
 
         Args:
-            divided: the measurement for what is divided by the loss scale first; the same by default.
+            row: the index of the row.
+            measurement: the measurement of the tensor.
+            divided: the measurement of the tensor divided by the loss scale, for metrics and for accumulators with
+                `divided_first`; `measurement` by default.
+
+        Raises:
+            UnmeasurableError: the tensor has no elements to read.
         """
-        # Writers write too, so only the row itself knows whether it has elements; a neutral one merges as nothing.
+        # A compiled writer may have written the row before. So always merge: a row without elements is neutral.
         self._write(row, measurement, divided or measurement, merging=True)
 
     def put(self, row: int, measurement: Measurement) -> None:
-        """Set a row to a measurement: the last one of the step counts."""
+        """Overwrite a row with a measurement, so that the last one of the step counts.
+
+        Args:
+            row: the index of the row.
+            measurement: the measurement of the tensor.
+
+        Raises:
+            UnmeasurableError: the tensor has no elements to read.
+        """
         self.metrics.reset(row)
         self._write(row, measurement, measurement, merging=False)
 
     def put_all(self, rows: Sequence[int], measurements: Sequence[Measurement]) -> list[int]:
-        """Set several rows in one write for each section.
+        """Overwrite several rows, with one write for each section.
+
+        Args:
+            rows: the indices of the rows.
+            measurements: the measurement for each row.
 
         Returns:
-            The indices of those that were skipped and need `put`: rows that keep something of a user's, and tensors that cannot
+            The positions in `rows` that were skipped and need `put`: a row that only Python measures, or a tensor that cannot
             be measured.
         """
         skipped: list[int] = []
-        numbers: dict[int, dict[int, Tensor]] = {}  # by section and slot
+        numbers: dict[int, dict[int, Tensor]] = {}  # by section, then by slot
         for position, (row, measurement) in enumerate(zip(rows, measurements, strict=True)):
             if row in self._in_python:
                 skipped.append(position)
@@ -226,7 +263,7 @@ class Table:
         return skipped
 
     def offsets(self, rows: Sequence[int]) -> RowOffsets:
-        """Where rows begin in the state, for `measure_all` at every step."""
+        """The offsets of rows in the state. Compute them once, and pass them to `measure_all` at every step."""
         histograms = None
         offsets = [self._histogram_offset(row) for row in rows]
         if any(offset is not None for offset in offsets):
@@ -237,13 +274,16 @@ class Table:
     def measure_all(
         self, rows: Sequence[int] | RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None = None
     ) -> list[int]:
-        """Set rows to the moments of tensors that are not measured elsewhere, or of their differences from others.
+        """Overwrite rows with the moments and histograms of tensors, or of the differences of pairs of tensors.
 
         Args:
-            subtracted: from each of the tensors, in float32 at least and without materializing the differences.
+            rows: the indices of the rows, or their offsets.
+            tensors: one for each row.
+            subtracted: a tensor to subtract from each of `tensors`, in float32 at least. No tensor is allocated for a
+                difference.
 
         Returns:
-            The indices of those that were skipped and need `put`.
+            The positions in `rows` that were skipped and need `put`.
         """
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
@@ -261,25 +301,30 @@ class Table:
         return skipped
 
     def withdraw(self, rows: Sequence[int], unless_zero: Tensor) -> None:
-        """Make rows neutral again, because their step did not happen, unless a scalar on the device is 0.
+        """Reset rows to the numbers of no elements if a scalar is not 0, because the optimizer skipped its step.
 
         The metrics of users are not reset.
+
+        Args:
+            rows: the indices of the rows.
+            unless_zero: a scalar that is at least 0, on any device, for example the number of infinite gradients.
         """
         device = self.state.device
-        gone = unless_zero.to(device, non_blocking=True) > 0
+        is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
         for section, (each, part) in enumerate(zip(self.sections.kept, self.sections.split(self.state), strict=True)):
             if not _is_measured(each):
                 continue
             index = to_device(self.sections.slots(section, rows), device)
-            part[index] = torch.where(gone, each.accumulator.neutral(device), part[index])
+            part[index] = torch.where(is_withdrawn, each.accumulator.neutral(device), part[index])
 
     def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
-        """Multiply the tensors behind rows, and the parts of gradients, by a factor: the loss scale changed.
+        """Rescale rows as if their tensors had been multiplied by a factor, because the loss scale changed within the step.
 
-        Waits for the device where some of the rows keep histograms, because whole buckets move.
+        Sums over pairs of gradients are rescaled for every row. If some of `rows` keep histograms, this waits for the device.
 
         Args:
-            factor: a scalar, a power of two.
+            rows: the indices of rows whose tensors the loss scale multiplies.
+            factor: a scalar on any device, a power of two.
         """
         self._merge_partial()
         factor = factor.to(self.state.device, torch.float64)
@@ -288,13 +333,13 @@ class Table:
             store.rescale(rows, factor)
 
     def exchange(self, *, stop: bool = False, factor: int = 1) -> PendingState:
-        """The whole state merged over all ranks.
+        """The whole state merged over all ranks, which must all call this method at the same step.
 
-        Waits for the device where a row keeps a metric of a user's: those are read now, because the next step resets them.
+        If a row keeps a metric of the user, this waits for the device: metrics are read now, because the next step resets them.
 
         Args:
-            stop: whether this rank requests to stop; all ranks learn whether any does.
-            factor: by which this rank requests intervals to grow; all ranks learn the greatest.
+            stop: whether this rank requests to stop. The result says whether any rank does.
+            factor: the factor by which this rank requests its intervals to grow. The result holds the greatest one.
         """
         self._merge_partial()
         if self.ranks == 1 and self._array is not None and not self.metrics.rows:
@@ -306,7 +351,7 @@ class Table:
         return PendingState(to_host(merge_ranks(self.state, self.sections, self._replicas)))
 
     def exchange_stores(self) -> dict[str, PendingNumbers]:
-        """What the stores have of the step, merged over all ranks, by the name of the store."""
+        """The numbers of the stores, merged over all ranks, by the name of the store. All ranks must call this method."""
         pending = ((store.name, store.exchange()) for store in self._stores)
         return {name: numbers for name, numbers in pending if numbers is not None}
 
@@ -321,15 +366,15 @@ class Table:
         return None if slot is None else self.sections.offset(self._histograms, slot)
 
     def _measured(self, row: int, measurement: Measurement, divided: Measurement) -> list[tuple[int, int, Tensor]]:
-        """What a row keeps of a tensor: the section, the slot and the numbers of each accumulator."""
-        found: list[tuple[int, int, Tensor]] = []
-        # Moments come last: in host memory the pass that counts the histogram gives them too.
+        """The section, the slot and the numbers of each accumulator of a row, measured from one tensor."""
+        measured: list[tuple[int, int, Tensor]] = []
+        # Measure the moments last: in host memory, the pass that counts the histogram computes the moments too.
         for section, slot in reversed(self.sections.of_row(row)):
             accumulator = self.sections.kept[section].accumulator
             numbers = accumulator.measure(divided if accumulator.divided_first else measurement, self._label(row))
             if numbers is not None:
-                found.append((section, slot, numbers))
-        return found
+                measured.append((section, slot, numbers))
+        return measured
 
     def _write(self, row: int, measurement: Measurement, divided: Measurement, *, merging: bool) -> None:
         new = self._measured(row, measurement, divided)
@@ -348,13 +393,20 @@ class Table:
 
 
 def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:
-    """Multiply the tensors behind rows by a factor, in place.
+    """Rescale the sections of a state, in place, as if the tensors of rows had been multiplied by a factor.
 
     Args:
-        sections: of a state.
-        parts: the sections of the state.
-        rows: of tensors that a loss scale multiplies.
+        sections: the layout of the state.
+        parts: the sections of the state, as from `Sections.split`; written.
+        rows: the indices of rows whose tensors the loss scale multiplies.
         factor: a power of two.
+
+    Example:
+        >>> table = Table(1)
+        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
+        >>> rescale_sections(table.sections, table.sections.split(table.state), [0], 0.5)
+        >>> table.moments[0, :3].tolist()
+        [2.0, 1.0, 0.5]
     """
     for section, (each, part) in enumerate(zip(sections.kept, parts, strict=True)):
         accumulator = each.accumulator
@@ -366,5 +418,4 @@ def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence
 
 
 def _is_measured(kept: Kept) -> bool:
-    """Whether the numbers follow from single tensors."""
     return kept.accumulator.from_one_tensor
