@@ -1,1 +1,1 @@
-"""What is computed of a tensor, and the table it lands in. Knows torch, neither hooks nor transforms."""
+"""The measurement of tensors, the statistics of the measured numbers, and the table that collects them for each step."""

@@ -1,4 +1,4 @@
-"""Copies into host memory: of a tensor, and of the merged state of a table. For CUDA neither side waits for the other."""
+"""Copies of a tensor, and of the merged state of a table, into host memory. A copy from CUDA blocks neither host nor device."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Array = NDArray[Any]
 
 
 class HostCopy(Protocol):
-    """A copy that was requested."""
+    """A copy into host memory that was requested, and may not be complete yet."""
 
     @property
     def ready(self) -> bool:
-        """Whether reading the copy now never waits for a device, so that reading it later gains nothing."""
+        """Whether `wait` returns without waiting for a device."""
 
     def wait(self) -> Array:
-        """The copy; waits for the device if it has to."""
+        """The copy. Waits for the device if the copy is not complete."""
 
 
 class InHostMemory:
-    """An array in host memory: nothing is copied."""
+    """An array that is in host memory already, so it is not copied."""
 
     ready = True
 
@@ -43,13 +43,13 @@ class PinnedCopy:
     """A copy into pinned memory, queued on the current stream of the device; the host does not wait.
 
     Args:
-        tensor: on a CUDA device; later writes to it on the same stream do not reach the copy.
+        tensor: on a CUDA device. Later writes to the tensor on the same stream do not change the copy.
     """
 
     ready = False
 
     def __init__(self, tensor: Tensor) -> None:
-        # torch caches pinned memory: only the first copies allocate.
+        # torch caches pinned memory, so only the first copies allocate.
         self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True, device="cpu")
         self._copy.copy_(tensor, non_blocking=True)
         self._done = torch.cuda.Event()
@@ -64,7 +64,8 @@ def begin_copy(tensor: Tensor) -> HostCopy:
     """Request a copy in host memory.
 
     Args:
-        tensor: on any device. In host memory the result shares its memory; devices other than CUDA are waited for.
+        tensor: on any device. A copy of a tensor in host memory shares its memory. A copy from a device other than CUDA is
+            complete when this function returns.
 
     Example:
         >>> copy = begin_copy(torch.ones(2))
@@ -75,14 +76,14 @@ def begin_copy(tensor: Tensor) -> HostCopy:
 
 
 def copy_now(tensor: Tensor) -> HostCopy:
-    """As `begin_copy`, but waits for every device."""
+    """As `begin_copy`, but waits until the copy is complete, on CUDA too."""
     return InHostMemory(tensor.detach().cpu().numpy())
 
 
 def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:
-    """Integers as an int64 tensor on a device, without waiting for it."""
+    """Integers as an int64 tensor on a device, without waiting for the device."""
     on_host = torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
-    # torch does not reuse pinned memory before the copy out of it is done.
+    # The pinned tensor may be freed here: torch reuses its memory only when the copy to the device is complete.
     return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host.to(device)
 
 
@@ -90,7 +91,7 @@ class MergedState(NamedTuple):
     """The state of a table merged over all ranks.
 
     Args:
-        state: flat. With a single rank and a table in host memory it aliases the table, so the next write changes it.
+        state: the flat state, float64. With a single rank and a table in host memory, it shares the memory of the table.
         stop: whether any rank requests to stop.
         factor: the greatest factor that any rank requests for its intervals.
     """
@@ -101,10 +102,11 @@ class MergedState(NamedTuple):
 
 
 class PendingState:
-    """A merged state whose copy may still be on its way from the device.
+    """A merged state whose copy from the device may not be complete yet.
 
     Args:
-        requests: whether to stop, and the factor, of a single rank; None where they are in the state.
+        copy: the copy of the state.
+        requests: whether a single rank requests to stop, and its factor; None if the state contains the requests.
     """
 
     def __init__(self, copy: HostCopy, requests: tuple[bool, int] | None = None) -> None:
@@ -118,6 +120,6 @@ class PendingState:
 
     @cached_property
     def merged(self) -> MergedState:
-        """The state; waits for the device if it has to."""
+        """The merged state. Waits for the device if the copy is not complete."""
         state = self._copy.wait()
         return MergedState(state, *(self._requests or (bool(state[STOP]), int(state[FACTOR]))))

@@ -1,4 +1,4 @@
-"""The measurement of one tensor: computed at most once, however many participants ask for it."""
+"""The measurement of one tensor. Each number is computed at most once, however many participants read it."""
 
 from __future__ import annotations
 
@@ -16,47 +16,57 @@ from lightning_hooks.tensor_kinds import elements, is_dense, is_plain, is_transf
 
 
 class UnmeasurableError(TypeError):
-    """A tensor of a kind that has no elements to read."""
+    """The kind of a tensor gives no access to its elements, for example inside a transform of `torch.func`."""
 
 
 class Measurement:
-    """The moments and the histogram of one tensor, each computed when first requested.
+    """The moments, the histogram and the units of one tensor. Moments and histogram are computed on first access and cached.
 
     Args:
-        tensor: must not be written before both were read.
+        tensor: the tensor to measure. It must not be written before the last access.
 
     Example:
         >>> Measurement(torch.tensor([1.0, 0.0])).moments[:2].tolist()
         [2.0, 0.5]
     """
 
-    __slots__ = ("_histogram", "_moments", "_seen")
+    __slots__ = ("_histogram", "_moments", "_tensor")
 
     def __init__(self, tensor: Tensor) -> None:
-        self._seen = tensor
+        self._tensor = tensor
         self._moments: Tensor | None = None
         self._histogram: Tensor | None = None
 
     @property
     def tensor(self) -> Tensor:
         """The measured tensor, without its graph."""
-        if self._seen.requires_grad:
-            self._seen = self._seen.detach()
-        return self._seen
+        if self._tensor.requires_grad:
+            self._tensor = self._tensor.detach()
+        return self._tensor
 
     @property
     def moments(self) -> Tensor:
-        """Raw moments, float64 [9], on the tensor's device."""
+        """Raw moments, float64 [9], on the tensor's device.
+
+        Raises:
+            UnmeasurableError: the elements cannot be read.
+        """
         if self._moments is None:
-            packed = kernels.host.read(self._seen)
+            packed = kernels.host.read(self._tensor)
             self._moments = self._measure(_moments_of) if packed is None else kernels.unpacked(packed)
         return self._moments
 
     @property
     def histogram(self) -> Tensor:
-        """Signed log2 buckets, float64 [BUCKETS], on the tensor's device; in host memory one pass gives the moments too."""
+        """Counts of signed log2 buckets, float64 [BUCKETS], on the tensor's device.
+
+        In host memory, the pass that counts the buckets also computes the moments.
+
+        Raises:
+            UnmeasurableError: the elements cannot be read.
+        """
         if self._histogram is None:
-            packed = kernels.host.read_histogram(self._seen)
+            packed = kernels.host.read_histogram(self._tensor)
             if packed is None:
                 self._histogram = self._measure(_histogram_of)
             else:
@@ -64,42 +74,49 @@ class Measurement:
         return self._histogram
 
     def units(self, axis: int) -> Tensor | None:
-        """The units along a dimension, float64 [units, 4] on the tensor's device; None where they cannot be read."""
-        packed = kernels.host.measure_units(self._seen, axis)
+        """The units along a dimension, float64 [units, 4] on the tensor's device. The result is not cached.
+
+        Args:
+            axis: the dimension of the units; a negative one counts from the end.
+
+        Returns:
+            None if the tensor has no such dimension, or is not a dense floating-point tensor.
+        """
+        packed = kernels.host.measure_units(self._tensor, axis)
         if packed is not None:
             self._moments = self._moments if self._moments is not None else kernels.unpacked(packed[0])
             return kernels.unpacked(packed[1]).view(-1, COLUMNS) if packed[1] else None
         local = local_part(self.tensor)
-        if not _is_ready(self._seen) or not -local.ndim <= axis < local.ndim:
+        if not _is_ready(self._tensor) or not -local.ndim <= axis < local.ndim:
             return None
         return kernels.measure_units(local, axis)
 
     def _measure(self, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """The result of a function of the stored elements and the number of implied zeros.
+        """The result of a function of the stored elements and of the number of zeros that a sparse tensor does not store.
 
         Raises:
             UnmeasurableError: there are no elements, or a subclass or a nested tensor lacks an operation that reading needs.
         """
-        if is_transformed(self._seen):
-            raise UnmeasurableError(kind_of(self._seen))
+        if is_transformed(self._tensor):
+            raise UnmeasurableError(kind_of(self._tensor))
         try:
-            found = elements(self.tensor)
-            result = None if found is None else plain_numbers(function(*found))
+            stored = elements(self.tensor)
+            result = None if stored is None else plain_numbers(function(*stored))
         except Exception as error:
-            if is_plain(self._seen) and not self._seen.is_nested:
+            if is_plain(self._tensor) and not self._tensor.is_nested:
                 raise
-            raise UnmeasurableError(kind_of(self._seen)) from error
+            raise UnmeasurableError(kind_of(self._tensor)) from error
         if result is None:
-            raise UnmeasurableError(kind_of(self._seen))
+            raise UnmeasurableError(kind_of(self._tensor))
         return result
 
 
 class UnscaledMeasurement(Measurement):
-    """The measurement of a tensor divided by a loss scale. The moments are divided, so the tensor is not copied for them.
+    """The measurement of a tensor divided by a loss scale. Moments and units are rescaled, so they need no copy of the tensor.
 
     Args:
-        measurement: of the tensor that is still multiplied by the scale.
-        scale: a scalar on the tensor's device, which is not waited for.
+        measurement: the measurement of the tensor that is still multiplied by the scale.
+        scale: a scalar tensor on the tensor's device. It is not copied to the host, which would wait for the device.
 
     Example:
         >>> UnscaledMeasurement(Measurement(torch.tensor([2.0, 4.0])), torch.tensor(2.0)).moments[:2].tolist()
@@ -116,7 +133,7 @@ class UnscaledMeasurement(Measurement):
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor divided by the scale, in float32 at least: the quotient may underflow in float16."""
+        """The tensor divided by the scale, in float32 or float64, because the quotient may underflow in float16."""
         if self._quotient is None:
             scaled = self._scaled.tensor
             self._quotient = scaled.to(torch.promote_types(scaled.dtype, torch.float32)) / self._scale
@@ -124,33 +141,40 @@ class UnscaledMeasurement(Measurement):
 
     @property
     def moments(self) -> Tensor:
-        """Raw moments of the quotient, float64 [9]."""
+        """Raw moments of the quotient, float64 [9]. Underflow is that of the undivided tensor."""
         if self._moments is None:
             self._moments = rescale(self._scaled.moments, self._scale.double().reciprocal())
         return self._moments
 
     def units(self, axis: int) -> Tensor | None:
-        """The units of the quotient."""
-        found = self._scaled.units(axis)
-        return None if found is None else rescale_units(found, self._scale.double().reciprocal())
+        """The units of the quotient; see `Measurement.units`."""
+        scaled = self._scaled.units(axis)
+        return None if scaled is None else rescale_units(scaled, self._scale.double().reciprocal())
 
     @property
     def histogram(self) -> Tensor:
-        """Signed log2 buckets of the quotient, float64 [BUCKETS]."""
+        """Counts of signed log2 buckets of the quotient, float64 [BUCKETS]."""
         if self._histogram is None:
             self._histogram = _histogram_of(*(elements(self.tensor) or (self.tensor, 0)))
         return self._histogram
 
 
 def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
-    """Measurements of many tensors; plain dense ones are measured in one call per device, others when they are requested."""
+    """Measurements of many tensors. The moments of plain dense tensors are computed at once, with one call for each device.
+
+    The moments of all other tensors are computed when they are first read.
+
+    Example:
+        >>> [each.moments[0].item() for each in measure_all([torch.ones(2), torch.ones(3)])]
+        [2.0, 3.0]
+    """
     measurements = [Measurement(tensor) for tensor in tensors]
     by_device: dict[torch.device, list[Measurement]] = {}
     for measurement, packed in zip(measurements, kernels.host.read_many(tensors), strict=True):
         if packed is not None:
             measurement._moments = kernels.unpacked(packed)
-        elif _is_ready(measurement._seen):
-            by_device.setdefault(measurement._seen.device, []).append(measurement)
+        elif _is_ready(measurement._tensor):
+            by_device.setdefault(measurement._tensor.device, []).append(measurement)
     for group in by_device.values():
         rows = kernels.measure_many([local_part(measurement.tensor) for measurement in group])
         for measurement, moments in zip(group, rows, strict=True):
@@ -159,7 +183,7 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
 
 
 def _is_ready(tensor: Tensor) -> bool:
-    """Whether a tensor is certainly measurable without preparation."""
+    """Whether a kernel can read the tensor as it is: dense, of a floating dtype, and outside of a transform."""
     return is_dense(local_part(tensor)) and tensor.is_floating_point() and not is_transformed(tensor)
 
 

@@ -1,4 +1,4 @@
-"""Rows that keep a `torchmetrics.Metric` of a user's: its state is its own, and it synchronises over ranks by itself."""
+"""The `torchmetrics.Metric` objects of rows. A metric holds its state outside of the table, and synchronises ranks itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lightning_hooks.tensor_kinds import whole
 
 
 class MetricRows:
-    """The metrics of a table; they are not part of the state that ranks exchange.
+    """The metrics of a table, which are not part of the state that ranks exchange.
 
     Args:
-        metrics: the rows, each with a metric class.
-        replicated: the rows whose whole tensor every rank sees.
-        device: of the metrics.
+        metrics: pairs of a row and the statistic of the user, whose `call` is a metric class.
+        replicated: the rows of which every rank measures the same whole tensor. Their metrics are not synchronised.
+        device: the device of the metrics.
     """
 
     def __init__(
@@ -37,19 +37,20 @@ class MetricRows:
         return row in self._metrics
 
     def update(self, row: int, tensor: Tensor) -> None:
-        """Update the metrics of a row, which an empty tensor does not change.
+        """Update all metrics of a row with a tensor. An empty tensor is ignored.
 
-        All ranks must call this for a sharded tensor, which is gathered before any of them.
+        For a sharded tensor, which is gathered first, all ranks must call this method.
         """
         tensor = whole(tensor)
         if not tensor.numel():
             return
         self._updated.add(row)
         for user, metric in self._metrics.get(row, ()):
-            user.run(metric.update, tensor.clone())  # a metric may keep the tensor, which training overwrites
+            # Pass a copy: a metric may keep the tensor, which training overwrites.
+            user.run(metric.update, tensor.clone())
 
     def reset(self, row: int | None = None) -> None:
-        """Reset the metrics of a row, or all of them."""
+        """Reset the metrics of a row; those of all rows by default."""
         if row is None:
             self._updated.clear()
         for kept in self._metrics.values() if row is None else [self._metrics.get(row, [])]:
@@ -57,18 +58,20 @@ class MetricRows:
                 metric.reset()
 
     def values(self, counts: Any) -> dict[tuple[int, str], float]:
-        """The value of every metric whose row was measured on any rank; metrics synchronise by themselves.
+        """The value of every metric whose row was measured on some rank, by row and name of the statistic.
+
+        All ranks must call this method, because computing a metric synchronises it.
 
         Args:
-            counts: elements of every row, a vector, merged over ranks: all ranks must compute the same metrics.
+            counts: the number of elements of every row, merged over ranks, so that all ranks compute the same metrics.
         """
-        filled = [row for row in self._metrics if counts[row] > 0 and (row in self._updated or row not in self._replicated)]
-        asked = [(row, user, metric) for row in filled for user, metric in self._metrics[row]]
-        return {(row, user.name): float(user.scalar(user.run(_compute, metric))) for row, user, metric in asked}
+        measured = [row for row in self._metrics if counts[row] > 0 and (row in self._updated or row not in self._replicated)]
+        computed = [(row, user, metric) for row in measured for user, metric in self._metrics[row]]
+        return {(row, user.name): float(user.scalar(user.run(_compute, metric))) for row, user, metric in computed}
 
 
 def _compute(metric: Metric) -> Any:
-    """The value over all ranks of a metric that perhaps only another rank has updated.
+    """The value of a metric over all ranks, even if only another rank has updated it.
 
     If this rank has not updated the metric, `metric.compute` would warn. No filter hides the warning: setting a filter makes
     Python forget which warnings it has shown, and the user's own warnings would be shown again at every step.

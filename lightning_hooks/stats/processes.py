@@ -1,4 +1,4 @@
-"""The processes of a run: how many there are, and what they agree on."""
+"""The number of processes of a run, and collectives by which they compare a value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _BUILT_IN: Final = torch.distributed.is_available()
 
 
 def world_size(alone: bool = False) -> int:
-    """How many ranks there are.
+    """The number of ranks; 1 if torch.distributed is not initialised.
 
     Args:
-        alone: whether this process has nothing to do with the others of a process group, which an earlier run may have left.
+        alone: whether to return 1 even if there is a process group. An earlier run may have left one that this run does not
+            use.
     """
     return torch.distributed.get_world_size() if not alone and _BUILT_IN and torch.distributed.is_initialized() else 1
 
@@ -24,15 +25,20 @@ def rank() -> int:
 
 
 def of_first_rank(number: int) -> int:
-    """A number of the first rank, on all ranks. Collective."""
-    held = [number]
+    """The number that the first rank passes, on all ranks, which must all call this function."""
+    numbers = [number]
     if world_size() > 1:
-        torch.distributed.broadcast_object_list(held)
-    return held[0]
+        torch.distributed.broadcast_object_list(numbers)
+    return numbers[0]
 
 
 def have_the_same(what: str, device: torch.device | str) -> bool:
-    """Whether all ranks, all of which must call this, give the same text; the device is that of what they exchange."""
+    """Whether all ranks pass the same text. All ranks must call this function.
+
+    Args:
+        what: the text.
+        device: a device of the backend, on which the ranks exchange digests of the text.
+    """
     digest = int.from_bytes(sha256(what.encode()).digest()[:7])
     both = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
     torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)

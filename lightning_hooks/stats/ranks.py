@@ -1,8 +1,8 @@
-"""The merge of the tables of all ranks: every element counts once.
+"""The merge of the tables of all ranks, in which every element counts once.
 
-Small tables of few ranks are gathered, in one collective. Others are reduced, in three: the greatest of extremes and requests,
-then sums, then squared deviations from the common mean. What a rank sends and computes then does not depend on the number of
-ranks. Both ways merge exactly, and every rank gets the same numbers.
+Small tables of few ranks are gathered with one collective. Larger tables are reduced with three collectives: maxima of extremes
+and of requests, then sums, then squared deviations from the common mean. The data that a rank sends and the time that it
+computes then do not depend on the number of ranks. Both ways merge exactly, and every rank gets the same numbers.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import Sections
 
 GATHERED: Final = 4_000_000
-"""The bytes of all ranks' tables up to which they are gathered: below, one collective is faster than three; about there a rank
-computes as long either way (with gloo, `benchmarks/many_ranks.py`)."""
+"""Tables are gathered if those of all ranks together have at most so many bytes. One collective is faster than three below this
+size, and about as fast at this size (measured with gloo by `benchmarks/many_ranks.py`)."""
 
 Collective = tuple[Literal["max", "sum"], Tensor]
-"""A tensor that all ranks reduce, with the operation."""
+"""A reduction over ranks: the operation, and the tensor of this rank."""
 
 _SUMMED: Final = [column for column, moment in enumerate(schema.MOMENTS) if moment.merge in ("sum", "mean")]
 assert {moment.merge for moment in schema.MOMENTS} == {"sum", "mean", "m2", "min", "max"}
 
 
 def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
-    """The state of a table merged over all ranks, all of which must call this with the same sections.
+    """The state of a table merged over all ranks. On CUDA the host does not wait for the device.
 
-    On CUDA the host does not wait.
+    All ranks must call this function with the same sections.
+
+    Args:
+        state: the state of this rank, float64 [sections.size].
+        sections: the layout of the state.
+        owned: the copies that this rank holds.
 
     Returns:
-        The merged state: equal on all ranks, with the greatest of their requests.
+        float64 [sections.size], equal on all ranks, with the greatest requests of any rank.
     """
     ranks = world_size()
     owned = owned._replace(first=torch.where(owned.first < 0, rank(), owned.first))
@@ -62,9 +67,9 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tenso
     """The merged state from the states of all ranks.
 
     Args:
-        tables: the state of each rank with the `first` and the `weight` of its copies, [ranks, elements].
-        sections: of a state.
-        owned: the copies of any rank.
+        tables: for each rank its state, followed by the fields `first` and `weight` of its copies, [ranks, elements].
+        sections: the layout of a state.
+        owned: the copies of any rank: all ranks have copies of the same rows.
     """
     states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
     parts = [torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)]
@@ -76,14 +81,14 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tenso
 
 
 def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int) -> Generator[Collective, Tensor, Tensor]:
-    """The merged state by reductions, from that of this rank: yields what ranks are to reduce, and is sent the result."""
+    """The merged state, from the state of this rank. The generator yields each reduction, and the caller sends its result."""
     parts = sections.split(state)
     bids = owned.bids(parts[0][:, COUNT], owned.first, ranks)
-    # A copy that does not count has the extremes of one that does, so extremes need not wait for the bids.
+    # All copies of a row have the same extremes, so extremes are reduced before the bids decide which copy counts.
     extremes = [_Extremes(each.accumulator, part) for each, part in zip(sections.kept, parts, strict=True)]
     asked = [*(each.asked for each in extremes), bids, state[-REQUESTS:]]
     greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
-    merged = [each.merged(found) for each, found in zip(extremes, greatest, strict=False)]
+    merged = [each.merged(reduced) for each, reduced in zip(extremes, greatest, strict=False)]
     best, requests = greatest[-2:]
     counting = owned.counting(sections, parts, bids == best)
 
@@ -109,17 +114,17 @@ def _of(accumulator: Accumulator, *rules: str) -> list[int]:
 
 
 class _Extremes:
-    """The least and greatest numbers of a section as one reduction of maxima."""
+    """The minima and maxima of a section, as one reduction of maxima: minima are negated."""
 
     def __init__(self, accumulator: Accumulator, part: Tensor) -> None:
         self._accumulator, self._rows = accumulator, len(part)
         self._least, self._greatest = _of(accumulator, "min"), _of(accumulator, "max")
         self.asked = torch.cat([-part[:, self._least].flatten(), part[:, self._greatest].flatten()])
 
-    def merged(self, found: Tensor) -> Tensor:
-        """The section with the extremes of all ranks, and neutral sums."""
-        merged = self._accumulator.neutral(found.device).repeat(self._rows, 1)
-        least, greatest = found.split([self._rows * len(self._least), self._rows * len(self._greatest)])
+    def merged(self, reduced: Tensor) -> Tensor:
+        """The section with the extremes of all ranks and neutral sums, from the reduced `asked`."""
+        merged = self._accumulator.neutral(reduced.device).repeat(self._rows, 1)
+        least, greatest = reduced.split([self._rows * len(self._least), self._rows * len(self._greatest)])
         merged[:, self._least] = -least.view(self._rows, len(self._least))
         merged[:, self._greatest] = greatest.view(self._rows, len(self._greatest))
         return merged
@@ -129,38 +134,38 @@ class _Means:
     """The sums, means and squared deviations of the moments as two reductions of sums.
 
     Args:
-        moments: of this rank, without what does not count [rows, 9].
-        merged: has the extremes of all ranks; the rest is written into it.
+        moments: the moments of this rank, neutral for copies that do not count, [rows, 9].
+        merged: moments with the extremes of all ranks, [rows, 9]; the other columns are written.
     """
 
     def __init__(self, moments: Tensor, merged: Tensor) -> None:
         self._moments, self._merged = moments, merged
         lowest, highest = merged[:, MIN], merged[:, MAX]
-        # The greatest magnitude of all elements as the unit of means: their weighted sums do not overflow.
+        # Divide means by the greatest magnitude of all elements, so that their weighted sums do not overflow.
         unit = torch.maximum(lowest.abs(), highest.abs())
         self._unit = torch.where((unit > 0) & (unit < torch.inf), unit, 1.0)
 
     @property
     def summed(self) -> Tensor:
-        """What is added up first."""
+        """The numbers of the first reduction: sums, and means weighted by counts."""
         moments, weighted = self._moments, self._moments[:, COUNT] * (self._moments[:, MEAN] / self._unit)
         return torch.cat([weighted if column == MEAN else moments[:, column] for column in _SUMMED])
 
     def write_means(self, total: Tensor) -> None:
-        """Write the sums and means of all ranks."""
+        """Write the sums and means of all ranks, from the result of the first reduction."""
         for column, added in zip(_SUMMED, total.view(len(_SUMMED), -1), strict=True):
             self._merged[:, column] = added
         self._merged[:, MEAN] *= self._unit / self._merged[:, COUNT].clip(1)
 
     def deviations(self) -> Tensor:
-        """What is added up then: squared deviations from the common mean."""
+        """The numbers of the second reduction: squared deviations from the common mean."""
         count, mean = self._moments[:, COUNT], self._moments[:, MEAN]
-        # Without elements the mean may be anything, and the product an infinity or NaN.
+        # Without elements the mean is arbitrary, so its product with 0 elements may be NaN.
         between = torch.where(count == 0, 0.0, count * (mean - self._merged[:, MEAN]) ** 2)
         return self._moments[:, M2] + between
 
     def write_deviations(self, total: Tensor) -> None:
-        """Write the squared deviations of all ranks."""
+        """Write the squared deviations of all ranks, from the result of the second reduction."""
         self._merged[:, M2] = total
 
 
@@ -168,6 +173,7 @@ def _gather(state: Tensor) -> Tensor:
     """The states of all ranks, [ranks, elements]."""
     ranks = world_size()
     out = torch.empty(ranks * state.numel(), dtype=state.dtype, device=state.device)
-    gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor  # of torch 2.10
+    # torch 2.10 adds `all_gather_single`.
+    gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
     gather(out, state.contiguous())
     return out.view(ranks, -1)

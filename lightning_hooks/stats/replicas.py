@@ -1,4 +1,4 @@
-"""Replicas: rows that several ranks hold as copies, so that a merge counts each element once."""
+"""Replicas: rows of which several ranks hold copies. A merge over ranks counts one copy of each, so each element once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lightning_hooks.stats.sections import Sections
 
 
 class Replicas(NamedTuple):
-    """The rows of which several ranks, or groups of ranks, hold copies; the first copy that was measured counts.
+    """The rows of which several ranks, or groups of ranks, hold copies. Of each row, the first copy that was measured counts.
 
     Args:
-        rows: their indices, int64 [replicated rows].
-        first: the first of the ranks that together hold the copy of which this rank holds a share, float64 [replicated
-            rows]; -1 where this rank holds a copy alone.
-        rows_of: for each section of a state the rows that keep it, int64.
-        other_rows: the rows of which tensor-parallel ranks hold either shares or copies, int64; which of the two, their numbers
-            tell. Empty without tensor parallelism.
-        weight: by which the digests of these are multiplied: they add up to 0 over a tensor-parallel group, float64 [1].
-        parallel: the size of a tensor-parallel group.
+        rows: the indices of these rows, int64 [replicated rows].
+        first: for each row the first rank of the group that shares the copy of this rank, float64 [replicated rows]; -1 if this
+            rank holds a whole copy.
+        rows_of: for each section of a state the rows that have a slot in the section, int64.
+        other_rows: the remaining rows, of which the ranks of a tensor-parallel group hold either shares or equal copies, int64.
+            `digests` distinguishes the two cases. Empty without tensor parallelism.
+        weight: the factor of the digests of `other_rows`, float64 [1]; the factors of a tensor-parallel group add up to 0.
+        parallel: the number of ranks in a tensor-parallel group; 1 without tensor parallelism.
     """
 
     rows: Tensor
@@ -35,23 +35,24 @@ class Replicas(NamedTuple):
     parallel: int
 
     def bids(self, counts: Tensor, first: Tensor, ranks: int) -> Tensor:
-        """How early the copy of a rank comes: the greatest bid for a row is that of the copy that counts.
+        """The bid of a rank for each replicated row: the lower the first rank of its copy, the higher. The greatest bid wins.
 
         Args:
-            counts: elements of all rows, [..., rows].
-            first: as of this object, [..., replicated rows].
+            counts: the number of elements of all rows, [..., rows].
+            first: the field `first` of the rank or ranks, [..., replicated rows].
+            ranks: the number of ranks.
 
         Returns:
-            [..., replicated rows]; 0 where nothing was measured.
+            float64 [..., replicated rows]; 0 where the rank has not measured the row.
         """
         return torch.where(counts[..., self.rows] > 0, ranks - first, 0.0)
 
     def counting(self, sections: Sections, parts: Sequence[Tensor], wins: Tensor) -> list[Tensor]:
-        """The sections of states without what does not count.
+        """The sections of states in which the numbers of copies that do not count are replaced by neutral ones.
 
         Args:
-            sections: of a state.
-            parts: the sections [..., rows that keep the accumulator, columns].
+            sections: the layout of a state.
+            parts: the sections, each [..., rows that keep the accumulator, columns].
             wins: whether the copy of the rank counts, bool [..., replicated rows].
         """
         counts = torch.ones(parts[0].shape[:-1], dtype=torch.bool, device=wins.device)
@@ -61,28 +62,30 @@ class Replicas(NamedTuple):
             does_count = counts[..., rows, None]
             if any(column.every_rank for column in each.accumulator.columns):
                 does_count = does_count | _mask(each.accumulator, "every_rank", wins.device)
-            # Not products: a NaN of a rank that does not count would remain.
+            # Select instead of multiplying by 0: a NaN in a copy that does not count would remain a NaN.
             kept.append(torch.where(does_count, part, each.accumulator.neutral(wins.device)))
         return kept
 
     def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
-        """What adds up to 0 over all ranks where those of each tensor-parallel group hold the same moments, [..., other rows].
+        """Weighted digests of the moments of `other_rows`, float64 [..., other rows].
+
+        Their sum over all ranks is 0 if the ranks of each tensor-parallel group hold the same moments: then they hold copies.
 
         Args:
-            moments: of all rows, [..., rows, 9].
-            weight: as of this object, [..., 1].
+            moments: the moments of all rows, [..., rows, 9].
+            weight: the field `weight` of the rank or ranks, [..., 1].
         """
         factors = torch.arange(1, 2 * moments.shape[-1], 2, device=moments.device) * 0x9E3779B97F4A7C15 % 2**63
-        # 31 bits as float64 numbers, whose sums are exact in any order.
+        # Keep 30 bits and a sign, so that sums of digests are exact in float64 in any order.
         return ((keys_of(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
 
     def once(self, sections: Sections, parts: Sequence[Tensor], digests: Tensor) -> None:
-        """Divide what a tensor-parallel group has counted several times, in place.
+        """Divide the sums of rows that every rank of a tensor-parallel group has counted by the size of the group, in place.
 
         Args:
-            sections: of a state.
-            parts: the merged sections.
-            digests: added up over all ranks, [other rows].
+            sections: the layout of a state.
+            parts: the merged sections; written.
+            digests: the digests, summed over all ranks, [other rows].
         """
         if self.parallel == 1:
             return
@@ -93,7 +96,7 @@ class Replicas(NamedTuple):
 
 
 def _mask(accumulator: Accumulator, what: str, device: torch.device) -> Tensor:
-    """Columns of an accumulator, bool [columns]: the sums over ranks that hold parts, or those of `every_rank`."""
+    """Flags of columns, bool [columns]: with 'every_rank' the columns that have this flag, with 'sum' all other sums."""
     flags = [
         column.every_rank if what == "every_rank" else column.merge in ("sum", "m2") and not column.every_rank
         for column in accumulator.columns
@@ -106,22 +109,28 @@ def replicas(
     sections: Sections,
     device: torch.device | str = "cpu",
     other_rows: Sequence[int] = (),
-    place: tuple[int, int] = (0, 1),
+    tensor_parallel: tuple[int, int] = (0, 1),
 ) -> Replicas:
     """The copies that this rank holds.
 
     Args:
-        held: row to the first of the ranks that together hold its copy; None where this rank holds the copy alone.
-        sections: of the state.
-        device: of the state.
-        other_rows: as of `Replicas`.
-        place: of this rank in its tensor-parallel group, and the size of the group.
+        held: for each replicated row the first rank of the group that shares the copy of this rank; None if this rank holds a
+            whole copy.
+        sections: the layout of the state.
+        device: the device of the state.
+        other_rows: as of `Replicas`; ignored without tensor parallelism.
+        tensor_parallel: the index of this rank in its tensor-parallel group, and the size of the group.
+
+    Example:
+        >>> replicas({1: None}, Sections(2)).rows.tolist()
+        [1]
     """
+    index, size = tensor_parallel
 
     def indices(rows: Iterable[int]) -> Tensor:
         return torch.tensor(list(rows), dtype=torch.int64, device=device)
 
     first = torch.tensor([-1 if rank is None else rank for rank in held.values()], dtype=torch.float64, device=device)
-    weight = torch.tensor([1.0 if place[0] < place[1] - 1 else 1.0 - place[1]], dtype=torch.float64, device=device)
+    weight = torch.tensor([1.0 if index < size - 1 else 1.0 - size], dtype=torch.float64, device=device)
     rows_of = tuple(indices(each.rows) for each in sections.kept)
-    return Replicas(indices(held), first, rows_of, indices(other_rows if place[1] > 1 else ()), weight, place[1])
+    return Replicas(indices(held), first, rows_of, indices(other_rows if size > 1 else ()), weight, size)

@@ -1,4 +1,4 @@
-"""The layout of the flat state of a table: a section for each accumulator, and the requests of the rank."""
+"""The layout of the flat state of a table: a section for each accumulator, then the requests of the rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
 
 
 def refuse_narrow(device: torch.device) -> None:
-    """Refuse the device of a model that cannot hold the state of a table: it has no float64 numbers."""
+    """Raise if the device of a model cannot hold the state of a table, because it has no float64 numbers.
+
+    Raises:
+        UnsupportedError: the device is of type 'mps'.
+    """
     if device.type == "mps":
         raise UnsupportedError(
             f"the model is on the device {device.type!r}, which has no float64 numbers, in which statistics and "
@@ -28,14 +32,16 @@ def refuse_narrow(device: torch.device) -> None:
 
 
 class Sections:
-    """The sections of a flat state: the moments of every row first, then what some rows keep besides.
+    """The sections of a flat state: the moments of every row, then a section for each further accumulator of some rows.
+
+    A section holds a slot for each row that keeps its accumulator. A slot is as long as the accumulator has columns.
 
     Args:
-        rows: how many rows the table has.
-        kept: the other accumulators, each with its rows.
+        rows: the number of rows of the table.
+        kept: the accumulators besides the moments, each with the rows that keep it.
 
     Attributes:
-        kept: all accumulators, each with its rows; the moments first.
+        kept: all accumulators, each with its rows; the moments come first.
 
     Example:
         >>> from lightning_hooks.stats.accumulators import BUILT_IN
@@ -59,11 +65,11 @@ class Sections:
 
     @property
     def size(self) -> int:
-        """Elements of the whole state."""
+        """The number of elements of the whole state."""
         return self._ends[-1] + REQUESTS
 
     def blank(self, device: torch.device | str = "cpu") -> Tensor:
-        """A state in which nothing was measured, float64."""
+        """A new state, float64 [size], in which every number is neutral and nothing is requested."""
         state = torch.empty(self.size, dtype=torch.float64, device=device)
         self.clear(state)
         return state
@@ -75,32 +81,32 @@ class Sections:
             state[first:end:width] = neutral
 
     def slot(self, section: int, row: int) -> int | None:
-        """Where a row lies in a section; None if it does not keep the accumulator."""
+        """The slot of a row in a section; None if the row does not keep the accumulator."""
         return self._slots[section].get(row)
 
     def slots(self, section: int, rows: Sequence[int]) -> list[int]:
-        """Where those of the rows lie that keep the accumulator of a section."""
-        known = self._slots[section]
-        return [known[row] for row in rows if row in known]
+        """The slots in a section of those of the rows that keep its accumulator."""
+        slots = self._slots[section]
+        return [slots[row] for row in rows if row in slots]
 
     def of_row(self, row: int) -> list[tuple[int, int]]:
-        """The sections in which a row keeps something, and where it lies in each."""
-        return [(section, known[row]) for section, known in enumerate(self._slots) if row in known]
+        """The sections in which a row has a slot, each with the slot."""
+        return [(section, slots[row]) for section, slots in enumerate(self._slots) if row in slots]
 
     def index(self, name: str) -> int | None:
-        """The section of an accumulator; None where no row keeps it."""
+        """The section of the accumulator with this name; None if no row keeps it."""
         return next((i for i, each in enumerate(self.kept) if each.accumulator.name == name), None)
 
     def offset(self, section: int, slot: int) -> int:
-        """The first element of a row in the state."""
+        """The index in the state of the first number of a slot."""
         return self._starts[section] + slot * self.kept[section].accumulator.width
 
     def moments_of(self, state: Flat) -> Flat:
-        """The first part of `split`: raw moments [rows, 9]."""
+        """The first section: raw moments, a view [rows, 9]."""
         return state[: self._ends[0]].reshape(-1, MOMENTS.width)
 
     def split(self, state: Flat) -> list[Flat]:
-        """The sections, as views [rows that keep the accumulator, columns]."""
+        """All sections, as views [rows that keep the accumulator, columns]."""
         return [
             state[start:end].reshape(-1, each.accumulator.width)
             for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)

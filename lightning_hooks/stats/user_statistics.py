@@ -21,14 +21,19 @@ from lightning_hooks.rules.importing import import_object
 class UserStatistic:
     """A statistic that a user wrote.
 
-    The values of a function for several calls, micro-batches and ranks are averaged, weighted by the number of elements: exact
-    for anything that is itself a mean. A metric accumulates and merges by its own rules.
+    The values of a function for several calls, micro-batches and ranks are averaged, weighted by the number of elements. The
+    average is exact if the function is itself a mean. A metric accumulates and merges by its own rules.
 
     Args:
-        name: the word for the tag.
+        name: the name of the statistic in tags.
         call: `Tensor -> scalar Tensor`, or a `torchmetrics.Metric` class.
-        where: the option that holds it, for messages.
+        where: the option of the rule that names the statistic, for messages.
         row: the tensor and its module or parameter, for messages.
+
+    Example:
+        >>> statistic = user_statistic(torch.mean, "Watch: stats")
+        >>> statistic.name, statistic.is_metric, str(statistic)
+        ('mean', False, "Watch: stats: statistic 'mean'")
     """
 
     name: str
@@ -38,17 +43,17 @@ class UserStatistic:
 
     @property
     def is_metric(self) -> bool:
-        """Whether each row gets a `torchmetrics.Metric` of its own."""
+        """Whether `call` is a metric class, of which each row gets an object."""
         return inspect.isclass(self.call)
 
     def __str__(self) -> str:
         return f"{self.where}: statistic {self.name!r}{f' of {self.row}' if self.row else ''}"
 
     def run(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call the user's code; whatever it raises gets a note that says where.
+        """Call the user's code. An exception gets a note with the rule, the statistic and the row.
 
         Raises:
-            RuntimeError: it raised StopIteration, which would end the epoch silently.
+            RuntimeError: the code raised StopIteration, which would end the epoch silently.
         """
         try:
             return call(*args, **options)
@@ -59,22 +64,31 @@ class UserStatistic:
             raise
 
     def scalar(self, value: Any) -> Tensor:
-        """What the user's code returned, a real scalar, as a tensor without dimensions."""
+        """The return value of the user's code as a tensor without dimensions.
+
+        Raises:
+            RuleError: the value is not a real scalar.
+        """
         is_number = isinstance(value, (float, int, np.generic, np.ndarray))
-        found = torch.as_tensor(value, device="cpu") if is_number else value
-        if not isinstance(found, Tensor) or found.is_complex():
-            kind = f"a {found.dtype}" if isinstance(found, Tensor) else repr(value)
+        result = torch.as_tensor(value, device="cpu") if is_number else value
+        if not isinstance(result, Tensor) or result.is_complex():
+            kind = f"a {result.dtype}" if isinstance(result, Tensor) else repr(value)
             raise RuleError(f"{self} returned {kind}; a real scalar is needed")
-        if found.numel() != 1:
-            raise RuleError(f"{self} returned a tensor of shape {tuple(found.shape)}; a scalar is needed")
-        return found.detach().reshape(())
+        if result.numel() != 1:
+            raise RuleError(f"{self} returned a tensor of shape {tuple(result.shape)}; a scalar is needed")
+        return result.detach().reshape(())
 
 
 def user_statistic(stat: Any, where: str) -> UserStatistic:
-    """Read a user's statistic from a callable, a metric class or the import path of either.
+    """The statistic of a user.
+
+    Args:
+        stat: a callable, a metric class, or the import path of either.
+        where: the option of the rule that names the statistic, for messages.
 
     Raises:
-        RuleError: it is none of these, or its name has a slash, which divides the parts of a tag.
+        RuleError: `stat` is none of these, cannot be called with one tensor, or has a name with a slash, which separates the
+            parts of a tag.
     """
     call = import_object(stat, where) if isinstance(stat, str) else stat
     if inspect.isclass(call) and not issubclass(call, Metric):
@@ -96,7 +110,7 @@ def user_statistic(stat: Any, where: str) -> UserStatistic:
 
 
 def _check_metric(kind: Any, where: str) -> None:
-    """Refuse a class of metrics that cannot be made without further arguments, or be updated with one tensor."""
+    """Raise if a metric class cannot be constructed without further arguments, or updated with one tensor."""
     try:
         inspect.signature(kind).bind(sync_on_compute=True)
     except TypeError as error:

@@ -253,14 +253,16 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
         table.put(0, Measurement(copied[rank // parallel]))
         table.put(1, Measurement(shares[rank]))
         states.append(table.state)  # nobody measured the last row
-        owned.append(replicas({}, sections, other_rows=(0, 1, 2), place=(rank % parallel, parallel)))
+        owned.append(replicas({}, sections, other_rows=(0, 1, 2), tensor_parallel=(rank % parallel, parallel)))
     for state in both(states, sections, owned):
         moments, histograms, *_ = sections.split(state)
         assert moments[:, COUNT].tolist() == [10.0, 8.0 * parallel, 0.0] and moments[0, NONFINITE] == 1.0
         assert histograms.sum(1).tolist() == [9.0, 8.0 * parallel]
         assert_moments(moments[1].numpy(), shares.double().flatten().numpy())
     states = [state_of([copied[0]]) for _ in range(2 * parallel)]
-    owned = [replicas({}, Sections(1), other_rows=(0,), place=(rank % parallel, parallel)) for rank in range(2 * parallel)]
+    owned = [
+        replicas({}, Sections(1), other_rows=(0,), tensor_parallel=(rank % parallel, parallel)) for rank in range(2 * parallel)
+    ]
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), copied[0].double().repeat(2).numpy())
 
