@@ -1,7 +1,7 @@
-"""Columns: the numbers that an accumulator keeps of each row, and how those of several parts are merged.
+"""Columns: the numbers that an accumulator keeps of each row, each with the rule by which several parts are merged.
 
-The rule of a column serves every merge: of calls and micro-batches, of ranks, of the rows of a group, and of the rows that the
-page folds into one.
+Every merge applies the rule of a column: the merge of calls, of micro-batches, of ranks, of the rows of a group, and of the
+rows that the page folds into one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ class Column(NamedTuple):
     """One number of a row.
 
     Args:
-        name: of the number.
+        name: the name of the number.
         merge: the rule for the union of disjoint sets of elements; `mean` and `m2` follow Chan's rule.
         power: multiplying all elements by a factor multiplies the number by this power of the factor.
-        over_rows: the rule for several rows that are shown as one; None for `merge`.
-        every_rank: whether the number of every rank counts, also where the tensor of the row is a copy on several ranks.
+        over_rows: the rule for several rows that are displayed as one; None to use `merge`.
+        every_rank: whether the numbers of all ranks are merged even if the tensor of the row is a copy on several ranks. If
+            not, one copy counts.
+
+    Example:
+        >>> Column("greatest", "max", power=1).neutral
+        -inf
     """
 
     name: str
@@ -38,18 +43,18 @@ class Column(NamedTuple):
 
     @property
     def neutral(self) -> float:
-        """The value for no elements: merging with it changes nothing."""
+        """The number of a row without elements. Merging with this number changes nothing."""
         return {"min": np.inf, "max": -np.inf}.get(self.merge, 0.0)
 
 
 class Reduction(NamedTuple):
-    """How the numbers of several parts are reduced to those of their union, in torch or in NumPy.
+    """Assigns parts to unions, in the form of four functions of torch tensors or of NumPy arrays.
 
     Args:
-        total: the sums over each union.
-        least: the least number of each union.
-        greatest: the greatest number of each union.
-        spread: for every part the value of its union; the inverse of the shape that `total` gives.
+        total: maps numbers of parts to their sum over each union.
+        least: maps numbers of parts to the least number of each union.
+        greatest: maps numbers of parts to the greatest number of each union.
+        spread: maps numbers of unions to numbers of parts: each part gets the number of its union.
     """
 
     total: Reduce
@@ -59,21 +64,26 @@ class Reduction(NamedTuple):
 
 
 STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.amin(0), lambda x: x.amax(0), lambda x: x)
-"""The union of the parts along the first dimension of a torch tensor."""
+"""One union, of all parts along the first dimension of a torch tensor."""
 
 
 def by_index(group: Tensor, groups: int) -> Reduction:
     """Unions of the rows of a torch tensor.
 
     Args:
-        group: the union of each row, int64 [rows].
-        groups: how many unions there are.
+        group: the index of the union of each row, int64 [rows].
+        groups: the number of unions.
+
+    Example:
+        >>> import torch
+        >>> by_index(torch.tensor([0, 1, 0]), 2).total(torch.tensor([[1.0], [2.0], [5.0]])).tolist()
+        [[6.0], [2.0]]
     """
 
     def extreme(x: Tensor, start: float, how: str) -> Tensor:
         blank = x.new_full((groups, *x.shape[1:]), start)
-        at = group.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
-        return blank.scatter_reduce(0, at, x, how)
+        index = group.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
+        return blank.scatter_reduce(0, index, x, how)
 
     return Reduction(
         lambda x: x.new_zeros(groups, *x.shape[1:]).index_add_(0, group, x),
@@ -87,8 +97,8 @@ def by_starts(starts: Sequence[int] | NDArray[np.intp], rows: int) -> Reduction:
     """Unions of neighbouring rows of a NumPy array.
 
     Args:
-        starts: the first row of each union, ascending; each has at least one row.
-        rows: how many rows there are.
+        starts: the first row of each union, ascending. Every union has at least one row.
+        rows: the number of rows.
 
     Example:
         >>> by_starts([0, 2], 3).total(np.array([[1.0], [2.0], [5.0]])).tolist()
@@ -105,16 +115,16 @@ def by_starts(starts: Sequence[int] | NDArray[np.intp], rows: int) -> Reduction:
 
 
 def merge_columns(columns: Sequence[Column], values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-    """The unions of parts by the rule of each column.
+    """The numbers of unions of parts, by the rule of each column.
 
-    Means and squared deviations follow Chan, Golub and LeVeque (1983). Columns with these rules need a column `count`, and
-    squared deviations a mean.
+    Means and squared deviations are merged as in Chan, Golub and LeVeque (1983). A column with the rule `mean` needs a column
+    named `count`, and a column with the rule `m2` needs one with the rule `mean`.
 
     Args:
-        columns: of the last dimension of the values.
-        values: of the parts, [..., columns].
-        how: the reduction.
-        over_rows: whether the parts are rows that are shown as one.
+        columns: the columns in the last dimension of `values`.
+        values: the numbers of the parts, [..., columns].
+        how: assigns parts to unions.
+        over_rows: whether the parts are rows that are displayed as one, to which `Column.over_rows` applies.
 
     Example:
         >>> columns = (Column("count", "sum"), Column("mean", "mean"), Column("m2", "m2"))
@@ -137,10 +147,14 @@ def merge_columns(columns: Sequence[Column], values: Any, how: Reduction, *, ove
 
 
 def _merge_means(values: Any, merged: Any, how: Reduction, count: int, mean: int, m2: int | None) -> None:
-    """Write the means and the squared deviations of unions, whose counts are there; the arguments are columns."""
+    """Write the means and the squared deviations of unions into `merged`, whose counts have been written.
+
+    `count`, `mean` and `m2` are indices of columns.
+    """
     counts, means, sizes = values[..., count], values[..., mean], merged[..., count]
     merged[..., mean] = how.total(counts / how.spread(sizes + (sizes == 0)) * means)
     if m2 is not None:
         between = counts * (means - how.spread(merged[..., mean])) ** 2
-        between[counts == 0] = 0.0  # not inf or NaN, whatever the mean is
+        # A part without elements contributes 0, even if its mean is infinite or NaN.
+        between[counts == 0] = 0.0
         merged[..., m2] += how.total(between)

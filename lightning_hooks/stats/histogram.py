@@ -1,9 +1,9 @@
 """Histograms over signed log2 magnitudes with fixed edges, and quantiles from them.
 
-One bucket per power of two and sign: fixed edges make two histograms of any two tensors add up exactly, whatever their
-ranges. 254 buckets hold the negative numbers (most negative first), one holds every magnitude below the smallest
-normal float32 (zeros included), 254 hold the positive ones. Larger magnitudes fall into the outermost buckets; NaN and
-infinities are skipped.
+There is one bucket for each power of two and sign. Because edges are fixed, the counts of any two tensors add up exactly. 254
+buckets hold negative numbers (most negative first), one holds every magnitude below the smallest normal float32 (zeros
+included), and 254 hold positive numbers. Magnitudes above the range of float32 are counted in the outermost buckets. NaN and
+infinities are ignored.
 """
 
 from __future__ import annotations
@@ -35,23 +35,38 @@ def bucket_edges() -> NDArray[np.float64]:
 
 
 def histogram(tensor: Tensor) -> Tensor:
-    """The number of elements in each bucket, float64 [BUCKETS], of a real and dense tensor, on its device."""
+    """The number of elements in each bucket, float64 [BUCKETS], on the tensor's device.
+
+    Args:
+        tensor: real and dense, of any shape.
+
+    Example:
+        >>> counts = histogram(torch.tensor([0.0, 1.5, torch.inf]))
+        >>> counts.sum().item(), counts[BUCKETS // 2].item()
+        (2.0, 1.0)
+    """
     counts: Tensor = sum(map(_counts, tensor.detach().reshape(-1).split(_CHUNK)))  # type: ignore[assignment]
     return counts
 
 
 def _counts(flat: Tensor) -> Tensor:
-    """The same of some elements together."""
+    """The number of elements in each bucket, of a tensor that is small enough to be counted at once."""
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     _, exponent = torch.frexp(flat)
-    magnitude = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)  # 0: the middle bucket
-    index = _SIDE + torch.where(flat == 0, 0, magnitude * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
+    # The distance of the bucket from the middle one, in buckets.
+    distance = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)
+    index = _SIDE + torch.where(flat == 0, 0, distance * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
     weights = torch.isfinite(flat).to(torch.float64)
     return torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device).index_add_(0, index, weights)
 
 
 def shift(counts: Tensor, octaves: int) -> Tensor:
-    """The histogram [..., BUCKETS] of the same elements times 2**octaves, which moves whole buckets."""
+    """The histogram after all elements were multiplied by 2**octaves: counts move by whole buckets.
+
+    Args:
+        counts: float64 [..., BUCKETS].
+        octaves: positive or negative.
+    """
     if octaves == 0:
         return counts
     steps = torch.arange(-_SIDE, _SIDE + 1, device=counts.device)
@@ -60,13 +75,13 @@ def shift(counts: Tensor, octaves: int) -> Tensor:
 
 
 def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Approximate quantiles: interpolated linearly inside a bucket, so accurate within a factor of two.
+    """Approximate quantiles, interpolated linearly inside a bucket. They are accurate within a factor of two.
 
     Args:
-        counts: [rows, BUCKETS].
-        q: between 0 and 1.
-        low: the least element of each row [rows], a bound of the result.
-        high: the greatest element of each row [rows], the other bound.
+        counts: the histogram of each row, float64 [rows, BUCKETS].
+        q: the probability, between 0 and 1.
+        low: the least element of each row, float64 [rows]; a lower bound of the result.
+        high: the greatest element of each row, float64 [rows]; an upper bound of the result.
 
     Returns:
         float64 [rows]; NaN for a row without finite elements.
@@ -84,6 +99,7 @@ def quantile(counts: NDArray[np.float64], q: float, low: NDArray[np.float64], hi
     share = np.where(inside > 0, (target - before) / np.where(inside > 0, inside, 1.0), 0.0)
     with np.errstate(invalid="ignore"):
         value = edges[bucket] + share * (edges[bucket + 1] - edges[bucket])
-        value = np.where(bucket == _SIDE, 0.0, value)  # the middle bucket: zeros, and magnitudes below 2**-126
+        # The middle bucket holds zeros and magnitudes below 2**-126, so its quantile is 0.
+        value = np.where(bucket == _SIDE, 0.0, value)
         bounded = np.where(np.isfinite(low) & np.isfinite(high), np.clip(value, low, high), value)
     return np.where(total > 0, bounded, np.nan)

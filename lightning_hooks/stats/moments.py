@@ -1,8 +1,8 @@
-"""The raw moments of a tensor, and how two sets of them merge exactly.
+"""The raw moments of a tensor, and their exact merge.
 
-A row of moments is nine float64 numbers. Rows of disjoint sets of elements merge into the row of their union
-(Chan, Golub and LeVeque 1983 for the mean and the squared deviations; sums, minima and maxima otherwise), so merging
-over calls, micro-batches, ranks and epochs is one associative operation.
+A row of moments is nine float64 numbers, in the order of `schema.MOMENTS`. Rows of disjoint sets of elements merge into the row
+of their union: means and squared deviations as in Chan, Golub and LeVeque (1983), the other moments as sums, minima or maxima.
+The merge is associative, so calls, micro-batches, ranks and epochs can be merged in any order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POWERS: Final = tuple((column, moment.power) for column, moment in enumerate(sc
 
 
 def neutral(rows: int, device: torch.device | str = "cpu") -> Tensor:
-    """Rows that change nothing when merged: the moments of no elements.
+    """The moments of rows without elements, float64 [rows, 9]. Merging with them changes nothing.
 
     Example:
         >>> neutral(1)[0].tolist()
@@ -42,7 +42,7 @@ def merge(a: Tensor, b: Tensor) -> Tensor:
 
 
 def merge_groups(rows: Tensor) -> Tensor:
-    """The moments of the union of k disjoint sets, float64 [..., 9], from those of each [k, ..., 9]."""
+    """The moments of the union of k disjoint sets of elements, float64 [..., 9], from the moments of each set [k, ..., 9]."""
     merged: Tensor = merge_moments(rows, STACKED)
     return merged
 
@@ -52,16 +52,21 @@ def merge_by_index(rows: Tensor, group: Tensor, groups: int) -> Tensor:
 
     Args:
         rows: moments [rows, 9], float64.
-        group: the group of each row, int64 [rows].
+        group: the index of the group of each row, int64 [rows].
+        groups: the number of groups.
     """
     merged: Tensor = merge_moments(rows, by_index(group, groups))
     return merged
 
 
 def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
-    """The moments [..., 9] of the same elements times a positive factor, which may be a tensor that broadcasts against [...].
+    """The moments after all elements were multiplied by a factor; a new tensor.
 
-    Counts do not change: underflow is a property of the tensor that was measured.
+    Counts do not change: underflow is counted in the tensor that was measured.
+
+    Args:
+        rows: moments, float64 [..., 9].
+        factor: positive; a tensor must broadcast against [...].
     """
     out = rows.clone()
     for column, power in _POWERS:
@@ -70,17 +75,17 @@ def rescale(rows: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def zeros_row(count: int, device: torch.device) -> Tensor:
-    """The moments of `count` zeros, at least one: what a sparse tensor does not store."""
+    """The moments of `count` zeros (at least one), such as the elements that a sparse tensor does not store, float64 [9]."""
     out = torch.zeros(MOMENTS, dtype=torch.float64, device=device)
     out[COUNT] = out[ZEROS] = count
     return out
 
 
 class RowUnions:
-    """Unions of rows that are merged at every step: the indices are prepared once. NumPy, by the rule of `merge_groups`.
+    """Merges the same unions of rows at every step, in NumPy, by the rule of `merge_groups`. The indices are computed once.
 
     Args:
-        members: the rows of each union, at least one; a row may belong to several.
+        members: the indices of the rows of each union, at least one. A row may belong to several unions.
 
     Example:
         >>> rows = np.array([[2.0, 1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 4.0, 4.0, 4.0, 0.0, 0.0, 0.0]])
@@ -98,7 +103,7 @@ class RowUnions:
         return len(self.starts)
 
     def __call__(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The moments of the unions, float64 [unions, 9], from those of the rows [rows, 9]."""
+        """The moments of the unions, float64 [unions, 9], from the moments of all rows [rows, 9]."""
         if len(self) == 0:
             return np.empty((0, MOMENTS))
         with np.errstate(invalid="ignore", over="ignore"):

@@ -1,16 +1,17 @@
-"""Statistics of pairs of gradients: with the one before, and between the micro-batches of a step.
+"""Statistics of pairs of gradients: of two consecutive watched steps, and of the micro-batches of one step.
 
-The gradient noise scale is that of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1: from
-the squared norms of gradients of a small and of a large batch follow unbiased estimates of |G|², the squared norm of the true
-gradient, and of S, the trace of the covariance of the gradient of one example,
+The gradient noise scale is that of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1. From
+the squared norms of the gradients of a small and of a large batch follow unbiased estimates of |G|², the squared norm of the
+true gradient, and of S, the trace of the covariance of the gradient of one example,
 
     |G|² = (B_big |G_big|² - B_small |G_small|²) / (B_big - B_small)
     S    = (|G_small|² - |G_big|²) / (1/B_small - 1/B_big),
 
-each of which is averaged over steps before their ratio S / |G|² is taken. Here a small batch is one micro-batch of one rank and
-the large one is all of a step, so the scale is in micro-batches: multiplied by the examples of one it is the batch size
-above which larger batches bring diminishing returns. It assumes that micro-batches are drawn independently and are of one size,
-that the loss is a mean over examples, and that all of them see the weights of the last optimizer step (as with accumulation).
+each of which is averaged over steps before the ratio S / |G|² is computed. Here the small batch is one micro-batch of one rank,
+and the large batch is the union of all micro-batches of a step. So the unit of the noise scale is micro-batches: multiplied by
+the number of examples in a micro-batch, it is the batch size above which larger batches bring diminishing returns. The
+estimates assume that micro-batches are drawn independently and have equal sizes, that the loss is a mean over examples, and
+that all micro-batches of a step are computed with the same weights (as with gradient accumulation).
 """
 
 from __future__ import annotations
@@ -26,33 +27,35 @@ Array = NDArray[np.float64]
 
 PAIR_STATS: Final = ("cosine", "micro_cosine", "noise_scale")
 DOT, BEFORE, NOW, SMALL, PARTS, SIGNAL, NOISE = range(7)
-"""Columns of the sums of a row: product with the gradient before, squared norms of that and of this one; squared norms and
-number of the parts; averages over steps of the estimates of |G|² and S, 0 before the first."""
+"""The columns of a row. DOT is the product of the gradient of this step and that of the previous watched step; BEFORE and NOW
+are the squared norms of the previous and of this gradient. SMALL is the sum of the squared norms of the micro-batches'
+gradients, and PARTS their number. SIGNAL and NOISE are the averages over steps of the estimates of |G|² and S, 0 before the
+first estimate."""
 COLUMNS: Final = (
     Column("dot", "sum"),
     Column("before", "sum"),
     Column("now", "sum"),
-    # The micro-batches of each rank are separate parts, also where the gradient that follows from them is a copy.
+    # Every rank has micro-batches of its own, even though the averaged gradient is a copy on all ranks.
     Column("small", "sum", power=2, every_rank=True),
     Column("parts", "sum", every_rank=True, over_rows="max"),
-    # The averages over steps are filled in when ranks were merged.
+    # `NoiseHistory` writes the averages over steps after the ranks have been merged.
     Column("signal", "sum", every_rank=True),
     Column("noise", "sum", every_rank=True),
 )
-AVERAGES: Final = 2
+AVERAGES: Final = 2  # columns that `NoiseAverage` keeps
 DECAY: Final = 0.95
-"""The weight on the past in the averages behind the noise scale, which span about twenty watched steps."""
+"""The weight of the previous average in the exponential averages of the noise scale, which span about twenty watched steps."""
 
 
 def cosine(sums: Array) -> Array:
-    """The cosine between the gradient of this step and that of the watched step before.
+    """The cosine between the gradient of this step and the gradient of the previous watched step.
 
     Args:
-        sums: [rows, 7]; of a group of rows those of the members that were compared.
+        sums: float64 [rows, 7]; for a group of rows the sums over the members that were compared.
 
     Returns:
-        [rows]; NaN where there was no previous gradient (checkpoints contain none, so also at the first watched step of a
-        resumed run), or where one of the two is zero.
+        float64 [rows]; NaN if there is no previous gradient, or if one of the two gradients is zero. Checkpoints contain no
+        gradients, so there is none at the first watched step of a resumed run.
 
     Example:
         >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0, 0.0, 0.0]])).tolist()
@@ -63,17 +66,17 @@ def cosine(sums: Array) -> Array:
 
 
 def micro_cosine(sums: Array, square: Array) -> Array:
-    """How much the gradients of the micro-batches agree: the mean product of two of them over their mean squared norm.
+    """The agreement of the gradients of micro-batches: the mean product of two gradients over the mean squared norm.
 
-    1 if all agree, 0 if they are unrelated, down to -1/(n-1) if they cancel. If all have the same norm it is the mean cosine of
-    two of them: (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²).
+    The formula is (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²) for n gradients g. The value is 1 if all gradients are equal, 0 if they are
+    unrelated, and -1/(n-1) if their sum is zero. If all norms are equal, the value is the mean cosine of two gradients.
 
     Args:
-        sums: [rows, 7].
-        square: squared norm of the sum of the micro-batches' gradients [rows].
+        sums: float64 [rows, 7].
+        square: the squared norm of the sum of the micro-batches' gradients, float64 [rows].
 
     Returns:
-        [rows]; NaN where there are fewer than two micro-batches.
+        float64 [rows]; NaN if there are fewer than two micro-batches.
 
     Example:
         >>> micro_cosine(np.array([[0.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]), np.array([4.0])).tolist()
@@ -88,11 +91,11 @@ def noise_estimates(sums: Array, square: Array) -> Array:
     """The unbiased estimates of |G|² and S of one step, in units of micro-batches.
 
     Args:
-        sums: [rows, 7].
-        square: squared norm of the sum of the micro-batches' gradients [rows].
+        sums: float64 [rows, 7].
+        square: the squared norm of the sum of the micro-batches' gradients, float64 [rows].
 
     Returns:
-        [rows, 2]; NaN where there are fewer than two micro-batches.
+        float64 [rows, 2]; NaN if there are fewer than two micro-batches.
 
     Example:
         >>> noise_estimates(np.array([[0.0, 0.0, 0.0, 10.0, 2.0, 0.0, 0.0]]), np.array([16.0])).tolist()
@@ -106,15 +109,16 @@ def noise_estimates(sums: Array, square: Array) -> Array:
 
 
 def noise_scale(sums: Array) -> Array:
-    """The noise scale in micro-batches, from the averages of both estimates.
+    """The noise scale in micro-batches: the average of S over the average of |G|².
 
-    Squared norms of the parts of a vector add, so the averages of a group of rows are the sums of those of its rows.
+    Squared norms of the parts of a vector add up, so the averages of a group of rows are the sums over its rows.
 
     Args:
-        sums: [rows, 7].
+        sums: float64 [rows, 7].
 
     Returns:
-        [rows]; NaN where nothing was measured, or the average of |G|² is not above 0: the noise hides the gradient.
+        float64 [rows]; NaN if there is no estimate yet, or if the average of |G|² is not positive, because the noise hides the
+        gradient.
 
     Example:
         >>> noise_scale(np.array([[0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 6.0]])).tolist()
@@ -126,16 +130,29 @@ def noise_scale(sums: Array) -> Array:
 
 
 class NoiseAverage:
-    """Exponential averages of the two estimates, for each row.
+    """Exponential averages over steps of the estimates of |G|² and S.
 
-    Both have the same weights, so their ratio needs no correction for a short history.
+    Both averages have the same weights, so their ratio needs no correction for a short history.
+
+    Args:
+        rows: the number of rows.
+
+    Attributes:
+        values: the averages, float64 [rows, 2]; NaN before the first estimate.
+
+    Example:
+        >>> average = NoiseAverage(1)
+        >>> average.take(np.array([[3.0, 2.0]]))
+        >>> average.take(np.array([[np.nan, np.nan]]))
+        >>> average.values.tolist()
+        [[3.0, 2.0]]
     """
 
     def __init__(self, rows: int) -> None:
         self.values: Array = np.full((rows, 2), np.nan)
 
     def take(self, estimates: Array) -> None:
-        """Update the averages with the estimates of a step [rows, 2]; rows with NaN do not change."""
+        """Update the averages with the estimates of a step, float64 [rows, 2]. Rows with a NaN do not change."""
         new = np.isfinite(estimates).all(1)
         first = new & np.isnan(self.values).any(1)
         self.values[first] = estimates[first]

@@ -1,8 +1,8 @@
-"""The schema of moments, which kernels measure, and of the statistics that follow from them.
+"""The schema of moments, which kernels measure, and of the statistics that follow from moments.
 
-To add a statistic that follows from the moments, add a line to `STATISTICS`, its name to `rules.statistics.NAMES`, and its
-test: tables, tags and messages take their names from there, and a test holds docs/rules.md and docs/statistics.md against them.
-NumPy and torch read the moments from here too; the compiled kernel is not used where its row of moments differs.
+To add a statistic that follows from the moments, add a line to `STATISTICS`, its name to `rules.statistics.NAMES`, and a test.
+Tables, tags and messages read the names from there, and a test compares docs/rules.md and docs/statistics.md with the names.
+The kernels in NumPy and torch read `MOMENTS`. A compiled kernel whose row has other moments is rejected when it is loaded.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Statistic(NamedTuple):
     """A number that follows from a row of moments.
 
     Args:
-        name: in rules and tags.
-        formula: from rows that have elements, float64 [rows, moments], to values [rows].
-        reads: the moments that the formula reads.
+        name: the name in rules and tags.
+        formula: maps moments float64 [rows, 9] of rows with elements to values float64 [rows].
+        reads: the columns of the moments that the formula reads.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Statistic(NamedTuple):
 
     @property
     def magnitudes(self) -> bool:
-        """Whether it reads `abs_sum` or `underflow`, which cost extra to measure."""
+        """Whether the formula reads `abs_sum` or `underflow`, whose measurement costs extra."""
         return not {ABS_SUM, UNDERFLOW}.isdisjoint(self.reads)
 
 
@@ -49,12 +49,17 @@ MOMENTS: Final = (
     Column("underflow", "sum"),  # magnitudes above zero and below the smallest normal number of the dtype
 )
 NOT_ZERO: Final = tuple((column, moment.neutral) for column, moment in enumerate(MOMENTS) if moment.neutral)
-"""The columns of a row without elements that are not 0, with their values."""
+"""The columns whose neutral value is not 0, each with this value."""
 COUNT, MEAN, M2, ABS_SUM, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW = range(len(MOMENTS))
 
 
 def merge_moments(rows: Any, how: Reduction) -> Any:
-    """The moments of unions of rows [..., 9], of torch or of NumPy: every merge but that by reductions over ranks."""
+    """The moments of unions of rows. Every merge uses this function, except for `ranks.merge_reduced`.
+
+    Args:
+        rows: moments of the rows, a torch tensor or a NumPy array float64 [..., 9].
+        how: assigns rows to unions.
+    """
     return merge_columns(MOMENTS, rows, how)
 
 
@@ -66,7 +71,7 @@ def squares(m: Any) -> Array:
 
 
 def _abs_max(m: Array) -> Array:
-    # np.maximum propagates NaN: a hidden NaN is worse than a gap in a chart.
+    # np.maximum propagates NaN, which np.fmax would hide. A hidden NaN is worse than a gap in a chart.
     return np.maximum(np.abs(m[:, MIN]), np.abs(m[:, MAX]))
 
 
@@ -74,7 +79,7 @@ def _norm(m: Array) -> Array:
     value = np.sqrt(squares(m))
     if np.isfinite(np.add.reduce(value, axis=None)):
         return value
-    # With an infinity and no NaN the deviations are inf - inf, but the sum of squares itself is infinite.
+    # If elements are infinite and none is NaN, the squared deviations are NaN (inf - inf), but the norm is infinite.
     return np.where(np.isinf(_abs_max(m)), np.inf, value)
 
 

@@ -1,4 +1,4 @@
-"""The scalar statistics: pure, vectorised functions of rows of moments. Their names and formulas are in `schema`."""
+"""The scalar statistics, computed by vectorised functions of rows of moments. Their names and formulas are in `schema`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ assert (*NAMES, *PAIR_STATS, *UNIT_STATS) == named.NAMES
 
 
 def compute(stat: str, moments: Array) -> Array:
-    """One statistic of many rows [rows, 9]: float64 [rows], NaN where a row holds no elements.
+    """One statistic of many rows.
+
+    Args:
+        stat: a key of `STATISTICS`.
+        moments: float64 [rows, 9].
+
+    Returns:
+        float64 [rows]; NaN for a row without elements.
 
     Example:
         >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
@@ -39,10 +46,15 @@ def compute(stat: str, moments: Array) -> Array:
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
-    """Several statistics of many rows [rows, 9], and the number of their elements.
+    """Several statistics of many rows, and the number of elements of each row.
+
+    Args:
+        stats: keys of `STATISTICS`.
+        moments: float64 [rows, 9].
 
     Returns:
-        float64 [len(stats) + 1, rows], NaN where a row holds no elements, except for the number; and whether all have some.
+        The statistics and, last, the number of elements, float64 [len(stats) + 1, rows]; statistics of a row without elements
+        are NaN. And whether all rows have elements.
     """
     out = np.empty((len(stats) + 1, len(moments)))
     counts = out[-1] = moments[:, COUNT]
@@ -56,23 +68,23 @@ def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
 
 
 def ratio(update: Array, param: Array) -> Array:
-    """Norm of the update over norm of the parameter before it: 0 where both are 0."""
+    """The norm of the update over the norm of the parameter before the update, [rows]: 0 where both norms are 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where((update == 0) & (param == 0), 0.0, update / param)
 
 
 def needs_histogram(stat: str) -> bool:
-    """Whether a statistic is read from the log2 buckets."""
+    """Whether a statistic is computed from a histogram: the histogram itself, or a quantile."""
     return stat == "histogram" or quantile_of(stat) is not None
 
 
 class Derived(NamedTuple):
-    """What follows from the moments of a step.
+    """The statistics of a step.
 
     Args:
-        moments: of rows and of unions, float64 [rows + unions, 9].
-        taken: the requested values, float64, a vector; NaN where a row has no elements.
-        complete: whether every row and union has elements.
+        moments: the moments of rows, then of unions, float64 [rows + unions, 9].
+        taken: the requested values, float64 [values]; NaN where a row has no elements.
+        complete: whether every row and every union has elements.
     """
 
     moments: Array
@@ -81,12 +93,12 @@ class Derived(NamedTuple):
 
     @property
     def measured(self) -> NDArray[np.bool_]:
-        """Which rows and unions have elements."""
+        """Which rows and unions have elements, bool [rows + unions]."""
         measured: NDArray[np.bool_] = self.moments[:, COUNT] > 0
         return measured
 
     def norms(self) -> Array:
-        """The norms of all rows and unions."""
+        """The norms of all rows and unions, float64 [rows + unions]."""
         return compute("norm", self.moments)
 
 
@@ -95,7 +107,14 @@ class RowStatistics:
 
     Args:
         stats: keys of `STATISTICS`.
-        wanted: flat indices of the values to take, in what `compute_all` gives for rows and unions.
+        unions: the unions of rows.
+        wanted: the values to return, as flat indices into the result of `compute_all` for rows and unions
+            [len(stats) + 1, rows + unions].
+
+    Example:
+        >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
+        >>> RowStatistics(["mean", "max"], RowUnions([]), np.array([1]))(row).taken.tolist()
+        [1.0]
     """
 
     def __init__(self, stats: Sequence[str], unions: RowUnions, wanted: NDArray[np.intp]) -> None:
@@ -108,5 +127,5 @@ class RowStatistics:
         united = moments
         if len(self._unions):
             united = np.concatenate([moments, self._unions(moments)])
-        every, complete = compute_all(self._stats, united)
-        return Derived(united, every.take(self.wanted), complete)
+        values, complete = compute_all(self._stats, united)
+        return Derived(united, values.take(self.wanted), complete)

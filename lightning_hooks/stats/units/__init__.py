@@ -1,1 +1,1 @@
-"""Statistics of units: channels, features, attention heads and experts. Nothing here is imported before it is needed."""
+"""Statistics of units: channels, features, attention heads and experts. This package imports none of its modules."""

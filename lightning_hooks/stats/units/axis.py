@@ -1,4 +1,4 @@
-"""Along which dimension of a module's output the units lie."""
+"""The dimension of a module's output along which its units lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 from torch import nn
 
 _SPATIAL: Final = re.compile(r"[123]d")
-# Classes by name, so that those of other packages are recognised: RMSNorm of transformers, LayerNorm2d of torchvision and timm.
+# Names of classes. By name, classes of other packages are recognised: RMSNorm of transformers, LayerNorm2d of torchvision and
+# timm.
 _LAST_BY_NAME: Final = re.compile(r"(layer|rms)norm", re.IGNORECASE)
 _SECOND_BY_NAME: Final = re.compile(r"(layer|rms)norm\w*[23]d|(frozen|sync)?batchnorm", re.IGNORECASE)
 _LAST: Final = (
@@ -22,7 +23,7 @@ _LAST: Final = (
     nn.MultiheadAttention,
     nn.RNNBase,
 )
-# Both accept tensors without a batch dimension, whose units are then along the first dimension.
+# These classes accept tensors without a batch dimension. The units of such a tensor lie along its first dimension.
 _MAYBE_WITHOUT_BATCH: Final = (
     nn.modules.conv._ConvNd,
     nn.modules.instancenorm._InstanceNorm,
@@ -36,13 +37,21 @@ _SECOND: Final = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LocalResponse
 
 
 def known_axis(module: type[nn.Module] | nn.Module, ndim: int) -> int | None:
-    """The dimension of the units of a module's output, from its class alone; None for a class that has none of its own.
+    """The dimension of the units of a module's output, if the class of the module determines it.
 
-    Activations, dropout, containers and classes of other packages have none: see `axes_in_order`.
+    The classes of activation functions, dropout and containers and most classes of other packages determine none; see
+    `axes_in_order`.
 
     Args:
-        module: or its class.
-        ndim: of the tensor.
+        module: the module or its class.
+        ndim: the number of dimensions of the output.
+
+    Returns:
+        The dimension, not negative; None if the class determines none.
+
+    Example:
+        >>> known_axis(nn.Conv2d, 4), known_axis(nn.Linear, 3), known_axis(nn.ReLU, 2)
+        (1, 2, None)
     """
     kind = module if isinstance(module, type) else type(module)
     name = kind.__name__
@@ -50,7 +59,7 @@ def known_axis(module: type[nn.Module] | nn.Module, ndim: int) -> int | None:
         return None
     if issubclass(kind, _MAYBE_WITHOUT_BATCH):
         return _before_spatial(kind, ndim)
-    # The LayerNorm of ConvNeXt serves both orders, and says which one.
+    # The LayerNorm of ConvNeXt serves both orders of dimensions, and names the order in `data_format`.
     first = getattr(module, "data_format", None) == "channels_first"
     if first or issubclass(kind, _SECOND) or _SECOND_BY_NAME.search(name):
         return 1 if ndim > 1 else None
@@ -60,67 +69,73 @@ def known_axis(module: type[nn.Module] | nn.Module, ndim: int) -> int | None:
 
 
 def _before_spatial(kind: type[nn.Module], ndim: int) -> int | None:
-    """The dimension in front of the spatial ones, whose number is in the name of the class or of one of its bases."""
+    """The dimension before the spatial dimensions. The name of the class or of a base, such as Conv2d, tells their number."""
     for each in kind.__mro__:
-        found = _SPATIAL.search(each.__name__)
-        if found and each.__module__.startswith("torch."):
-            spatial = int(found.group()[0])
+        match = _SPATIAL.search(each.__name__)
+        if match and each.__module__.startswith("torch."):
+            spatial = int(match.group()[0])
             return ndim - 1 - spatial if ndim in (spatial + 1, spatial + 2) else None
     return 1 if ndim > 1 else None
 
 
 def axis_of(module: type[nn.Module] | nn.Module, ndim: int) -> int | None:
-    """The dimension of the units of a module's output, where nothing is known of the modules around it.
+    """The dimension of the units of a module's output, without knowledge of the modules around it.
 
-    The channels of convolutions, poolings, batch, instance and group normalisation: dimension 1, or 0 without a batch. The last
-    dimension of Linear, Embedding, LayerNorm and RMSNorm. Of all other modules dimension 1 if the tensor has four or five, as
-    images and volumes do, and the last dimension otherwise. None for a tensor without dimensions.
+    Convolutions, poolings, and batch, instance and group normalisation have channels along dimension 1, or 0 without a batch.
+    Linear, Embedding, LayerNorm and RMSNorm have features along the last dimension. For all other modules, the dimension is 1
+    if the output has four or five dimensions, like images and volumes, and the last one otherwise.
 
     Args:
-        module: or its class.
-        ndim: of the tensor.
+        module: the module or its class.
+        ndim: the number of dimensions of the output.
+
+    Returns:
+        The dimension, not negative; None if the output has no dimensions.
 
     Example:
         >>> axis_of(nn.Conv2d, 4), axis_of(nn.Linear(2, 3), 3), axis_of(nn.ReLU, 2)
         (1, 2, 1)
     """
-    found = known_axis(module, ndim)
-    if found is not None or ndim == 0:
-        return found
+    axis = known_axis(module, ndim)
+    if axis is not None or ndim == 0:
+        return axis
     return 1 if ndim in (4, 5) else ndim - 1
 
 
 def axes_in_order(outputs: Iterable[tuple[type[nn.Module] | nn.Module, tuple[int, ...]]]) -> list[int | None]:
     """The dimensions of the units of the outputs of many modules.
 
-    A module whose class tells nothing (an activation, dropout, a block) takes the dimension of the last module with an output
-    of the same shape whose class does, since it mostly works element by element on that output or adds to it; if none ran
-    before, that of the next one; if there is none either, that of `axis_of`. This is right for ResNets, Llama, Mixtral and
-    GPT-2. It is wrong where two dimensions happen to be equal in size and a module without an axis of its own swaps them: then
-    the user names the dimension.
+    If the class of a module determines no dimension (an activation function, dropout, a block), the module takes the dimension
+    of the last module before it whose class does and whose output has the same shape: most such modules work element by element
+    on that output, or add to it. If there is none, the module takes the dimension of the next such module after it, and
+    otherwise that of `axis_of`. The result is right for ResNets, Llama, Mixtral and GPT-2. It is wrong if two dimensions have
+    equal sizes and a module of which the class determines no dimension swaps them. Then the user has to name the dimension.
 
     Args:
-        outputs: the modules, or their classes, in the order in which they end, with the shapes of their outputs.
+        outputs: the modules or their classes, in the order in which their calls end, each with the shape of its output.
+
+    Returns:
+        The dimension of each output; None for an output without dimensions.
 
     Example:
         >>> axes_in_order([(nn.Conv2d, (2, 8, 4, 4)), (nn.ReLU, (2, 8, 4, 4)), (nn.Flatten, (2, 128)), (nn.Linear, (2, 10))])
         [1, 1, 1, 1]
     """
-    several = [(module, tuple(shape), known_axis(module, len(shape))) for module, shape in outputs]
-    before = _from_neighbours((shape, axis) for _, shape, axis in several)
-    after = reversed(list(_from_neighbours((shape, axis) for _, shape, axis in reversed(several))))
+    modules = [(module, tuple(shape), known_axis(module, len(shape))) for module, shape in outputs]
+    before = _from_neighbours((shape, axis) for _, shape, axis in modules)
+    after = reversed(list(_from_neighbours((shape, axis) for _, shape, axis in reversed(modules))))
     axes: list[int | None] = []
-    for (module, shape, known), previous, following in zip(several, before, after, strict=True):
-        found = next((axis for axis in (known, previous, following) if axis is not None), None)
-        axes.append(axis_of(module, len(shape)) if found is None else found)
+    for (module, shape, of_class), previous, following in zip(modules, before, after, strict=True):
+        axis = next((each for each in (of_class, previous, following) if each is not None), None)
+        axes.append(axis_of(module, len(shape)) if axis is None else axis)
     return axes
 
 
-def _from_neighbours(known: Iterable[tuple[tuple[int, ...], int | None]]) -> list[int | None]:
-    """For each output the last known dimension of an equal shape up to there."""
+def _from_neighbours(outputs: Iterable[tuple[tuple[int, ...], int | None]]) -> list[int | None]:
+    """For each output the last dimension that is known of an output of the same shape, up to and including this output."""
     by_shape: dict[tuple[int, ...], int] = {}
     axes: list[int | None] = []
-    for shape, axis in known:
+    for shape, axis in outputs:
         if axis is not None:
             by_shape[shape] = axis
         axes.append(by_shape.get(shape))

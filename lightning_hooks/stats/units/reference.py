@@ -1,4 +1,4 @@
-"""The measurement of units in plain torch, for every device, dtype and layout. Tests hold the faster kernels against it."""
+"""The measurement of units in plain torch, for every device, dtype and layout. Tests compare all faster kernels with it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHUNK: Final = 1 << 20  # elements: eight megabytes of float64 at a time
 
 
 def measure(tensor: Tensor, axis: int) -> Tensor:
-    """The units of a real and dense tensor, float64 [units, 4] on its device, which is not waited for.
+    """The units of a tensor, float64 [units, 4] on its device, without waiting for the device.
 
     Args:
-        tensor: with at least one dimension.
-        axis: the dimension of the units; negative ones count from the end.
+        tensor: real and dense, with at least one dimension.
+        axis: the dimension of the units; a negative one counts from the end.
 
     Raises:
         IndexError: the tensor has no such dimension.
@@ -32,7 +32,7 @@ def measure(tensor: Tensor, axis: int) -> Tensor:
     many = laid_out.shape[-1]
     if laid_out.numel() <= _CHUNK or laid_out.ndim == 1:
         return units_of(laid_out, -1)
-    # A chunk is made of slices of the first dimension, which `reshape` need not copy as a whole.
+    # Chunks are slices along the first dimension, so that `reshape` copies at most one chunk at a time.
     per_slice = laid_out.numel() // laid_out.shape[0]
     if per_slice > _CHUNK and laid_out.ndim > 2:
         return _merged(measure(each, -1) for each in laid_out.unbind(0))
@@ -41,34 +41,34 @@ def measure(tensor: Tensor, axis: int) -> Tensor:
 
 
 def units_of(tensor: Tensor, axis: int) -> Tensor:
-    """The same by tensor operations alone, which a compiler traces and fuses. Outside of compiled code they copy to float64."""
+    """As `measure`, in one piece: a compiler traces and fuses the operations. In eager mode they copy the tensor to float64."""
     wide = tensor.detach().movedim(axis, -1)
     wide = (wide.unsqueeze(0) if wide.ndim == 1 else wide.flatten(0, -2)).double()
-    # A maximum over no elements is not defined, so a row of zeros stands for none.
+    # A maximum over an empty dimension raises, so take the maximum over one row of zeros instead.
     magnitude = wide.abs() if wide.shape[0] else wide.new_zeros(1, wide.shape[1])
     columns = [wide.sum(0), (wide * wide).sum(0), magnitude.amax(0), (wide == 0).sum(0).double()]
     return torch.stack(columns, dim=1)
 
 
 def measure_indices(indices: Tensor, units: int) -> Tensor:
-    """The units of indices, float64 [units, 4]: those of `one_hot(indices, units)`, which is not computed.
+    """The units of `one_hot(indices, units)`, float64 [units, 4], without computing this tensor.
 
-    Routers often return the experts that they chose. The sum and the sum of squares of a unit are then the number of tokens
-    that it got; each unit has as many elements as there are indices. An index outside of [0, units) is ignored, such as -1 for
-    none.
+    Routers often return the indices of the experts that they chose. The sum and the sum of squares of an expert are then the
+    number of its tokens. Each unit has as many elements as there are indices. An index outside of [0, units) is ignored, such
+    as -1 for a token without an expert.
 
     Args:
-        indices: of an integer dtype, of any shape.
-        units: how many there are.
+        indices: a tensor of an integer dtype and of any shape.
+        units: the number of units.
 
     Example:
         >>> measure_indices(torch.tensor([[0, 2], [0, -1]]), 3).tolist()
         [[2.0, 2.0, 1.0, 2.0], [0.0, 0.0, 0.0, 4.0], [1.0, 1.0, 1.0, 3.0]]
     """
     flat = indices.detach().reshape(-1).long()
-    # One more place takes the ignored indices. Unlike `bincount`, this does not wait for the device.
-    place = torch.where((flat >= 0) & (flat < units), flat, units)
-    counts = flat.new_zeros(units + 1).index_add_(0, place, torch.ones_like(flat))[:units].double()
+    # An extra bin counts the ignored indices. Unlike `bincount`, `index_add_` does not wait for the device.
+    bins = torch.where((flat >= 0) & (flat < units), flat, units)
+    counts = flat.new_zeros(units + 1).index_add_(0, bins, torch.ones_like(flat))[:units].double()
     return torch.stack([counts, counts, (counts > 0).double(), flat.numel() - counts], dim=1)
 
 
@@ -80,7 +80,7 @@ def merge(a: Tensor, b: Tensor) -> Tensor:
 
 
 def zeros_units(units: int, count: float, device: torch.device) -> Tensor:
-    """The units of `count` zeros each, float64 [units, 4]: what a sparse tensor does not store."""
+    """The units of `count` zeros each, such as the elements that a sparse tensor does not store, float64 [units, 4]."""
     out = torch.zeros(units, COLUMNS, dtype=torch.float64, device=device)
     out[:, ZEROS] = count
     return out

@@ -1,9 +1,9 @@
-"""The four numbers that are kept for each unit of a row, and how they merge.
+"""The four numbers that are kept of each unit of a row, and their merge.
 
 A unit is one index along one dimension of a tensor: a channel of a convolution, a feature of a linear layer, an expert of a
 router. The units of a row are a float64 array [units, 4]. Arrays of disjoint elements merge by sums and maxima alone, so
-merging over calls, micro-batches and ranks is exact. All units of a tensor have equally many elements, `numel / units`, which
-the caller counts.
+merging over calls, micro-batches and ranks is exact. All units of a tensor have the same number of elements, `numel / units`,
+which the caller counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class UnitMoment(NamedTuple):
     """One number of a unit.
 
     Args:
-        name: of the column.
-        merge: the rule for the union of disjoint sets of elements. A maximum is NaN if one of the two is.
+        name: the name of the column.
+        merge: the rule for the union of disjoint sets of elements. A maximum is NaN if one of the numbers is NaN.
         power: multiplying all elements by a positive factor multiplies the number by this power of the factor.
     """
 
@@ -32,13 +32,13 @@ class UnitMoment(NamedTuple):
 
 UNIT_MOMENTS: Final = (
     UnitMoment("sum", "sum", power=1),
-    UnitMoment("square", "sum", power=2),  # the sum of squares
+    UnitMoment("square", "sum", power=2),  # sum of squares
     UnitMoment("abs_max", "max", power=1),
-    UnitMoment("zeros", "sum"),  # the number of exact zeros
+    UnitMoment("zeros", "sum"),  # number of exact zeros
 )
 COLUMNS: Final = len(UNIT_MOMENTS)
 SUM, SQUARE, ABS_MAX, ZEROS = range(COLUMNS)
-"""The columns of units that have no elements are all 0, which changes nothing when merged."""
+"""The indices of the columns. All numbers of a unit without elements are 0, and merging with them changes nothing."""
 
 
 def merge(a: Array, b: Array) -> Array:
@@ -50,15 +50,22 @@ def merge(a: Array, b: Array) -> Array:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         merged: Array = a + b
-        # np.maximum propagates NaN: a hidden NaN is worse than a gap in a chart.
+        # np.maximum propagates NaN, which np.fmax would hide. A hidden NaN is worse than a gap in a chart.
         np.maximum(a[..., ABS_MAX], b[..., ABS_MAX], out=merged[..., ABS_MAX])
     return merged
 
 
 def merge_neighbours(units: Array, groups: int) -> Array:
-    """The units [..., groups, 4] that neighbouring units [..., units, 4] form, such as the heads of an attention layer.
+    """Merges groups of neighbouring units, such as the features of each head of an attention layer.
 
     A group has `units / groups` times as many elements as a unit.
+
+    Args:
+        units: float64 [..., units, 4].
+        groups: the number of groups, a divisor of the number of units.
+
+    Returns:
+        float64 [..., groups, 4].
 
     Raises:
         ValueError: the number of groups does not divide the number of units.
@@ -70,15 +77,19 @@ def merge_neighbours(units: Array, groups: int) -> Array:
     many = units.shape[-2]
     if groups < 1 or many % groups:
         raise ValueError(f"groups={groups}: {many} units do not form {groups} groups of equal size; choose a divisor of {many}")
-    apart = units.reshape(*units.shape[:-2], groups, many // groups, COLUMNS)
+    grouped = units.reshape(*units.shape[:-2], groups, many // groups, COLUMNS)
     with np.errstate(invalid="ignore", over="ignore"):
-        merged: Array = apart.sum(axis=-2)
-        merged[..., ABS_MAX] = apart[..., ABS_MAX].max(axis=-1)
+        merged: Array = grouped.sum(axis=-2)
+        merged[..., ABS_MAX] = grouped[..., ABS_MAX].max(axis=-1)
     return merged
 
 
 def rescale(units: Any, factor: Any) -> Any:
-    """The units of the same elements times a positive factor, of NumPy or of torch; underflow to zero is not counted.
+    """The units after all elements were multiplied by a factor. Elements that underflow to 0 are not counted as zeros.
+
+    Args:
+        units: a NumPy array or a torch tensor float64 [..., units, 4].
+        factor: positive, a number or a scalar tensor.
 
     Example:
         >>> rescale(np.array([[1.0, 3.0, 1.0, 5.0]]), 2.0).tolist()

@@ -1,4 +1,4 @@
-"""What a rule asks of the units of a row."""
+"""The options of a rule for the units of a row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class UnitSpec(NamedTuple):
-    """How the units of a row are measured.
+    """The measurement of the units of a row.
 
     Args:
-        axis: the dimension of the units; None to find it by the class of the module.
-        heads: into how many groups of neighbouring units they are merged; None for none.
-        vectors: whether step views and event files have a number for each unit.
+        axis: the dimension of the units; None to determine it from the class of the module.
+        heads: the number of groups into which neighbouring units are merged; None to merge none.
+        vectors: whether step views and event files hold numbers of every unit.
     """
 
     axis: int | None = None

@@ -1,12 +1,13 @@
 """The statistics of units: pure functions of the units of a row, from [..., units, 4] to [...].
 
-To add one, add a line to `UNIT_STATISTICS` and its test. What all of them have in common:
+To add a statistic, add a line to `UNIT_STATISTICS` and a test. All statistics follow these conventions:
 
-- A unit with a NaN has NaN in its sum, its sum of squares and its maximum. It makes every statistic NaN, except for
-  `dead_units`, which counts the units that are certainly dead, and for the indices, which point to the first unit with a NaN.
-- Medians are those of the units that hold anything but zeros: in a layer whose units are mostly dead, the median of all of them
-  is 0, and any other unit would look like an outlier.
-- A statistic without a value is NaN: a quotient of 0 by 0, such as the variation of a load that is 0 everywhere.
+- A unit with a NaN element has NaN as its sum, its sum of squares and its maximum. Such a unit makes every statistic NaN,
+except for `dead_units`, which counts the units that are certainly dead, and for the indices, which point to the first such
+unit.
+- A median is taken over the units with elements other than 0. In a layer whose units are mostly dead, the median of all units
+  would be 0, and any other unit would look like an outlier.
+- A statistic without a value is NaN, for example a quotient 0/0 such as the variation of a load that is 0 everywhere.
 - The load of a unit is the sum of its elements if no element of the tensor is negative (probabilities of a router, one-hot
   indices, rectified activations), and the sum of their squares otherwise, since positive and negative elements cancel.
 """
@@ -22,13 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from lightning_hooks.stats.units.schema import ABS_MAX, SQUARE, SUM, Array
 
 DEAD: Final = 1e-5
-"""A unit is dead if no magnitude reaches it: the limit of TheDeepChecker (Ben Braiek and Khomh 2023, "Testing Feedforward
-Neural Networks Training Programs", its `settings.yaml`)."""
+"""A unit is dead if all its magnitudes are below this limit, which is that of TheDeepChecker (Ben Braiek and Khomh 2023,
+"Testing Feedforward Neural Networks Training Programs", its `settings.yaml`)."""
 OUTLIER: Final = 100.0
-"""The least magnitude of an outlier (Sun et al. 2024, "Massive Activations in Large Language Models", arXiv 2402.17762)."""
+"""The magnitude that an outlier exceeds (Sun et al. 2024, "Massive Activations in Large Language Models", arXiv 2402.17762)."""
 OUTLIER_OVER_RMS: Final = 674.0
-"""How many times the usual root mean square it must exceed. Sun et al. ask for 1000 times the median magnitude of all elements,
-which for normally distributed elements is 0.674 times their root mean square."""
+"""The multiple of the median root mean square that the magnitude of an outlier exceeds. Sun et al. require 1000 times the
+median magnitude of all elements, which for normally distributed elements is 0.674 times their root mean square."""
 
 
 class Units(NamedTuple):
@@ -36,8 +37,9 @@ class Units(NamedTuple):
 
     Args:
         moments: float64 [..., units, 4] in the order of `schema.UNIT_MOMENTS`.
-        elements: of one unit, [...].
-        nonnegative: whether no element is negative, [...]; the `min` of the row's moments tells. False is always allowed.
+        elements: the number of elements of each unit, [...].
+        nonnegative: whether no element is negative, [...]: whether the moment `min` of the row is at least 0. False is always
+            allowed.
     """
 
     moments: Array
@@ -49,8 +51,8 @@ class UnitStatistic(NamedTuple):
     """A number that follows from the units of a row.
 
     Args:
-        name: in rules and tags.
-        formula: from units to float64 [...].
+        name: the name in rules and tags.
+        formula: maps units to values float64 [...].
     """
 
     name: str
@@ -58,7 +60,7 @@ class UnitStatistic(NamedTuple):
 
 
 def load(units: Units) -> Array:
-    """The load of each unit, [..., units]: its sum where no element is negative, else its sum of squares."""
+    """The load of each unit, [..., units]: its sum if no element of the tensor is negative, else its sum of squares."""
     moments = units.moments
     nonnegative = np.asarray(units.nonnegative, dtype=np.bool_)[..., None]
     return np.where(nonnegative, moments[..., SUM], moments[..., SQUARE])
@@ -72,13 +74,14 @@ def rms(units: Units) -> Array:
 
 
 def _median_of_used(values: Array) -> Array:
-    """The median of the values that are not zero, [...] from [..., units]; NaN if one is NaN or all are zero."""
-    ordered = np.sort(np.where(values == 0, -np.inf, values), axis=-1)  # zeros first, NaN last
+    """The median of the values that are not 0, [...] from [..., units]; NaN if a value is NaN or all values are 0."""
+    # Sort zeros to the front; np.sort sorts NaN to the end. NaN counts as used.
+    ordered = np.sort(np.where(values == 0, -np.inf, values), axis=-1)
     many = values.shape[-1]
-    used = np.count_nonzero(values, axis=-1)[..., None]  # NaN counts as used
+    used = np.count_nonzero(values, axis=-1)[..., None]
     low = np.take_along_axis(ordered, np.clip(many - used + (used - 1) // 2, 0, many - 1), axis=-1)
     high = np.take_along_axis(ordered, np.clip(many - used + used // 2, 0, many - 1), axis=-1)
-    # Half of each, so that large numbers do not overflow.
+    # Halve both before adding them, so that the sum of large numbers does not overflow.
     median = np.where(low == high, low, low * 0.5 + high * 0.5)
     undefined = (used == 0) | np.isnan(ordered[..., -1:])
     return np.where(undefined, np.nan, median)[..., 0]
@@ -112,18 +115,18 @@ def _load_cv(units: Units) -> Array:
 def _effective_units(units: Units) -> Array:
     loads = load(units)
     shares = loads / loads.sum(axis=-1, keepdims=True)
-    # 0 log 0 is 0.
+    # The limit of x log x at 0 is 0.
     terms = np.where(shares == 0, 0.0, shares * np.log(np.where(shares == 0, 1.0, shares)))
     values: Array = np.exp(-terms.sum(axis=-1))
     return values
 
 
 def _first_largest(values: Array, ties: Array) -> Array:
-    """The index of the largest value, among equal ones that of the largest tie-breaker; the first NaN if there is one."""
+    """The index of the largest value; among equal values, of the largest tie-breaker. NaN counts as the largest value."""
     best = values.max(axis=-1, keepdims=True)
     equal = (values == best) | (np.isnan(values) & np.isnan(best))
-    found: NDArray[np.intp] = np.argmax(np.where(equal, ties, -np.inf), axis=-1)
-    return found.astype(np.float64)
+    index: NDArray[np.intp] = np.argmax(np.where(equal, ties, -np.inf), axis=-1)
+    return index.astype(np.float64)
 
 
 def _top_unit(units: Units) -> Array:
@@ -137,21 +140,21 @@ def _busiest_unit(units: Units) -> Array:
 
 
 UNIT_STATISTICS: Final = (
-    # The share of units of which no element of the step exceeds 1e-5. Zero everywhere is included.
+    # The share of units whose magnitudes in the step are all below 1e-5.
     UnitStatistic("dead_units", _dead_units),
-    # The number of units with a magnitude above 100 and above 674 times the median root mean square of units: see above.
+    # The number of units with a magnitude above OUTLIER and above OUTLIER_OVER_RMS times the median root mean square of units.
     UnitStatistic("outlier_units", _outlier_units),
     # The largest magnitude over the median of the units' largest magnitudes.
     UnitStatistic("unit_max_over_median", _unit_max_over_median),
-    # The coefficient of variation of the load: its standard deviation over its mean (Shazeer et al. 2017, arXiv 1701.06538, of
-    # experts).
+    # The coefficient of variation of the load: its standard deviation over its mean. Shazeer et al. 2017 (arXiv 1701.06538)
+    # define it for experts.
     UnitStatistic("load_cv", _load_cv),
-    # exp of the entropy of the shares of the load: n for n equal units, 1 for one that carries all (the Hill number of order
-    # 1).
+    # The exponential of the entropy of the shares of the load (the Hill number of order 1): n for n equal units, and 1 if a
+    # single unit carries the whole load.
     UnitStatistic("effective_units", _effective_units),
-    # The index of the unit with the largest magnitude; of equal ones, that with the largest load.
+    # The index of the unit with the largest magnitude; among equal magnitudes, that with the largest load.
     UnitStatistic("top_unit", _top_unit),
-    # The index of the unit with the largest load; of equal ones, that with the largest magnitude.
+    # The index of the unit with the largest load; among equal loads, that with the largest magnitude.
     UnitStatistic("busiest_unit", _busiest_unit),
 )
 NAMES: Final = tuple(statistic.name for statistic in UNIT_STATISTICS)
@@ -159,13 +162,13 @@ FORMULAS: Final[dict[str, Callable[[Units], Array]]] = {statistic.name: statisti
 
 
 def compute(stat: str, moments: Array, elements: ArrayLike = 1.0, nonnegative: ArrayLike = False) -> Array:
-    """One statistic of units: float64 [...], NaN where there are no units or no elements.
+    """One statistic of units, float64 [...]; NaN if there are no units or no elements.
 
     Args:
         stat: one of `NAMES`.
         moments: float64 [..., units, 4].
-        elements: of one unit, [...].
-        nonnegative: whether no element is negative, [...].
+        elements: the number of elements of each unit, [...].
+        nonnegative: whether no element of the tensor is negative, [...].
 
     Example:
         >>> router = np.array([[6.0, 6.0, 1.0, 2.0], [2.0, 2.0, 1.0, 6.0], [0.0, 0.0, 0.0, 8.0]])
