@@ -19,6 +19,8 @@ from lightning_hooks.backends import _native
 from lightning_hooks.backends._native import (
     MOMENTS,
     FallbackWriter,
+    SharedWriter,
+    Writer,
     copy_many,
     instructions,
     measure_many_into,
@@ -33,6 +35,8 @@ from lightning_hooks.private import tried
 __all__ = [
     "MOMENTS",
     "FallbackWriter",
+    "SharedWriter",
+    "Writer",
     "copy_many",
     "instructions",
     "measure_many_into",

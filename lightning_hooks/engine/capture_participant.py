@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.participant import ModuleRule, Part, Participant
-from lightning_hooks.engine.sites import AbsentParts, gradient_of
+from lightning_hooks.engine.actions import AbsentParts, gradient_of
+from lightning_hooks.engine.participant import ModuleRule, Participant
 from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.hooks import Action
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
@@ -62,12 +63,12 @@ class CaptureParticipant(Participant):
     def end_step(self) -> None:
         self.absent.warn()
 
-    def parts(self, key: Any) -> Iterable[Part]:
-        tensor, path = parse_tensor(self.tensor)
-        at, passes = gradient_of(tensor)
+    def actions(self, key: Any) -> Iterable[Action]:
+        named, path = parse_tensor(self.tensor)
+        tensor, passes = gradient_of(named)
         for target in self.targets:
             absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
-            yield Part(target.value, at, partial(self._copy, target.name), path, absent=absent, passes=passes)
+            yield Action(target.value, tensor, partial(self._copy, target.name), path, absent=absent, passes=passes)
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         yield ModuleRule("modules", self.targets)

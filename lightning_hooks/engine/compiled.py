@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from lightning_hooks.engine.participant import ModuleRule, Part, Participant
-from lightning_hooks.engine.sites import build_sites
+from lightning_hooks.engine.actions import in_order
+from lightning_hooks.engine.participant import ModuleRule, Participant
 from lightning_hooks.errors import UnsupportedError, listed
-from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.hooks import Action, Gate, Handles, by_module
 from lightning_hooks.private import private
 
 if TYPE_CHECKING:
-    from lightning_hooks.hooks.traced import TracedSite
+    from lightning_hooks.hooks.traced import TracedHooks
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
@@ -82,7 +82,7 @@ class CompiledHooks:
         self.busy = False
         self._step_handles = step_handles
         self._handles = Handles()
-        self._sites: dict[int, TracedSite] = {}
+        self._hooks: dict[int, TracedHooks] = {}
         self._modules: list[nn.Module] = []
 
     def install(self, participants: Sequence[Participant]) -> None:
@@ -92,13 +92,13 @@ class CompiledHooks:
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
-        from lightning_hooks.hooks.traced import TracedSite  # defines operations, so only where they are needed
+        from lightning_hooks.hooks.traced import TracedHooks  # defines operations, so only where they are needed
 
-        parts = [part for p in participants if p.ever is not None for part in p.parts(p.ever)]
-        for site in build_sites([part for part in parts if id(part.on) in self.inside], set()):
-            traced = self._sites[id(site.module)] = TracedSite(site, self.gate, self._step_handles)
+        actions = [action for p in participants if p.ever is not None for action in p.actions(p.ever)]
+        for own in by_module(in_order(action for action in actions if id(action.owner) in self.inside), set()):
+            traced = self._hooks[id(own.module)] = TracedHooks(own, self.gate, self._step_handles)
             traced.register(self._handles)
-        if self._sites:
+        if self._hooks:
             forget_graphs(self._modules)
 
     def changed(self) -> bool:
@@ -107,16 +107,16 @@ class CompiledHooks:
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
-    def fill(self, parts: Iterable[Part], called: set[int]) -> None:
-        """Set what happens inside compiled code in the steps to come."""
-        filled = {id(site.module): site for site in build_sites(parts, called)}
+    def fill(self, actions: Iterable[Action], called: set[int]) -> None:
+        """Set the actions inside compiled code in the steps to come."""
+        filled = {id(own.module): own for own in by_module(actions, called)}
         self.busy = bool(filled)
-        for key, traced in self._sites.items():
+        for key, traced in self._hooks.items():
             traced.fill(filled.get(key))
 
     def close(self) -> None:
         self._handles.close()
-        self._sites.clear()
+        self._hooks.clear()
         self.busy = False
 
 

@@ -296,7 +296,8 @@ class HookManager:
         factor = scale / self.scale if self._memos and self.scale is not None else None
         self.scale = scale.detach().clone()
         for participant, _ in self.active:
-            participant.scaled_by(self.scale, factor)
+            participant.loss_scale = self.scale
+            participant.scaled_by(factor)
 
     def take_reports(self) -> dict[str, float]:
         """The reports of all participants in this step; each is given once."""

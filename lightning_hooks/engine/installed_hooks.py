@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from operator import call
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakMethod, finalize
@@ -14,20 +13,21 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.actions import in_order
 from lightning_hooks.engine.compiled import CompiledHooks, refuse_compiled, refuse_traced
-from lightning_hooks.engine.participant import Active, Part, Participant
+from lightning_hooks.engine.participant import Active, Participant
 from lightning_hooks.engine.phases import RunPhase, hook_updates
-from lightning_hooks.engine.sites import build_sites, visitor_of
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import (
+    Action,
     Gate,
     GradHook,
     Handles,
     ModuleHooks,
     OurHook,
     StackRoom,
-    TensorAction,
     for_each,
+    joined,
     may_have_gradient,
     traces,
     unfrozen,
@@ -50,14 +50,14 @@ class _Made(NamedTuple):
         active: who acts in such a step.
         called: takes the ids of the modules that are called.
         hooks: on modules outside compiled code.
-        inside: what happens at modules inside it.
+        inside: the actions at modules inside it.
         at_parameters: hooks on gradients of parameters.
     """
 
     active: Active
     called: set[int]
     hooks: ModuleHooks
-    inside: list[Part]
+    inside: list[Action]
     at_parameters: GradHooks
 
     def is_for(self, active: Active, called: set[int]) -> bool:
@@ -152,12 +152,12 @@ class InstalledHooks:
         self._parameters.hooks = made.at_parameters
 
     def _make(self, active: Active, called: set[int]) -> _Made:
-        parts = [part for participant, key in active for part in participant.parts(key)]
-        at_modules = [part for part in parts if part.at != "grad"]
-        inside = [part for part in at_modules if id(part.on) in self._compiled.inside]
-        outside = [part for part in at_modules if id(part.on) not in self._compiled.inside]
-        hooks = ModuleHooks(build_sites(outside, called), self._gate, self._step_handles)
-        at_parameters = _grad_hooks((part for part in parts if part.at == "grad"), self._gate)
+        actions = in_order(action for participant, key in active for action in participant.actions(key))
+        at_modules = [action for action in actions if action.tensor != "grad"]
+        inside = [action for action in at_modules if id(action.owner) in self._compiled.inside]
+        outside = [action for action in at_modules if id(action.owner) not in self._compiled.inside]
+        hooks = ModuleHooks(outside, called, self._gate, self._step_handles)
+        at_parameters = _grad_hooks((action for action in actions if action.tensor == "grad"), self._gate)
         return _Made(active, called, hooks, inside, at_parameters)
 
     def refuse_traced(self) -> None:
@@ -207,7 +207,7 @@ class InstalledHooks:
 
 
 class _ParameterHooks(OurHook):
-    """The hooks that see gradients as backward makes them: one for each parameter, as soon as it can carry one.
+    """The hooks that are given gradients as backward makes them: one for each parameter, as soon as it can carry one.
 
     It is itself the hook of a lazy module, which makes its parameters in its first forward pass.
     """
@@ -238,19 +238,13 @@ class _ParameterHooks(OurHook):
             self.register()
 
 
-def _grad_hooks(parts: Iterable[Part], gate: Gate) -> GradHooks:
-    """The parts of each parameter in one hook, in their order; what reads the gradient comes last."""
-    found: dict[int, tuple[nn.Parameter, list[Part]]] = {}
-    for part in sorted(parts, key=lambda part: part.read is not None):
-        assert isinstance(part.on, Tensor)  # those of torch.jit.load are no `nn.Parameter`
-        found.setdefault(id(part.on), (part.on, []))[1].append(part)
-    return {key: (parameter, GradHook(_actions(own), gate)) for key, (parameter, own) in found.items()}
-
-
-def _actions(parts: Sequence[Part]) -> list[TensorAction]:
-    """One action for each run of parts that act in the same backward passes: these share measurements."""
-    runs = [(passes, list(run)) for passes, run in groupby(parts, key=lambda part: part.passes)]
-    return [TensorAction("", visitor_of(run), passes=passes) for passes, run in runs]
+def _grad_hooks(actions: Iterable[Action], gate: Gate) -> GradHooks:
+    """One hook for each parameter, with its actions in their order."""
+    groups: dict[int, tuple[nn.Parameter, list[Action]]] = {}
+    for action in actions:
+        assert isinstance(action.owner, Tensor)  # those of torch.jit.load are no `nn.Parameter`
+        groups.setdefault(id(action.owner), (action.owner, []))[1].append(action)
+    return {key: (parameter, GradHook(joined(own), gate)) for key, (parameter, own) in groups.items()}
 
 
 def _remove_all(gate: Gate, handles: list[Handles]) -> None:

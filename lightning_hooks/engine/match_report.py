@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from lightning_hooks.engine.actions import gradient_of
 from lightning_hooks.engine.change.bound import BoundTransform
-from lightning_hooks.engine.sites import gradient_of
 from lightning_hooks.engine.user_hooks.participant import BoundHook
 from lightning_hooks.errors import printable
 from lightning_hooks.plan.plan import Plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,38 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.overhead import Account
-from lightning_hooks.hooks import Gate, Handles, Passes
+from lightning_hooks.hooks import Action, Gate, Handles
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.stats.measurement import Measurement
-
-
-class Part(NamedTuple):
-    """What a participant does at one module, or with the gradients of one parameter.
-
-    Args:
-        on: the module or the parameter.
-        at: `input`, `output`, `input_grad`, `output_grad` or `node` (the autograd nodes of the result) of a module; `grad` of a
-            parameter, each as backward makes it.
-        visit: is given each tensor there and, with `changes`, may return a replacement; at `node` each node. A `CallAction`
-            instead is given the whole arguments (at `input`) or the whole result (at `output`). None if there is only `read`.
-        path: to a part of the arguments or the result; empty for all of it.
-        changes: whether it may replace tensors.
-        read: is given a measurement, which it shares with others that see the same tensor. At a parameter it is given the
-            gradient that is accumulated, after all changes.
-        absent: with a `path`, is told at every call whether there is a tensor at it, and the arguments or the result.
-        first: whether it goes before all others at the module.
-        passes: of a gradient, the backward passes in which it acts.
-    """
-
-    on: nn.Module | nn.Parameter
-    at: str
-    visit: Any
-    path: str = ""
-    changes: bool = False
-    read: Callable[[Measurement], None] | None = None
-    absent: Callable[[bool, Any], None] | None = None
-    first: bool = False
-    passes: Passes = Passes.LOSS
 
 
 class ModuleRule(NamedTuple):
@@ -73,6 +43,8 @@ class Participant:
         ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         owner: the class of its callback, for messages; empty in a plain loop.
         account: takes the time of its work; opened by the hook manager when it joins.
+        loss_scale: by which gradients of activations, and those of parameters before the optimizer's step, are still multiplied
+            in the backward under way; None without a loss scaler. Set by the hook manager before `scaled_by` is called.
     """
 
     reports: bool = False
@@ -83,6 +55,7 @@ class Participant:
     ever: Hashable | None = None
     owner: str = ""
     account: Account
+    loss_scale: Tensor | None = None
 
     def due(self, step: int, stage: str) -> Hashable | None:
         """A key that says what it does at a step (equal keys, equal hooks), or None for nothing. Asked once at every step.
@@ -104,8 +77,8 @@ class Participant:
     def refreshed(self) -> None:
         """Called when targets hold other objects than before: forget what was derived from those."""
 
-    def parts(self, key: Any) -> Iterable[Part]:
-        """What it does at modules and with the gradients of parameters."""
+    def actions(self, key: Any) -> Iterable[Action]:
+        """What it does with tensors of modules and gradients of parameters. Those with one tensor run in this order."""
         return ()
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
@@ -147,12 +120,11 @@ class Participant:
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
 
-    def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
-        """Called before a backward whose loss is multiplied by a scale.
+    def scaled_by(self, factor: Tensor | None) -> None:
+        """Called before a backward whose loss is multiplied by `loss_scale`.
 
         Args:
-            scale: the current one.
-            factor: the scale over the one of the backward before, where the two may differ inside a step; None otherwise.
+            factor: that scale over the one of the backward before, if the two may differ inside a step; None otherwise.
         """
 
     def take_reports(self) -> dict[str, float]:

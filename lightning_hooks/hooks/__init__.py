@@ -1,29 +1,29 @@
 """Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
 from lightning_hooks.hooks import traces
+from lightning_hooks.hooks.action import Action, by_module, joined, together
 from lightning_hooks.hooks.eager import is_recomputation
 from lightning_hooks.hooks.gate import Gate, Passes
-from lightning_hooks.hooks.gradients import GradHook, Visitor, may_have_gradient, unfrozen
+from lightning_hooks.hooks.gradients import GradHook, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
-from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 from lightning_hooks.hooks.stack_room import StackRoom
 
 __all__ = [
-    "CallAction",
+    "Action",
     "Gate",
     "GradHook",
     "Handles",
-    "HookSite",
     "ModuleHooks",
     "OurHook",
     "Passes",
     "StackRoom",
-    "TensorAction",
-    "Visitor",
+    "by_module",
     "for_each",
     "is_recomputation",
+    "joined",
     "may_have_gradient",
+    "together",
     "traces",
     "unfrozen",
 ]

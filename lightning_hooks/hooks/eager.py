@@ -1,4 +1,4 @@
-"""The hooks of a module outside compiled code: at most one pre-hook and one forward hook, which do everything at a site.
+"""The hooks of a module outside compiled code: at most one pre-hook and one forward hook, which run all its actions.
 
 `register_full_backward_hook` is never used: it forbids in-place operations, misses outputs in dictionaries and costs six
 times as much as a hook on the output tensor.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.hooks import traces
+from lightning_hooks.hooks.action import Action, ModuleActions
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import (
@@ -24,7 +25,6 @@ from lightning_hooks.hooks.gradients import (
     contributions,
 )
 from lightning_hooks.hooks.handles import Handles, OurHook
-from lightning_hooks.hooks.site import CallAction, HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
@@ -33,15 +33,15 @@ class EagerHooks:
     """What the two hooks of a module share, neither of which it knows: the calls that have begun and not returned.
 
     Args:
-        site: the module and its actions; may be replaced between two calls.
+        actions: of the module; may be replaced between two calls.
         step_handles: calls `remove` when the step ends, or the hooks are removed before.
         gradients: hooks what the module returns.
     """
 
-    __slots__ = ("begun", "gate", "gradients", "site", "step_handles")
+    __slots__ = ("actions", "begun", "gate", "gradients", "step_handles")
 
-    def __init__(self, site: HookSite, gate: Gate, step_handles: Handles, gradients: OutputGradients) -> None:
-        self.site = site
+    def __init__(self, actions: ModuleActions, gate: Gate, step_handles: Handles, gradients: OutputGradients) -> None:
+        self.actions = actions
         self.gate = gate
         self.step_handles = step_handles
         self.gradients = gradients
@@ -76,26 +76,26 @@ class PreHook(OurHook):
         self.hooks = hooks
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hooks, site = self.hooks, self.hooks.site
+        hooks, actions = self.hooks, self.hooks.actions
         if hooks.is_off():
             return None
-        site.called.add(id(module))
+        actions.called.add(id(module))
         arguments = given = Arguments(args, kwargs)
-        if any(action.changes for action in site.input_grad):
-            arguments = _with_own_nodes(arguments, site.input_grad, hooks.gate)
-        elif site.input_grad:
+        if any(action.changes for action in actions.input_grad):
+            arguments = _with_own_nodes(arguments, actions.input_grad, hooks.gate)
+        elif actions.input_grad:
             pending: list[Contribution] = []
-            for action in filter(_acts_now, site.input_grad):
+            for action in filter(_acts_now, actions.input_grad):
                 tensors = measured_in(_part(action, arguments))
                 with without_subclass():
                     pending += contributions(tensors, action, hooks.gate)
             hooks.begin(pending)
-        for item in site.input:
-            if isinstance(item, CallAction):
-                changed = item.visit(module, arguments.args, arguments.kwargs)
+        for action in actions.input:
+            if action.whole:
+                changed = action.call(module, arguments.args, arguments.kwargs)
                 arguments = arguments if changed is None else Arguments(*changed)
             else:
-                arguments = _act(item, arguments)
+                arguments = _act(action, arguments)
         return None if arguments is given else (arguments.args, arguments.kwargs)
 
 
@@ -108,33 +108,35 @@ class ForwardHook(OurHook):
         self.hooks = hooks
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        hooks, site = self.hooks, self.hooks.site
+        hooks, actions = self.hooks, self.hooks.actions
         if hooks.is_off():
             return None
-        site.called.add(id(module))
+        actions.called.add(id(module))
         given = output
-        for item in site.output:
-            if isinstance(item, CallAction):
-                changed = item.visit(module, args, kwargs, output)
+        for action in actions.output:
+            if action.whole:
+                changed = action.call(module, args, kwargs, output)
                 output = output if changed is None else changed
             else:
-                output = _act(item, output)
+                output = _act(action, output)
         with without_subclass():  # a subclass has no say in its hooks
             if hooks.begun and (begun := hooks.begun[get_ident()]):
                 start, pending = begun.pop()
                 if pending:
                     connect(pending, list(tensors_in(output)), start)
-            if site.output_grad and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
+            if (
+                actions.output_grad and torch.is_grad_enabled()
+            ):  # else what is returned unchanged belongs to a graph from outside
                 self._hook_gradients((args, kwargs), output)
-            nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if site.node else {}
-        for visit in site.node:
+            nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if actions.node else {}
+        for action in actions.node:
             for node in nodes:
-                visit(node)
+                action.call(node)
         return None if output is given else output
 
     def _hook_gradients(self, given: Any, output: Any) -> None:
-        found: dict[int, tuple[Tensor, list[TensorAction]]] = {}
-        for action in filter(_acts_now, self.hooks.site.output_grad):
+        found: dict[int, tuple[Tensor, list[Action]]] = {}
+        for action in filter(_acts_now, self.hooks.actions.output_grad):
             for tensor in measured_in(_part(action, output)):
                 if tensor.requires_grad:
                     found.setdefault(id(tensor), (tensor, []))[1].append(action)
@@ -143,11 +145,11 @@ class ForwardHook(OurHook):
 
 
 def is_recomputation() -> bool:
-    """Whether a forward runs inside a backward: only activation checkpointing does so, and it was seen the first time."""
+    """Whether a forward runs inside a backward: only activation checkpointing does so, and readers were given the first one."""
     return names.graph_task_id() != -1
 
 
-def _acts_now(action: TensorAction) -> bool:
+def _acts_now(action: Action) -> bool:
     """Whether an action may hook gradients of this call: a recomputation repeats the inner gradients of the first forward."""
     return action.passes is not Passes.INNER or not is_recomputation()
 
@@ -157,7 +159,7 @@ def measured_in(tree: Any) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in tensors_in(tree) if is_measured(tensor)}.values())
 
 
-def _part(action: TensorAction, tree: Any) -> Any:
+def _part(action: Action, tree: Any) -> Any:
     """The part of arguments or of a result that an action is for; it is told whether a tensor is there."""
     part = _part_at(tree, action.path)
     if action.absent is not None:
@@ -171,16 +173,16 @@ def _part_at(tree: Any, path: str) -> Any:
     return part_of(tree, path)
 
 
-def _act(action: TensorAction, tree: Any) -> Any:
-    """Show an action its tensors; the tree with what it made of them, the same object where nothing changed."""
+def _act(action: Action, tree: Any) -> Any:
+    """Call an action with its tensors; the tree with what it made of them, the same object where nothing changed."""
     if not action.changes:
-        if not is_recomputation():
+        if action.recomputed or not is_recomputation():
             for tensor in measured_in(_part(action, tree)):
-                action.visit(tensor)
+                action.call(tensor)
         return tree
     new: dict[int, Tensor] = {}
     for tensor in measured_in(_part(action, tree)):
-        result = action.visit(tensor)
+        result = action.call(tensor)
         if result is not None and result is not tensor:
             new[id(tensor)] = result
     return _mapped(tree, lambda tensor: new.get(id(tensor), tensor)) if new else tree
@@ -192,12 +194,12 @@ def _mapped(tree: Any, change: Any) -> Any:
     return map_tensors(change, tree)
 
 
-def _with_own_nodes(arguments: Arguments, actions: tuple[TensorAction, ...], gate: Gate) -> Arguments:
+def _with_own_nodes(arguments: Arguments, actions: tuple[Action, ...], gate: Gate) -> Arguments:
     """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
 
     A clone, since a view would break modules that work in place.
     """
-    wanted: dict[int, list[TensorAction]] = {}
+    wanted: dict[int, list[Action]] = {}
     for action in actions:
         for tensor in measured_in(_part_at(arguments, action.path)):
             if tensor.requires_grad:

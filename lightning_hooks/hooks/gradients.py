@@ -19,15 +19,13 @@ from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
 if TYPE_CHECKING:
-    from lightning_hooks.hooks.site import TensorAction
-
-Visitor = Callable[[Tensor], Tensor | None]
+    from lightning_hooks.hooks.action import Action
 
 
 class GradHook(OurHook):
     """A tensor hook: each action gets the gradient as the one before it returned it; None leaves it unchanged."""
 
-    def __init__(self, actions: Sequence[TensorAction], gate: Gate) -> None:
+    def __init__(self, actions: Sequence[Action], gate: Gate) -> None:
         self.actions = actions
         self.gate = gate
 
@@ -40,8 +38,8 @@ class GradHook(OurHook):
             is_wanted = action.passes is Passes.LOSS and self.gate.sure
             if not is_wanted and not self.gate.wants(action.passes, grad):
                 continue
-            result = action.visit(grad)
-            if result is not None:
+            result = action.call(grad)
+            if action.changes and result is not None:
                 grad, changed = result, True
         return grad if changed else None
 
@@ -100,7 +98,7 @@ class Contribution:
         gate: says whether the action acts in a backward.
     """
 
-    def __init__(self, edge: GradientEdge, action: TensorAction, gate: Gate) -> None:
+    def __init__(self, edge: GradientEdge, action: Action, gate: Gate) -> None:
         self.edge = edge
         self.action = action
         self.gate = gate
@@ -132,7 +130,7 @@ class Contribution:
     def _finish(self) -> None:
         total, self._sum, self._missing = self._sum, None, self._expected
         if total is not None and self.gate.open:
-            self.action.visit(total)
+            self.action.call(total)
 
 
 class _NodeHook(OurHook):
@@ -144,7 +142,7 @@ class _NodeHook(OurHook):
         self.contribution.arrive(grad_inputs, self.positions)
 
 
-def contributions(tensors: Sequence[Tensor], action: TensorAction, gate: Gate) -> list[Contribution]:
+def contributions(tensors: Sequence[Tensor], action: Action, gate: Gate) -> list[Contribution]:
     """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
     if not torch.is_grad_enabled():
         return []

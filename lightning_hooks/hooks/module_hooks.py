@@ -13,45 +13,47 @@ from weakref import ReferenceType, ref
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Handles, Removable
-from lightning_hooks.hooks.plain import LookHook, PlainHook, choose_tensor_hooks, fall_back
-from lightning_hooks.hooks.site import HookSite, TensorAction
+from lightning_hooks.hooks.plain import GradReader, PlainHook, choose_tensor_hooks, fall_back
 
 
 class ModuleHooks:
-    """The hooks of all sites outside compiled code.
+    """The hooks of modules outside compiled code.
 
     Args:
+        actions: at modules; those with one tensor in the order in which they run.
+        called: takes the ids of the modules that are called.
         step_handles: removes what must not outlive a step; closed when the step ends, or the hooks are removed before.
 
     Example:
-        >>> layer, seen, handles = nn.Linear(1, 1), [], Handles()
-        >>> hooks = ModuleHooks([HookSite(layer, output=(TensorAction("", seen.append),))], Gate(), Handles())
+        >>> layer, outputs, handles = nn.Linear(1, 1), [], Handles()
+        >>> hooks = ModuleHooks([Action(layer, "output", outputs.append)], set(), Gate(), Handles())
         >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
         (1, 1)
         >>> handles.close(); len(layer._forward_hooks)
         0
     """
 
-    def __init__(self, sites: Iterable[HookSite], gate: Gate, step_handles: Handles) -> None:
+    def __init__(self, actions: Iterable[Action], called: set[int], gate: Gate, step_handles: Handles) -> None:
         choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
         self._hooks: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
         self._plain: list[_Plain] = []
-        for site in sites:
-            known = ref(site.module)
-            if site.is_plain:
-                self._plain.append(_Plain(known, _plain(site, gate, fallback)))
+        for own in by_module(actions, called):
+            known = ref(own.module)
+            if own.is_plain:
+                self._plain.append(_Plain(known, _plain(own, gate, fallback)))
                 continue
-            hooks = EagerHooks(site, gate, step_handles, gradients)
-            if site.input or site.input_grad:
+            hooks = EagerHooks(own, gate, step_handles, gradients)
+            if own.input or own.input_grad:
                 self._hooks.append((known, PreHook(hooks)))
-            if site.output or site.output_grad or site.input_grad or site.node:
+            if own.output or own.output_grad or own.input_grad or own.node:
                 self._hooks.append((known, ForwardHook(hooks)))
 
     def put_on(self, handles: Handles) -> None:
@@ -84,10 +86,11 @@ class _Plain:
             self.handle = handles.register(module.register_forward_hook, self.hook)
 
 
-def _plain(site: HookSite, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:
-    see = next((action.visit for action in site.output if isinstance(action, TensorAction)), None)
-    grad: GradHook | LookHook | None = None
-    for action in site.output_grad:
-        reads = action.passes is Passes.LOSS and not action.changes
-        grad = LookHook(gate, action.visit) if reads else GradHook([action], gate)
-    return PlainHook(gate, site.called, see, grad, fallback)
+def _plain(own: ModuleActions, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:
+    (read,) = (action.call for action in own.output) if own.output else (None,)  # readers of one source are one action
+    grad: GradHook | GradReader | None = None
+    if own.output_grad:
+        (first, *others) = own.output_grad
+        reads = first.passes is Passes.LOSS and first.only_reads and not others
+        grad = GradReader(gate, first.call) if reads else GradHook(own.output_grad, gate)
+    return PlainHook(gate, own.called, read, grad, fallback)

@@ -1,4 +1,4 @@
-"""Plain hooks: those of a module of which only the result is read, and the gradient of it read or changed.
+"""Plain hooks: those of a module of which only the result is read, by one reader or several, and its gradient read or changed.
 
 Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. The
 compiled classes are used where they were built; they do the same in the same order.
@@ -19,26 +19,27 @@ from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
 from lightning_hooks.hooks.gate import Gate, Passes
-from lightning_hooks.hooks.gradients import GradHook, OutputGradients, Visitor, has_gradient
+from lightning_hooks.hooks.gradients import GradHook, OutputGradients, has_gradient
 from lightning_hooks.hooks.handles import OurHook, at_first_gate
+from lightning_hooks.hooks.readers import Reader
 from lightning_hooks.tensor_kinds import without_subclass
 
 is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
 
 
-class PythonLookHook(OurHook):
-    """A tensor hook for one visitor that only reads the gradient of the loss."""
+class PythonGradReader(OurHook):
+    """A tensor hook for a reader of the gradient of the loss."""
 
-    __slots__ = ("gate", "see")
+    __slots__ = ("gate", "read")
 
-    def __init__(self, gate: Gate, see: Visitor) -> None:
+    def __init__(self, gate: Gate, read: Reader) -> None:
         self.gate = gate
-        self.see = see
+        self.read = read
 
     def __call__(self, grad: Tensor | None) -> None:
         # Autograd passes None where the backward of an operation returned None.
         if grad is not None and self.gate.wants(Passes.LOSS, grad):
-            self.see(grad)
+            self.read(grad)
 
 
 class PythonPlainHook(OurHook):
@@ -46,27 +47,27 @@ class PythonPlainHook(OurHook):
 
     Args:
         called: takes the ids of the modules that are called.
-        see: reads the result, or None.
+        read: is given the result; None if nobody reads it.
         grad: hook of the gradient of the result, or None; the same object for every call of the module.
-        otherwise: called with this hook, the module, its arguments and its result, where that is not one floating tensor with
+        fall_back: called with this hook, the module, its arguments and its result, where that is not one floating tensor with
             a node.
     """
 
-    __slots__ = ("called", "gate", "grad", "otherwise", "see")
+    __slots__ = ("called", "fall_back", "gate", "grad", "read")
 
     def __init__(
         self,
         gate: Gate,
         called: set[int],
-        see: Visitor | None,
-        grad: GradHook | LookHook | None,
-        otherwise: Callable[..., Any],
+        read: Reader | None,
+        grad: GradHook | GradReader | None,
+        fall_back: Callable[..., Any],
     ) -> None:
         self.gate = gate
         self.called = called
-        self.see = see
+        self.read = read
         self.grad = grad
-        self.otherwise = otherwise
+        self.fall_back = fall_back
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if not self.gate.open:
@@ -75,10 +76,10 @@ class PythonPlainHook(OurHook):
             traces.note()
             return None
         if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:  # a leaf of the graph
-            return self.otherwise(self, module, args, output)
+            return self.fall_back(self, module, args, output)
         self.called.add(id(module))
-        if self.see is not None and not is_recomputation():
-            self.see(output)
+        if self.read is not None and not is_recomputation():
+            self.read(output)
         if self.grad is not None and has_gradient(self.grad, args, output):
             output.register_hook(self.grad)
         return None
@@ -94,9 +95,9 @@ def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, ar
         return
     hook.called.add(id(module))
     tensors = measured_in(output)
-    if hook.see is not None and not is_recomputation():
+    if hook.read is not None and not is_recomputation():
         for tensor in tensors:
-            hook.see(tensor)
+            hook.read(tensor)
     if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
         with without_subclass():  # a subclass has no say in its hooks
             for tensor in tensors:
@@ -115,11 +116,11 @@ def choose_tensor_hooks() -> None:
 
 
 if TYPE_CHECKING or _compiled is None:
-    LookHook = PythonLookHook
+    GradReader = PythonGradReader
     PlainHook = PythonPlainHook
 else:
 
-    class LookHook(OurHook, _compiled.Look):
+    class GradReader(OurHook, _compiled.GradReader):
         __slots__ = ()
 
     class PlainHook(OurHook, _compiled.Plain):

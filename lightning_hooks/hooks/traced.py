@@ -6,10 +6,10 @@ stay, and a flag says whether they are on: at most one more variant of each grap
 Hooks on modules inside a compiled one are traced with it, so they may touch no Python state: no lists, no counters, not even
 an integer of their own, which would mean one graph for each of a hundred equal blocks. All that a traced hook has is a tensor
 with a number in it, its mark, and a flag that all hooks of a model share. What the compiler sees are three operations that it
-cannot look into. They read the number when the graph runs, and call the visitors behind it: the same ones as in eager mode.
+cannot look into. They read the number when the graph runs, and call the actions behind it: the same ones as in eager mode.
 
-A gradient is seen in the backward of an identity function. Its node also has the mark's probe as an input, so that the
-compiler does not drop an operation whose result is not used.
+A gradient is read or changed in the backward of an identity function. Its node also has the mark's probe as an input, so that
+the compiler does not drop an operation whose result is not used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
+from lightning_hooks.hooks.action import Action, ModuleActions
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
 from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
-from lightning_hooks.hooks.site import HookSite, TensorAction
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 from lightning_hooks.private import private
 
@@ -36,10 +36,10 @@ _GRADIENTS = ("input_grad", "output_grad")
 _LISTS = ("input", "output", *_GRADIENTS)
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
-# `look` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
-_LIBRARY.define("look(Tensor x, Tensor(a!) mark) -> ()")
-_LIBRARY.define("look_back(Tensor grad, Tensor mark) -> Tensor")
-_LIBRARY.define("change_back(Tensor grad, Tensor mark) -> Tensor")
+# `read` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
+_LIBRARY.define("read(Tensor x, Tensor(a!) mark) -> ()")
+_LIBRARY.define("read_grad(Tensor grad, Tensor mark) -> Tensor")
+_LIBRARY.define("change_grad(Tensor grad, Tensor mark) -> Tensor")
 
 _NUMBERS = itertools.count()
 _MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
@@ -47,18 +47,18 @@ _MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
 
 @dataclass(eq=False)
 class Mark:
-    """What the number in a traced graph stands for: one list of actions at one site.
+    """What the number in a traced graph stands for: the actions with one tensor of a module.
 
     Args:
-        hooks: of the site; while their gate is closed, nothing is seen.
-        at: the list, one of `_LISTS`.
+        hooks: of the module; while their gate is closed, no action is called.
+        name: of the tensor, one of `_LISTS`.
         actions: called with each tensor that passes, in order; they may be others in the next step.
         changes: whether one of them may replace the tensor, in any step.
     """
 
     hooks: EagerHooks
-    at: str
-    actions: list[TensorAction] = field(default_factory=list)
+    name: str
+    actions: list[Action] = field(default_factory=list)
     changes: bool = False
 
     def __post_init__(self) -> None:
@@ -67,19 +67,25 @@ class Mark:
         self.tensor = torch.tensor(number, device="cpu")
         self.probe = torch.zeros(1, requires_grad=True, device="cpu")
 
-    def visit(self, tensor: Tensor) -> Tensor:
-        site = self.hooks.site
-        site.called.add(id(site.module))
+    def run(self, tensor: Tensor) -> Tensor:
+        """Call the actions; the tensor that they made of it."""
+        own = self.hooks.actions
+        own.called.add(id(own.module))
         for action in self.actions:
-            if self.at in _GRADIENTS and not self.hooks.gate.wants(action.passes, tensor):
+            if not self._acts(action, tensor):
                 continue
-            changed = action.visit(tensor)
-            tensor = tensor if changed is None else changed
+            changed = action.call(tensor)
+            tensor = changed if action.changes and changed is not None else tensor
         return tensor
 
+    def _acts(self, action: Action, tensor: Tensor) -> bool:
+        if self.name in _GRADIENTS:
+            return self.hooks.gate.wants(action.passes, tensor)
+        return action.recomputed or not is_recomputation()
 
-class Seen(torch.autograd.Function):
-    """The identity; its backward shows the gradient to the visitors of a mark."""
+
+class GradientOf(torch.autograd.Function):
+    """The identity; its backward passes the gradient to the actions of a mark."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probe: Tensor, mark: Tensor, changes: bool) -> Tensor:
@@ -92,59 +98,59 @@ class Seen(torch.autograd.Function):
         # For the probe a number that is not read.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
-            grad = torch.ops.lightning_hooks.change_back(grad, mark)
+            grad = torch.ops.lightning_hooks.change_grad(grad, mark)
             return grad, torch.zeros(1, device=mark.device), None, None
-        return grad, torch.ops.lightning_hooks.look_back(grad, mark), None, None
+        return grad, torch.ops.lightning_hooks.read_grad(grad, mark), None, None
 
 
-def _found(mark: Tensor) -> Mark | None:
-    found = _MARKS.get(int(mark))
-    return found if found is not None and found.hooks.gate.open else None
+def _open_mark(number: Tensor) -> Mark | None:
+    mark = _MARKS.get(int(number))
+    return mark if mark is not None and mark.hooks.gate.open else None
 
 
-def _op_look(x: Tensor, mark: Tensor) -> None:
-    found = _found(mark)
-    if found is not None and not is_recomputation():
-        found.visit(x)
+def _read(x: Tensor, number: Tensor) -> None:
+    mark = _open_mark(number)
+    if mark is not None:
+        mark.run(x)
 
 
-def _op_look_back(grad: Tensor, mark: Tensor) -> Tensor:
-    found = _found(mark)
-    if found is not None:
-        found.visit(grad)
-    return torch.zeros(1, device=mark.device)
+def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
+    mark = _open_mark(number)
+    if mark is not None:
+        mark.run(grad)
+    return torch.zeros(1, device=number.device)
 
 
-def _op_change_back(grad: Tensor, mark: Tensor) -> Tensor:
-    found = _found(mark)
-    result = grad if found is None else found.visit(grad)
+def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
+    mark = _open_mark(number)
+    result = grad if mark is None else mark.run(grad)
     return torch.empty_like(grad).copy_(result)  # with the strides that the compiler was promised
 
 
-_LIBRARY.impl("look", _op_look, "CompositeExplicitAutograd")
-_LIBRARY.impl("look_back", _op_look_back, "CompositeExplicitAutograd")
-_LIBRARY.impl("change_back", _op_change_back, "CompositeExplicitAutograd")
-torch.library.register_fake("lightning_hooks::look", lambda x, mark: None)
-torch.library.register_fake("lightning_hooks::look_back", lambda grad, mark: torch.zeros(1, device=mark.device))
-torch.library.register_fake("lightning_hooks::change_back", lambda grad, mark: torch.empty_like(grad))
+_LIBRARY.impl("read", _read, "CompositeExplicitAutograd")
+_LIBRARY.impl("read_grad", _read_grad, "CompositeExplicitAutograd")
+_LIBRARY.impl("change_grad", _change_grad, "CompositeExplicitAutograd")
+torch.library.register_fake("lightning_hooks::read", lambda x, mark: None)
+torch.library.register_fake("lightning_hooks::read_grad", lambda grad, mark: torch.zeros(1, device=mark.device))
+torch.library.register_fake("lightning_hooks::change_grad", lambda grad, mark: torch.empty_like(grad))
 
 
-class TracedSite:
-    """A site inside compiled code.
+class TracedHooks:
+    """The hooks of a module inside compiled code.
 
     Args:
-        site: with every action of any step.
+        actions: of the module, in any step.
         step_handles: for what is hooked where the module runs uncompiled after all.
     """
 
-    def __init__(self, site: HookSite, gate: Gate, step_handles: Handles) -> None:
-        self.module = site.module
+    def __init__(self, actions: ModuleActions, gate: Gate, step_handles: Handles) -> None:
+        self.module = actions.module
         self.gate = gate
-        self._eager = EagerHooks(HookSite(site.module), gate, step_handles, OutputGradients(step_handles))
+        self._eager = EagerHooks(ModuleActions(actions.module), gate, step_handles, OutputGradients(step_handles))
         self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
         for name, marks in self._marks.items():
-            for action in getattr(site, name):
-                assert isinstance(action, TensorAction)  # what sees arguments as a whole is refused in compiled code
+            for action in getattr(actions, name):
+                assert not action.whole  # refused in compiled code
                 mark = marks.setdefault(action.path, Mark(self._eager, name))
                 mark.changes = mark.changes or action.changes
 
@@ -157,13 +163,13 @@ class TracedSite:
             after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["output"], marks["output_grad"])
             handles.register(self.module.register_forward_hook, after, with_kwargs=True)
 
-    def fill(self, site: HookSite | None) -> None:
+    def fill(self, actions: ModuleActions | None) -> None:
         """Take the actions of the steps to come; None for no action."""
-        site = HookSite(self.module) if site is None else site
-        self._eager.site = site
+        actions = ModuleActions(self.module) if actions is None else actions
+        self._eager.actions = actions
         for name, marks in self._marks.items():
             for path, mark in marks.items():
-                mark.actions = [action for action in getattr(site, name) if action.path == path]
+                mark.actions = [action for action in getattr(actions, name) if action.path == path]
 
 
 class _TracedHook(OurHook):
@@ -171,16 +177,16 @@ class _TracedHook(OurHook):
 
     Args:
         eager: called where the module runs uncompiled.
-        looks: by path, the marks of tensors that are read in the forward pass.
+        reads: by path, the marks of tensors that are read in the forward pass.
         grads: by path, the marks of tensors whose gradient is read or changed.
     """
 
-    def __init__(self, gate: Gate, eager: Callable[..., Any], looks: dict[str, Mark], grads: dict[str, Mark]) -> None:
+    def __init__(self, gate: Gate, eager: Callable[..., Any], reads: dict[str, Mark], grads: dict[str, Mark]) -> None:
         self.gate = gate
         self.eager = torch.compiler.disable(eager)
-        self.looks = [(steps_of(path), mark.tensor) for path, mark in looks.items()]
+        self.reads = [(steps_of(path), mark.tensor) for path, mark in reads.items()]
         self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
-        self._keep = (looks, grads)  # a graph has only their numbers
+        self._keep = (reads, grads)  # a graph has only their numbers
 
 
 class _TracedPreHook(_TracedHook):
@@ -191,9 +197,9 @@ class _TracedPreHook(_TracedHook):
             return self.eager(module, args, kwargs)
         given: Any = (args, kwargs)
         for steps, mark, probe, changes in self.grads:
-            given = _seen(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes)
-        for steps, mark in self.looks:
-            _look(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark)
+            given = _with_nodes(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes)
+        for steps, mark in self.reads:
+            _read_all(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark)
         return given if self.grads else None
 
 
@@ -203,10 +209,10 @@ class _TracedForwardHook(_TracedHook):
             return None
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs, output)
-        for steps, mark in self.looks:
-            _look(part_at(output, steps), mark)
+        for steps, mark in self.reads:
+            _read_all(part_at(output, steps), mark)
         for steps, mark, probe, changes in self.grads:
-            output = _seen(output, part_at(output, steps), mark, probe, changes)
+            output = _with_nodes(output, part_at(output, steps), mark, probe, changes)
         return output if self.grads else None
 
 
@@ -219,15 +225,15 @@ def _skip_codes() -> None:
 private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a compiled module itself get small graphs")
 
 
-def _look(part: Any, mark: Tensor) -> None:
+def _read_all(part: Any, mark: Tensor) -> None:
     done: list[Tensor] = []
     for tensor in tensors_in(part):
-        if is_measured(tensor) and not any(tensor is one for one in done):  # one tensor given twice is seen once
+        if is_measured(tensor) and not any(tensor is one for one in done):  # one tensor given twice is read once
             done.append(tensor)
-            torch.ops.lightning_hooks.look(tensor.detach(), mark)
+            torch.ops.lightning_hooks.read(tensor.detach(), mark)
 
 
-def _seen(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:
+def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:
     """The tree with each tensor of the part behind a node of its own."""
     wanted = list(tensors_in(part))
     done: list[tuple[Tensor, Tensor]] = []
@@ -238,7 +244,7 @@ def _seen(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> A
         for old, new in done:  # one tensor given twice stays one
             if old is tensor:
                 return new
-        result: Tensor = Seen.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]
+        result: Tensor = GradientOf.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]
         done.append((tensor, result))
         return result
 

@@ -24,6 +24,7 @@ class Measurement:
 
     Args:
         tensor: the tensor to measure. It must not be written before the last access.
+        moments: of the tensor, as `kernels.host.read` gives them, if they are known.
 
     Example:
         >>> Measurement(torch.tensor([1.0, 0.0])).moments[:2].tolist()
@@ -32,9 +33,9 @@ class Measurement:
 
     __slots__ = ("_histogram", "_moments", "_tensor")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, moments: bytes | None = None) -> None:
         self._tensor = tensor
-        self._moments: Tensor | None = None
+        self._moments: Tensor | None = None if moments is None else kernels.unpacked(moments)
         self._histogram: Tensor | None = None
 
     @property

@@ -190,7 +190,7 @@ class Table:
         if device is not None and row not in self._more_than_moments:
             if self._partial is None:
                 self._partial = device.PartialRows(self.state)
-            return kernels.direct_writer(self._partial.writer(row * MOMENTS), row, fallback)
+            return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self._in_python:
             return partial(fallback, row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback)

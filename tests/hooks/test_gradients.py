@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
 
 
 class Twice(nn.Module):
@@ -21,8 +21,8 @@ class Sum(nn.Module):
 def hooked():
     module, gate, seen, handles = Twice(), Gate(), [], Handles()
     gate.open = True
-    site = HookSite(module, input_grad=(TensorAction("", lambda grad: seen.append(grad.tolist())),))
-    ModuleHooks([site], gate, handles).put_on(handles)
+    action = Action(module, "input_grad", lambda grad: seen.append(grad.tolist()))
+    ModuleHooks([action], set(), gate, handles).put_on(handles)
     yield module, seen
     handles.close()
 
@@ -57,8 +57,11 @@ def test_a_gradient_that_reaches_the_input_around_the_module_is_not_counted(hook
 def test_each_action_sees_the_contribution_of_an_input_that_several_look_at():
     module, gate, seen, handles = Sum(), Gate(), {"all": [], "first": []}, Handles()
     gate.open, paths = True, {"all": "", "first": "[0]"}
-    actions = [TensorAction(path, lambda grad, name=name: seen[name].append(grad.item())) for name, path in paths.items()]
-    ModuleHooks([HookSite(module, input_grad=tuple(actions))], gate, handles).put_on(handles)
+    actions = [
+        Action(module, "input_grad", lambda grad, name=name: seen[name].append(grad.item()), path)
+        for name, path in paths.items()
+    ]
+    ModuleHooks(actions, set(), gate, handles).put_on(handles)
     x = torch.ones(1, requires_grad=True)
     y = x * 7
     module(x, y).backward()

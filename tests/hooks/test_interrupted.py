@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import assert_no_hooks
-from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -46,12 +46,9 @@ def ignore(*args: Any, **kwargs: Any) -> None: ...
 
 
 def put_on(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    action = TensorAction("", ignore)
-    sites = [
-        HookSite(model[0], output=(action,), output_grad=(action,)),  # type: ignore[index]
-        HookSite(model[1], input=(action,), output=(action,)),  # type: ignore[index]
-    ]
-    hooks = ModuleHooks(sites, Gate(), Handles())
+    tensors = ((0, "output"), (0, "output_grad"), (1, "input"), (1, "output"))
+    actions = [Action(model[i], tensor, ignore) for i, tensor in tensors]  # type: ignore[index]
+    hooks = ModuleHooks(actions, set(), Gate(), Handles())
     return lambda: hooks.put_on(handles)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction
+from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
 from lightning_hooks.hooks.eager import ForwardHook, PreHook
 from lightning_hooks.hooks.handles import for_each
 from lightning_hooks.hooks.plain import PlainHook
@@ -53,9 +53,9 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     users = [module.register_forward_hook(lambda *given: None) for module in model]
     seen = []
-    sites = [HookSite(module, output=(TensorAction("", seen.append),)) for module in model[:2]]
-    sites.append(HookSite(model[2], input=(TensorAction("", seen.append),), output_grad=(TensorAction("[0]", seen.append),)))
-    hooks, handles = ModuleHooks(sites, opened(), Handles()), Handles()
+    actions = [Action(module, "output", seen.append) for module in model[:2]]
+    actions += [Action(model[2], "input", seen.append), Action(model[2], "output_grad", seen.append, "[0]")]
+    hooks, handles = ModuleHooks(actions, set(), opened(), Handles()), Handles()
     for round_number in range(1, 4):
         hooks.put_on(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
@@ -74,7 +74,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
 @pytest.mark.parametrize("kind", [Elsewhere, OwnHandle])
 def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
     module, handles = kind(), Handles()
-    hooks = ModuleHooks([HookSite(module, output=(TensorAction("", print),))], opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print)], set(), opened(), Handles())
     for _ in range(3):
         hooks.put_on(handles)
         assert on([module.inner]) == [[PlainHook]] and on([module]) == [[]]
@@ -84,7 +84,7 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
 
 def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
-    hooks = ModuleHooks([HookSite(module, output=(TensorAction("", seen.append),))], opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", seen.append)], set(), opened(), Handles())
     hooks.put_on(handles)
     handles.close()
     module.__dict__.update(pickle.loads(pickle.dumps(module)).__dict__)
@@ -98,7 +98,7 @@ def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state
 
 def test_hooks_that_others_register_between_two_batches_run_before_ours():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
-    hooks = ModuleHooks([HookSite(module, output=(TensorAction("", lambda t: seen.append(t.item())),))], opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", lambda t: seen.append(t.item()))], set(), opened(), Handles())
     hooks.put_on(handles)
     handles.close()
     module.register_forward_hook(lambda module, args, output: output * 0 + 7)
@@ -115,11 +115,9 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
         grads.append(tensor.tolist())
         return tensor * 10 if changes else None
 
-    site = HookSite(
-        module, output=(TensorAction("", outputs.append),), output_grad=(TensorAction("", grad, changes),), called=called
-    )
+    actions = [Action(module, "output", outputs.append), Action(module, "output_grad", grad, changes=changes)]
     handles = Handles()
-    hooks = ModuleHooks([site], opened(), handles)
+    hooks = ModuleHooks(actions, called, opened(), handles)
     hooks.put_on(handles)
     for _ in range(3):
         x = torch.ones(1, requires_grad=True)
@@ -134,7 +132,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
 def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
     for kept in ("output", "output_grad"):
         module, seen, handles = Pair(), [], Handles()
-        hooks = ModuleHooks([HookSite(module, **{kept: (TensorAction("", seen.append),)})], opened(), Handles())
+        hooks = ModuleHooks([Action(module, kept, seen.append)], set(), opened(), Handles())
         hooks.put_on(handles)
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
@@ -154,7 +152,7 @@ def test_an_error_while_they_are_taken_off_leaves_none_of_the_others(error):
                 raise error("once")
 
     model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
-    hooks = ModuleHooks([HookSite(module, output=(TensorAction("", print),)) for module in model], opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), opened(), Handles())
     hooks.put_on(handles)
     handles.keep(Fails())
     hooks.put_on(handles)
@@ -180,7 +178,7 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
 
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
-    hooks = ModuleHooks([HookSite(module, output=(TensorAction("", print),)) for module in model], Gate(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), Gate(), Handles())
     hooks.put_on(handles)
     del model[0]
     gc.collect()
@@ -191,7 +189,7 @@ def test_a_module_that_is_gone_is_passed_over_and_not_kept():
 
 def test_hooks_that_read_arguments_go_with_their_module_at_once():
     module, handles = nn.Linear(1, 1), Handles()
-    hooks = ModuleHooks([HookSite(module, input=(TensorAction("", print),))], Gate(), Handles())
+    hooks = ModuleHooks([Action(module, "input", print)], set(), Gate(), Handles())
     hooks.put_on(handles)
     handles.close()
     gone = ref(module)

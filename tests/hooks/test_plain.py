@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch, backends, instrument
-from lightning_hooks.hooks import Gate, Handles, HookSite, ModuleHooks, TensorAction, plain
+from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks, plain
 
-python = SimpleNamespace(LookHook=plain.PythonLookHook, PlainHook=plain.PythonPlainHook)
+python = SimpleNamespace(GradReader=plain.PythonGradReader, PlainHook=plain.PythonPlainHook)
 BUILT = plain.PlainHook is not plain.PythonPlainHook
 built = pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
 
@@ -45,11 +45,11 @@ def kind(request):
 class Seen:
     """A hooked module, and what its hook saw."""
 
-    def __init__(self, kind, module, *, see=True, grad=True):
+    def __init__(self, kind, module, *, read=True, grad=True):
         self.gate, self.called, self.outputs, self.grads, self.others = Gate(), set(), [], [], []
         self.gate.open = True
-        self.grad = kind.LookHook(self.gate, self.grads.append) if grad else None
-        self.hook = kind.PlainHook(self.gate, self.called, self.outputs.append if see else None, self.grad, self.otherwise)
+        self.grad = kind.GradReader(self.gate, self.grads.append) if grad else None
+        self.hook = kind.PlainHook(self.gate, self.called, self.outputs.append if read else None, self.grad, self.otherwise)
         self.handle = module.register_forward_hook(self.hook)
 
     def otherwise(self, *given):
@@ -123,7 +123,7 @@ def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
 
 def test_only_what_was_asked_for_is_seen(kind):
     layer = nn.Linear(2, 3)
-    seen = Seen(kind, layer, see=False)
+    seen = Seen(kind, layer, read=False)
     layer(torch.ones(1, 2)).sum().backward()
     assert not seen.outputs and len(seen.grads) == 1
     seen.handle.remove()
@@ -245,7 +245,7 @@ def test_results_of_other_types(kind, dtype):
     assert (len(seen.outputs), len(seen.grads), len(seen.others)) == (looks, looks, 1 - looks)
 
 
-def test_an_error_in_a_visitor_reaches_the_caller(kind):
+def test_an_error_in_a_reader_reaches_the_caller(kind):
     layer, gate = nn.Linear(2, 2), Gate()
     gate.open = True
 
@@ -256,7 +256,7 @@ def test_an_error_in_a_visitor_reaches_the_caller(kind):
     with pytest.raises(ValueError, match="no"):
         layer(torch.ones(1, 2))
     handle.remove()
-    layer.register_forward_hook(kind.PlainHook(gate, set(), None, kind.LookHook(gate, fails), print))
+    layer.register_forward_hook(kind.PlainHook(gate, set(), None, kind.GradReader(gate, fails), print))
     with pytest.raises(ValueError, match="no"):
         layer(torch.ones(1, 2)).sum().backward()
 
@@ -276,7 +276,7 @@ def test_hooks_that_point_at_one_another_are_collected(kind):
 
     def made():
         owner, gate = Owner(), Gate()
-        owner.look = kind.LookHook(gate, lambda tensor: owner)
+        owner.look = kind.GradReader(gate, lambda tensor: owner)
         owner.hook = kind.PlainHook(gate, set(), None, owner.look, lambda *given: owner)
         return weakref.ref(owner)
 
@@ -290,16 +290,16 @@ def test_wrong_arguments_are_refused():
     gate = Gate()
     for wrong in ((gate,), (gate, print, print)):
         with pytest.raises(TypeError, match="expected 2 arguments"):
-            plain.LookHook(*wrong)
+            plain.GradReader(*wrong)
     with pytest.raises(TypeError, match="expected the gradient"):
-        plain.LookHook(gate, print)()
+        plain.GradReader(gate, print)()
     with pytest.raises(TypeError, match="the module, its arguments and its result"):
         plain.PlainHook(gate, set(), None, None, print).run(1)
     with pytest.raises(AttributeError):
-        plain.LookHook(gate, print).gate = None
+        plain.GradReader(gate, print).gate = None
     for wrong in (None, weakref.proxy(gate)):  # whose memory is read as that of a gate
         with pytest.raises(TypeError, match="expected a gate"):
-            plain.LookHook(wrong, print)
+            plain.GradReader(wrong, print)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))])
@@ -324,7 +324,7 @@ def test_arguments_may_contain_themselves():
     nest, seen = [torch.ones(1)], []
     nest.append({"again": nest})
     layer, handles, gate = Takes(), Handles(), Gate()
-    ModuleHooks([HookSite(layer, output_grad=(TensorAction("", seen.append),))], gate, handles).put_on(handles)
+    ModuleHooks([Action(layer, "output_grad", seen.append)], set(), gate, handles).put_on(handles)
     gate.open = True
     layer(torch.ones(1, requires_grad=True), nest).backward()
     handles.close()

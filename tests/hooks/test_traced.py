@@ -5,19 +5,20 @@ from weakref import ref
 
 from torch import nn
 
-from lightning_hooks.hooks import Gate, Handles, HookSite, TensorAction
-from lightning_hooks.hooks.traced import TracedSite
+from lightning_hooks.hooks import Action, Gate, Handles, by_module
+from lightning_hooks.hooks.traced import TracedHooks
 
 
 def test_they_go_with_their_module_at_once():
-    module, handles, look = nn.Linear(1, 1), Handles(), TensorAction("", print)
-    site = TracedSite(HookSite(module, input=(look,), output=(look,), input_grad=(look,)), Gate(), Handles())
-    site.register(handles)
+    module, handles = nn.Linear(1, 1), Handles()
+    (own,) = by_module([Action(module, tensor, print) for tensor in ("input", "output", "input_grad")], set())
+    hooks = TracedHooks(own, Gate(), Handles())
+    hooks.register(handles)
     handles.close()
     gone = ref(module)
     gc.disable()
     try:
-        del module, site
+        del module, own, hooks
         assert gone() is None
     finally:
         gc.enable()

@@ -65,29 +65,75 @@ int shows(PyObject* gate, PyObject* grad) {
   return shown;
 }
 
-// A gradient hook for one visitor that only reads the gradient of the loss.
-struct Look {
+// What a reader of tensors is. All but those in Python are called without the interpreter.
+enum class Reader : char { python, writer, shared_writer, readers };
+PyObject* readers_type = nullptr;
+
+Reader kind_of(PyObject* reader) {
+  if (is_writer(reader)) return Reader::writer;
+  if (is_shared_writer(reader)) return Reader::shared_writer;
+  return reinterpret_cast<PyObject*>(Py_TYPE(reader)) == readers_type ? Reader::readers : Reader::python;
+}
+
+// Several readers of one tensor, in a tuple. What they return is not used.
+struct Readers {
+  static constexpr int kFields = 1;
+  PyObject_HEAD
+  PyObject* calls;
+};
+
+// Passes a tensor to a reader; false with a Python error set.
+bool read(PyObject* reader, Reader kind, PyObject* tensor) {
+  switch (kind) {
+    case Reader::writer:
+      return write(reader, tensor) == 0;
+    case Reader::shared_writer:
+      return write_shared(reader, tensor) == 0;
+    case Reader::readers: {
+      PyObject* const calls = reinterpret_cast<Readers*>(reader)->calls;
+      for (Py_ssize_t i = 0; i < PyTuple_Size(calls); ++i) {
+        PyObject* const each = PyTuple_GetItem(calls, i);
+        if (!read(each, kind_of(each), tensor)) return false;
+      }
+      return true;
+    }
+    case Reader::python:
+      break;
+  }
+  PyObject* const result = PyObject_CallFunctionObjArgs(reader, tensor, nullptr);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+int initialize_readers(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const calls = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
+  if (calls && !PyTuple_Check(calls)) {
+    PyErr_Format(PyExc_TypeError, "expected a tuple of readers, not %R", calls);
+    return -1;
+  }
+  return fill<Readers>(self, args, kwargs) ? 0 : -1;
+}
+
+PyObject* readers_call(PyObject* self, PyObject* args, PyObject*) {
+  if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
+  if (!read(self, Reader::readers, PyTuple_GetItem(args, 0))) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// A gradient hook for a reader of the gradient of the loss.
+struct GradReader {
   static constexpr int kFields = 2;
   PyObject_HEAD
-  PyObject *gate, *see;
-  bool writes;  // whether `see` is a writer, which is called without the interpreter
+  PyObject *gate, *read;
+  Reader kind;  // of `read`
 };
 // A forward hook of a module that is only read.
 struct Plain {
   static constexpr int kFields = 5;
   PyObject_HEAD
-  PyObject *gate, *called, *see, *grad, *otherwise;
-  bool writes;
+  PyObject *gate, *called, *read, *grad, *fall_back;
+  Reader kind;
 };
-
-// Passes a tensor to the visitor of a hook; false with a Python error set.
-template <class Type>
-bool show(const Type* hook, PyObject* tensor) {
-  if (hook->writes) return write(hook->see, tensor) == 0;
-  PyObject* const result = PyObject_CallFunctionObjArgs(hook->see, tensor, nullptr);
-  Py_XDECREF(result);
-  return result != nullptr;
-}
 
 template <class Type>
 int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -98,18 +144,18 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (!fill<Type>(self, args, kwargs)) return -1;
   Type* const hook = reinterpret_cast<Type*>(self);
-  hook->writes = is_writer(hook->see);
+  hook->kind = kind_of(hook->read);
   return 0;
 }
 
-PyObject* look_call(PyObject* self, PyObject* args, PyObject*) {
-  const Look* const hook = reinterpret_cast<Look*>(self);
+PyObject* grad_reader_call(PyObject* self, PyObject* args, PyObject*) {
+  const GradReader* const hook = reinterpret_cast<GradReader*>(self);
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
   if (grad == Py_None) Py_RETURN_NONE;  // the backward of a node returned none
   int shown = counts(hook->gate);
   if (shown == 0) shown = shows(hook->gate, grad);
-  if (shown < 0 || (shown && !show(hook, grad))) return nullptr;
+  if (shown < 0 || (shown && !read(hook->read, hook->kind, grad))) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -164,8 +210,8 @@ int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
 
 // A result that is not one floating tensor with a node of the graph.
 PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
-  PyObject* const otherwise = reinterpret_cast<Plain*>(self)->otherwise;
-  return PyObject_CallFunctionObjArgs(otherwise, self, module, args, output, nullptr);
+  PyObject* const fall_back = reinterpret_cast<Plain*>(self)->fall_back;
+  return PyObject_CallFunctionObjArgs(fall_back, self, module, args, output, nullptr);
 }
 
 // 1 for a plain tensor of floating numbers.
@@ -176,15 +222,15 @@ int is_plain(PyObject* output) {
   return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
-// Passes the output of a module to the visitor and hooks its gradient, which has a node of the graph. False with a Python error set.
-bool look_at(const Plain* hook, PyObject* module, PyObject* args, PyObject* output, PyObject* node) {
+// Passes the output of a module to the reader and hooks its gradient, which has a node of the graph. False with a Python error set.
+bool read_output(const Plain* hook, PyObject* module, PyObject* args, PyObject* output, PyObject* node) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
   if (!noted) return false;
-  if (hook->see != Py_None) {
+  if (hook->read != Py_None) {
     const int inside = in_backward();  // a recomputation, see `is_recomputation`
-    if (inside < 0 || (!inside && !show(hook, output))) return false;
+    if (inside < 0 || (!inside && !read(hook->read, hook->kind, output))) return false;
   }
   if (hook->grad == Py_None) return true;
   const int takes = takes_gradient(hook, args, output);
@@ -203,7 +249,7 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
   }
-  const bool done = look_at(hook, module, args, output, node);
+  const bool done = read_output(hook, module, args, output, node);
   Py_DECREF(node);
   if (!done) return nullptr;
   Py_RETURN_NONE;
@@ -223,23 +269,32 @@ PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr}
                               {"counted", T_BOOL, offsetof(Flag, counted), 0, nullptr},
                               {"number", T_LONGLONG, offsetof(Flag, number), 0, nullptr},
                               {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef look_members[] = {FIELD(Look, gate), FIELD(Look, see), {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, see), FIELD(Plain, grad),
-                               FIELD(Plain, otherwise), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef readers_members[] = {FIELD(Readers, calls), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef grad_reader_members[] = {FIELD(GradReader, gate), FIELD(GradReader, read), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, read), FIELD(Plain, grad),
+                               FIELD(Plain, fall_back), {nullptr, 0, 0, 0, nullptr}};
 #undef FIELD
 PyMethodDef plain_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "Called by torch after the module."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
-PyType_Slot look_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
-                            {Py_tp_init, slot_of(initialize<Look>)},
-                            {Py_tp_call, slot_of(look_call)},
-                            {Py_tp_traverse, slot_of(traverse<Look>)},
-                            {Py_tp_clear, slot_of(clear<Look>)},
-                            {Py_tp_dealloc, slot_of(destroy<Look>)},
-                            {Py_tp_members, look_members},
-                            {0, nullptr}};
+PyType_Slot readers_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                               {Py_tp_init, slot_of(initialize_readers)},
+                               {Py_tp_call, slot_of(readers_call)},
+                               {Py_tp_traverse, slot_of(traverse<Readers>)},
+                               {Py_tp_clear, slot_of(clear<Readers>)},
+                               {Py_tp_dealloc, slot_of(destroy<Readers>)},
+                               {Py_tp_members, readers_members},
+                               {0, nullptr}};
+PyType_Slot grad_reader_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                                   {Py_tp_init, slot_of(initialize<GradReader>)},
+                                   {Py_tp_call, slot_of(grad_reader_call)},
+                                   {Py_tp_traverse, slot_of(traverse<GradReader>)},
+                                   {Py_tp_clear, slot_of(clear<GradReader>)},
+                                   {Py_tp_dealloc, slot_of(destroy<GradReader>)},
+                                   {Py_tp_members, grad_reader_members},
+                                   {0, nullptr}};
 PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_init, slot_of(initialize<Plain>)},
                              {Py_tp_traverse, slot_of(traverse<Plain>)},
@@ -249,7 +304,9 @@ PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_methods, plain_methods},
                              {0, nullptr}};
 PyType_Spec flag_spec = {"lightning_hooks.backends._native.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
-PyType_Spec look_spec = {"lightning_hooks.backends._native.Look", sizeof(Look), 0, kHookFlags, look_slots};
+// No subtypes: `kind_of` compares types.
+PyType_Spec readers_spec = {"lightning_hooks.backends._native.Readers", sizeof(Readers), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, readers_slots};
+PyType_Spec grad_reader_spec = {"lightning_hooks.backends._native.GradReader", sizeof(GradReader), 0, kHookFlags, grad_reader_slots};
 PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
 
 // Borrowed, the module keeps it; null with a Python error set.
@@ -297,8 +354,10 @@ bool add_hooks(PyObject* module) {
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
   flag_type = add_type(module, flag_spec);
-  if (!flag_type || !add_type(module, plain_spec) || !add_type(module, look_spec)) return false;
-  Py_INCREF(flag_type);  // never released
+  readers_type = add_type(module, readers_spec);
+  if (!flag_type || !readers_type || !add_type(module, plain_spec) || !add_type(module, grad_reader_spec)) return false;
+  Py_INCREF(flag_type);  // never released, as is the next
+  Py_INCREF(readers_type);
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <vector>
 
 #include "hooks.hpp"
 #include "writing.hpp"
@@ -11,9 +12,8 @@
 namespace hooks {
 namespace {
 
-PyObject *writer_type = nullptr, *fallback_type = nullptr;
+PyObject *writer_type = nullptr, *shared_type = nullptr, *fallback_type = nullptr;
 PyObject *state_name, *units_name;
-constexpr short kNoAxis = -32768;
 
 // The base of fallbacks: `direct` is read for every tensor, and a field is faster than an attribute. Counts the tensors that were
 // written directly, and the time that this took.
@@ -30,7 +30,7 @@ struct Writer {
   Py_ssize_t histogram;  // there are thousands of writers, so they are kept small
   int row;
   short axis;
-  bool magnitudes;
+  bool magnitudes, has_units;
 };
 
 // As `measure_units_into`; 0 where the table keeps no units of the row.
@@ -47,33 +47,55 @@ int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObjec
   return done;
 }
 
-// 1: written. 0: not, and there is no error. -1: a Python error is set.
-int write_directly(const Writer* writer, PyObject* tensor) {
-  FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
-  if (!fallback->direct) return 0;
-  const auto begun = std::chrono::steady_clock::now();
-  PyObject* const state = PyObject_GetAttr(writer->table, state_name);
-  if (!state) return -1;
+// A function that measures a tensor once for the rows of several writers.
+struct SharedWriter {
+  static constexpr int kFields = 2;
+  PyObject_HEAD
+  PyObject *writers, *merge;  // a tuple, with None for rows that are never written here; takes what was not written
+};
+
+using Clock = std::chrono::steady_clock;
+
+FallbackWriter* fallback_of(const Writer* writer) { return reinterpret_cast<FallbackWriter*>(writer->fallback); }
+
+// The row of a writer, with a reference to the state, which is null with a Python error set.
+Target target_of(const Writer* writer) {
   const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
-  const int done = writer->axis == kNoAxis ? measure_into(state, first, writer->histogram, tensor, writer->magnitudes)
-                                           : write_units(writer, state, first, tensor);
-  Py_DECREF(state);
-  if (done > 0) {
-    fallback->nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count();
-    ++fallback->calls;
+  return {PyObject_GetAttr(writer->table, state_name), first, writer->histogram, writer->magnitudes};
+}
+
+void count(const Writer* writer, Clock::duration taken) {
+  FallbackWriter* const fallback = fallback_of(writer);
+  fallback->nanoseconds += std::chrono::nanoseconds(taken).count();
+  ++fallback->calls;
+}
+
+// Whether the row was written; there may be a Python error.
+bool write_directly(const Writer* writer, PyObject* tensor) {
+  if (!fallback_of(writer)->direct) return false;
+  const auto begun = Clock::now();
+  Target target = target_of(writer);
+  if (!target.state) return false;
+  if (writer->has_units) {
+    target.written = write_units(writer, target.state, target.first, tensor) > 0;
+  } else {
+    Row row;
+    measure_into(&target, 1, tensor, false, row);
   }
-  return done;
+  Py_DECREF(target.state);
+  if (target.written) count(writer, Clock::now() - begun);
+  return target.written;
 }
 
 }  // namespace
 
 bool is_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == writer_type; }
+bool is_shared_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == shared_type; }
 
 int write(PyObject* self, PyObject* tensor) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
-  const int done = write_directly(writer, tensor);
-  if (done > 0) return 0;
-  if (done < 0) PyErr_Clear();  // the fallback meets the same error and handles it
+  if (write_directly(writer, tensor)) return 0;
+  PyErr_Clear();  // the fallback meets the same error and handles it
   PyObject* const row = PyLong_FromLong(writer->row);
   PyObject* const result = row ? PyObject_CallFunctionObjArgs(writer->fallback, row, tensor, nullptr) : nullptr;
   Py_XDECREF(row);
@@ -83,10 +105,92 @@ int write(PyObject* self, PyObject* tensor) {
 
 namespace {
 
+const Writer* writer_at(const SharedWriter* shared, Py_ssize_t position) {
+  PyObject* const item = PyTuple_GetItem(shared->writers, position);
+  return item == Py_None ? nullptr : reinterpret_cast<Writer*>(item);
+}
+
+// Gives the tensor, the positions of the rows that were not written and the moments, if they are known, to Python.
+int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, PyObject* tensor, const Row* row) {
+  PyObject* const positions = PyTuple_New(static_cast<Py_ssize_t>(rest.size()));
+  bool filled = positions != nullptr;
+  for (std::size_t i = 0; i < rest.size() && filled; ++i) {
+    PyObject* const position = PyLong_FromSsize_t(rest[i]);
+    filled = position && PyTuple_SetItem(positions, static_cast<Py_ssize_t>(i), position) == 0;
+  }
+  PyObject* moments = Py_None;
+  if (row) {
+    moments = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row), sizeof *row);
+  } else {
+    Py_INCREF(moments);
+  }
+  PyObject* const result =
+      filled && moments ? PyObject_CallFunctionObjArgs(shared->merge, positions, tensor, moments, nullptr) : nullptr;
+  Py_XDECREF(positions);
+  Py_XDECREF(moments);
+  Py_XDECREF(result);
+  return result ? 0 : -1;
+}
+
+}  // namespace
+
+int write_shared(PyObject* self, PyObject* tensor) {
+  const SharedWriter* const shared = reinterpret_cast<SharedWriter*>(self);
+  const Py_ssize_t many = PyTuple_Size(shared->writers);
+  const auto begun = Clock::now();
+  std::vector<Target> targets;
+  std::vector<Py_ssize_t> positions, rest;  // of the targets, and of the rows that Python writes
+  targets.reserve(static_cast<std::size_t>(many));
+  positions.reserve(static_cast<std::size_t>(many));
+  for (Py_ssize_t i = 0; i < many; ++i) {
+    const Writer* const writer = writer_at(shared, i);
+    const Target target = writer && fallback_of(writer)->direct ? target_of(writer) : Target{nullptr, 0, 0, false};
+    if (target.state) {
+      targets.push_back(target);
+      positions.push_back(i);
+    } else {
+      PyErr_Clear();
+      rest.push_back(i);
+    }
+  }
+  Row row;
+  const bool measured = !targets.empty() && measure_into(targets.data(), targets.size(), tensor, !rest.empty(), row) > 0;
+  PyErr_Clear();  // as in `write`
+  const auto taken = (Clock::now() - begun) / static_cast<long>(targets.empty() ? 1 : targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    Py_DECREF(targets[i].state);
+    if (targets[i].written) {
+      count(writer_at(shared, positions[i]), taken);
+    } else {
+      rest.push_back(positions[i]);
+    }
+  }
+  // Moments without the sum of magnitudes are not what Python measures.
+  const bool complete = measured && !std::isnan(row.abs_sum);
+  return rest.empty() ? 0 : merge_rest(shared, rest, tensor, complete ? &row : nullptr);
+}
+
+namespace {
+
+template <int (*function)(PyObject*, PyObject*)>
 PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
-  if (write(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
+  if (function(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
   Py_RETURN_NONE;
+}
+
+int initialize_shared(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const writers = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
+  bool fits = writers && PyTuple_Check(writers);
+  for (Py_ssize_t i = 0; fits && i < PyTuple_Size(writers); ++i) {
+    PyObject* const item = PyTuple_GetItem(writers, i);
+    fits = item == Py_None || is_writer(item);
+  }
+  if (writers && !fits) {
+    PyErr_Format(PyExc_TypeError, "expected a tuple of writers, with None for rows that only Python writes, not %R", writers);
+    return -1;
+  }
+  return fill<SharedWriter>(self, args, kwargs) ? 0 : -1;
 }
 
 }  // namespace
@@ -96,9 +200,9 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   int row;
   if (!PyArg_ParseTuple(args, "OiOO!|O:writer", &table, &row, &histogram, fallback_type, &fallback, &axis)) return nullptr;
   const Py_ssize_t offset = histogram == Py_None ? kNoHistogram : PyLong_AsSsize_t(histogram);
-  const long dimension = axis == Py_None ? kNoAxis : PyLong_AsLong(axis);
+  const long dimension = axis == Py_None ? 0 : PyLong_AsLong(axis);
   if (PyErr_Occurred()) return nullptr;
-  if (axis != Py_None && (dimension <= kNoAxis || dimension > 32767)) return PyErr_Format(PyExc_ValueError, "no tensor has axis %ld", dimension);
+  if (dimension < -32768 || dimension > 32767) return PyErr_Format(PyExc_ValueError, "no tensor has axis %ld", dimension);
   PyObject* const magnitudes = PyObject_GetAttrString(table, "magnitudes");
   if (!magnitudes) return nullptr;
   Py_DECREF(magnitudes);
@@ -113,18 +217,28 @@ PyObject* py_writer(PyObject*, PyObject* args) {
   writer->row = row;
   writer->histogram = offset;
   writer->axis = static_cast<short>(dimension);
+  writer->has_units = axis != Py_None;
   writer->magnitudes = magnitudes == Py_True;
   return made;
 }
 
 bool make_writer_types() {
-  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
+  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call<write>)},
                                 {Py_tp_traverse, slot_of(traverse<Writer>)},
                                 {Py_tp_clear, slot_of(clear<Writer>)},
                                 {Py_tp_dealloc, slot_of(destroy<Writer>)},
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Slot shared_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
+                                       {Py_tp_init, slot_of(initialize_shared)},
+                                       {Py_tp_call, slot_of(call<write_shared>)},
+                                       {Py_tp_traverse, slot_of(traverse<SharedWriter>)},
+                                       {Py_tp_clear, slot_of(clear<SharedWriter>)},
+                                       {Py_tp_dealloc, slot_of(destroy<SharedWriter>)},
+                                       {0, nullptr}};
+  static PyType_Spec shared_spec = {"lightning_hooks.backends._native.SharedWriter", sizeof(SharedWriter), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, shared_slots};
   static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(FallbackWriter, direct), 0, nullptr},
                                   {"nanoseconds", T_LONGLONG, offsetof(FallbackWriter, nanoseconds), 0, nullptr},
                                   {"calls", T_LONGLONG, offsetof(FallbackWriter, calls), 0, nullptr},
@@ -135,10 +249,15 @@ bool make_writer_types() {
   state_name = PyUnicode_InternFromString("state");
   units_name = PyUnicode_InternFromString("units");
   writer_type = PyType_FromSpec(&spec);
+  shared_type = PyType_FromSpec(&shared_spec);
   fallback_type = PyType_FromSpec(&fallback_spec);
-  return writer_type && fallback_type;
+  return writer_type && shared_type && fallback_type;
 }
 
-bool add_fallback_type(PyObject* module) { return PyModule_AddObjectRef(module, "FallbackWriter", fallback_type) == 0; }
+bool add_writer_types(PyObject* module) {
+  return PyModule_AddObjectRef(module, "FallbackWriter", fallback_type) == 0 &&
+         PyModule_AddObjectRef(module, "Writer", writer_type) == 0 &&
+         PyModule_AddObjectRef(module, "SharedWriter", shared_type) == 0;
+}
 
 }  // namespace hooks

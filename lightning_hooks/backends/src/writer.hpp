@@ -1,4 +1,4 @@
-// A writer: a callable that merges tensors into one row of a table.
+// Writers: callables that merge tensors into one row of a table, or into several rows with one measurement.
 #pragma once
 
 #include "tensor.hpp"
@@ -14,9 +14,13 @@ PyObject* py_writer(PyObject*, PyObject* args);
 // Whether an object is a writer, and its call without the interpreter: 0, or -1 with a Python error set.
 bool is_writer(PyObject* object);
 int write(PyObject* writer, PyObject* tensor);
+// The same for the writers of several rows. Their arguments: a tuple of writers, with None for rows that are never written here; a
+// function that is called with the positions of the rows that were not written, the tensor, and its moments as bytes or None.
+bool is_shared_writer(PyObject* object);
+int write_shared(PyObject* shared, PyObject* tensor);
 
-// Makes the types of this file and adds FallbackWriter to the module; false with a Python error set.
+// Makes the types of this file and adds them to the module; false with a Python error set.
 bool make_writer_types();
-bool add_fallback_type(PyObject* module);
+bool add_writer_types(PyObject* module);
 
 }  // namespace hooks

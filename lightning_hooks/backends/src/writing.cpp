@@ -41,22 +41,45 @@ void add_counts(double* numbers, const void* from) {
 
 }  // namespace
 
-int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized) {
-  View state, view;
-  int found = view_of(into, state, false);
-  if (found > 0) found = view_of(tensor, view);
+namespace {
+
+// Looks the numbers of a target up in its state; false if the state cannot be written.
+bool find(Target& target) {
+  View state;
+  if (view_of(target.state, state, false) > 0) {
+    const bool counted = target.histogram != kNoHistogram;
+    target.moments = numbers_of(state, target.first, kMoments);
+    if (target.moments && counted) target.counts = numbers_of(state, target.histogram, kBuckets);
+    if (target.moments && (target.counts || !counted)) return true;
+  }
+  PyErr_Clear();  // whoever writes the row instead meets the same error
+  target.moments = nullptr;
+  return false;
+}
+
+}  // namespace
+
+int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized, Row& row) {
+  View view;
+  const int found = view_of(tensor, view);
   if (found <= 0) return found;
-  double* const numbers = numbers_of(state, first, kMoments);
-  const bool counted = histogram != kNoHistogram;
-  double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
-  if (!numbers || (counted && !counts)) return -1;
-  Row row;
   double buckets[kBuckets];
-  view.counts = counts ? buckets : nullptr;
   view.sized = sized;
+  for (std::size_t i = 0; i < many; ++i) {
+    if (!find(targets[i])) continue;
+    view.sized = view.sized || targets[i].sized;
+    if (targets[i].counts) view.counts = buckets;
+  }
   if (!measure_views(&view, 1, &row)) return -1;
-  merge_moments(numbers, &row);
-  if (counts) add_counts(counts, buckets);
+  for (std::size_t i = 0; i < many; ++i) {
+    Target& target = targets[i];
+    if (!target.moments) continue;
+    Row own = row;
+    if (!target.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();  // as if it were measured alone
+    merge_moments(target.moments, &own);
+    if (target.counts) add_counts(target.counts, buckets);
+    target.written = true;
+  }
   return 1;
 }
 

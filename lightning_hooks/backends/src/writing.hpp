@@ -7,9 +7,18 @@ namespace hooks {
 
 constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // no valid offset
 
-// Merges a tensor into a row and, unless its offset is kNoHistogram, a histogram of a state. 1: done. 0: the tensor is not
-// measured here. -1: a Python error is set.
-int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized);
+// A row of a state and, unless its offset is kNoHistogram, a histogram.
+struct Target {
+  PyObject* state;
+  Py_ssize_t first, histogram;
+  bool sized;            // whether the sum of magnitudes is requested
+  bool written = false;  // whether `measure_into` has written the row
+  double *moments = nullptr, *counts = nullptr;
+};
+
+// Measures a tensor once and merges it into several rows; rows whose state cannot be written are skipped. 1: the tensor was measured,
+// and the row has its moments. 0: the tensor is not measured here. -1: a Python error is set.
+int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized, Row& row);
 
 // The same, and the units along an axis are merged into a contiguous float64 tensor [units, 4]. 0 also where the number of units
 // is another one, or their layout is not measured here.

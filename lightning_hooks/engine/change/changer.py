@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.actions import AbsentParts
 from lightning_hooks.engine.change.activations import ForwardChange
 from lightning_hooks.engine.change.bound import BoundTransform, match_saved, read_link
-from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import ModuleRule, Participant, PhaseMemo
 from lightning_hooks.engine.shards import params_for, put_back, shards_of, share_of, takes_shards
-from lightning_hooks.engine.sites import AbsentParts
+from lightning_hooks.hooks import Action
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.saved_state import read_count, read_list, starting_again
@@ -94,16 +95,17 @@ class Changer(Participant):
         for bound in self.transforms:
             bound.note_targets()
 
-    def parts(self, key: Any) -> Iterable[Part]:
+    def actions(self, key: Any) -> Iterable[Action]:
         for bound in (self.transforms[i] for i in key):
-            at, path = parse_tensor(bound.tensor)
+            tensor, path = parse_tensor(bound.tensor)
             for target in bound.distinct if bound.when != "step" else ():
                 if bound.when == "forward":
-                    visit = ForwardChange(self, bound, target).change
+                    change = ForwardChange(self, bound, target).change
                     absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
-                    yield Part(target.value, at, visit, path, changes=True, absent=absent)
+                    yield Action(target.value, tensor, change, path, changes=True, absent=absent)
                 else:
-                    yield Part(target.value, at, partial(self._change_gradient, bound, target), path, changes=True)
+                    change_gradient = partial(self._change_gradient, bound, target)
+                    yield Action(target.value, tensor, change_gradient, path, changes=True)
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         for bound in self.transforms if key is None else (self.transforms[i] for i in key):

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.actions import AbsentParts, gradient_of
 from lightning_hooks.engine.monitor.pairs import PairWatch
 from lightning_hooks.engine.monitor.param_reader import ParamReader
 from lightning_hooks.engine.monitor.row_fallback import RowFallback
 from lightning_hooks.engine.overhead import Overhead
-from lightning_hooks.engine.participant import ModuleRule, Part, Participant, PhaseMemo
+from lightning_hooks.engine.participant import ModuleRule, Participant, PhaseMemo
 from lightning_hooks.engine.shards import tensor_parallel_place
-from lightning_hooks.engine.sites import AbsentParts, gradient_of
 from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.hooks import Action
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import MODULE_TENSORS
@@ -27,6 +28,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.processes import world_size
+from lightning_hooks.stats.sharing import measured_for
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_sharded
 
@@ -49,7 +51,6 @@ class Observer(Participant):
     Attributes:
         factor: how many times longer intervals are than the rules say.
         schedules: those that are due in the step under way.
-        scale: the loss scale of the last backward; None without a scaler.
         uncalled: the modules that it did not call, with their classes; None before.
     """
 
@@ -71,7 +72,6 @@ class Observer(Participant):
         self.stopped = False
         self.factor = 1
         self.overhead: Overhead | None = None
-        self.scale: Tensor | None = None
         self.uncalled: dict[str, str] | None = None
         self._label = label
         self.absent = AbsentParts()
@@ -154,23 +154,24 @@ class Observer(Participant):
 
     left = refreshed
 
-    def parts(self, key: Any) -> Iterable[Part]:
+    def actions(self, key: Any) -> Iterable[Action]:
         stored = self.plan.stored_at(key)
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                at, passes = gradient_of(row.kind)
-                yield Part(
+                tensor, passes = gradient_of(row.kind)
+                yield Action(
                     row.target.value,
-                    at,
+                    tensor,
                     self.table.writer(row.index, self.fallback, [name for name, rows in stored.items() if row.index in rows]),
                     row.path,
-                    read=partial(self.fallback.merge, row.index),
+                    merge=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                     passes=passes,
                 )
         for row in self.pairs.summed:
             if row.due(key):
-                yield Part(row.target.value, "grad", None, read=partial(self._add_micro_batch, row))
+                merge = partial(self._add_micro_batch, row)
+                yield Action(row.target.value, "grad", measured_for(merge), merge=merge)
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         if self.stage == "train" and not self.stopped:
@@ -225,9 +226,8 @@ class Observer(Participant):
             for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
                 self.fallback.put(row, measurement)
 
-    def scaled_by(self, scale: Tensor, factor: Tensor | None) -> None:
-        """Note the loss scale; bring what flowed under an old one to the new."""
-        self.scale = scale
+    def scaled_by(self, factor: Tensor | None) -> None:
+        """Bring what flowed under an old loss scale to the new one."""
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 

@@ -96,7 +96,7 @@ class Producer:
         observer = self.observer
         if self._totals is not None and observer.overhead is not None:
             reports = {**reports, **observer.overhead.report()}
-        scale = observer.scale  # by which gradients of module tensors are still multiplied
+        scale = observer.loss_scale  # by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
         merging = observer.exchange()
         stored = observer.table.exchange_stores()

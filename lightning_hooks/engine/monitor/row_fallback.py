@@ -91,7 +91,7 @@ class RowFallback(FallbackWriter):
 
     def _add(self, row: int, measurement: Measurement) -> None:
         observer = self._watching
-        scale = observer.scale
+        scale = observer.loss_scale
         if scale is not None and observer.plan.rows[row].kind in LOSS_SCALED:
             observer.table.add(row, measurement, UnscaledMeasurement(measurement, scale))
         else:

@@ -12,11 +12,11 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.compiled import compiled_modules, refuse_compiled
-from lightning_hooks.engine.participant import ModuleRule, Part, Participant
+from lightning_hooks.engine.participant import ModuleRule, Participant
 from lightning_hooks.engine.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.hooks import CallAction, Gate, Handles, Passes, may_have_gradient
+from lightning_hooks.hooks import Action, Gate, Handles, Passes, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -115,20 +115,20 @@ class UserHooksParticipant(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
-    def parts(self, key: Any) -> Iterable[Part]:
+    def actions(self, key: Any) -> Iterable[Action]:
         """The hooks that run in the order of all participants: those that share a registration with others of this package."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
-            if kind in _PARTS and not _before_others(hook.rule):
-                changes = kind in ("input_grad", "output_grad", "param_grad")
+            if kind in _CALLS and not _before_others(hook.rule):
+                changes, whole = kind in ("input_grad", "output_grad", "param_grad"), kind in ("forward_pre", "forward")
+                tensor, first = _TENSORS.get(kind, kind), hook.rule.prepend
                 for runner in hook.distinct:
-                    visit = _PARTS[kind](runner, self._gate)
-                    at, first = _AT.get(kind, kind), hook.rule.prepend
-                    yield Part(runner.value, at, visit, changes=changes, first=first, passes=Passes.ALL)
+                    call = _CALLS[kind](runner, self._gate)
+                    yield Action(runner.value, tensor, call, changes=changes, whole=whole, first=first, passes=Passes.ALL)
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         for hook in self.hooks if key is None else (self.hooks[i] for i in key):
-            notes_calls = hook.rule.kind in _PARTS and not _before_others(hook.rule)
+            notes_calls = hook.rule.kind in _CALLS and not _before_others(hook.rule)
             if hook.rule.modules is not None and (key is None or notes_calls):
                 yield _module_rule(hook.where, hook.targets)
 
@@ -154,7 +154,7 @@ class UserHooksParticipant(Participant):
         elif kind == "saved_tensors":
             register_saved(value, (runner.of(0), runner.of(1)), gate, handles, wanted=runner.starts)
         elif _before_others(runner.rule):
-            register_first(value, _PARTS[kind](runner, gate).visit, gate, handles, before=kind == "forward_pre")
+            register_first(value, _CALLS[kind](runner, gate), gate, handles, before=kind == "forward_pre")
 
 
 def _before_others(rule: Hook) -> bool:
@@ -167,10 +167,10 @@ def _on_gradient(runner: HookRunner, gate: Gate) -> Callable[[Tensor], Tensor | 
     return lambda grad: runner(grad, like=grad)
 
 
-def _before(runner: HookRunner, gate: Gate) -> CallAction:
+def _before(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
     """`(module, args) -> args or None`; with keyword arguments `(module, args, kwargs) -> (args, kwargs) or None`."""
 
-    def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if runner.rule.with_kwargs:
             return runner(module, args, kwargs, like=(args, kwargs))
         result = runner(module, args, like=args)
@@ -178,33 +178,33 @@ def _before(runner: HookRunner, gate: Gate) -> CallAction:
             return None
         return (result if isinstance(result, tuple) else (result,)), kwargs
 
-    return CallAction(visit)
+    return call
 
 
-def _after(runner: HookRunner, gate: Gate) -> CallAction:
+def _after(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
     """`(module, args, output) -> output or None`; with keyword arguments `(module, args, kwargs, output)`."""
 
-    def visit(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         given = (module, args, kwargs, output) if runner.rule.with_kwargs else (module, args, output)
         return runner(*given, like=output)
 
-    return CallAction(visit)
+    return call
 
 
 def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
     """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning their replacements."""
 
-    def visit(node: Node) -> None:
+    def call(node: Node) -> None:
         if runner.rule.kind == "node_pre":
             node.register_prehook(lambda outputs: runner(outputs, like=outputs) if gate.open else None)
         else:
             node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs) if gate.open else None)
 
-    return visit
+    return call
 
 
-_AT = {"forward_pre": "input", "forward": "output", "node_pre": "node", "param_grad": "grad"}
-_PARTS: dict[str, Callable[[HookRunner, Any], Any]] = {
+_TENSORS = {"forward_pre": "input", "forward": "output", "node_pre": "node", "param_grad": "grad"}
+_CALLS: dict[str, Callable[[HookRunner, Any], Any]] = {
     "forward_pre": _before,
     "forward": _after,
     "input_grad": _on_gradient,
@@ -214,4 +214,4 @@ _PARTS: dict[str, Callable[[HookRunner, Any], Any]] = {
     "node": _at_node,
 }
 _REGISTERED = {"full_backward", "full_backward_pre", "saved_tensors", "post_accumulate_grad"}
-assert _PARTS.keys() | _REGISTERED == {*MODULE_KINDS, *PARAM_KINDS}
+assert _CALLS.keys() | _REGISTERED == {*MODULE_KINDS, *PARAM_KINDS}

@@ -6,6 +6,7 @@ Everything is computed in float64 with two passes for the squared deviations, in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Lock
 from time import perf_counter_ns
 from typing import Any, Final
@@ -47,28 +48,120 @@ class FallbackWriter:
         raise NotImplementedError
 
 
-def direct_writer(write: Callable[[Tensor], bool], row: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
+class DirectWriter:
     """A function that merges a tensor into a row.
 
     Args:
         write: merges it directly; False where it does not, and the fallback takes it.
     """
 
-    def call(tensor: Tensor) -> None:
+    __slots__ = ("fallback", "row", "write")
+
+    def __init__(self, write: Callable[[Tensor], bool], row: int, fallback: FallbackWriter) -> None:
+        self.write = write
+        self.row = row
+        self.fallback = fallback
+
+    def __call__(self, tensor: Tensor) -> None:
         begun = perf_counter_ns()
-        written = False
+        fallback, written = self.fallback, False
         if fallback.direct:
             try:
-                written = write(tensor)
+                written = self.write(tensor)
             except Exception:  # the fallback meets the same error and handles it
                 pass
         if not written:
-            fallback(row, tensor)
+            fallback(self.row, tensor)
             return
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1
 
-    return call
+
+class Writer(DirectWriter):
+    """A function that merges a tensor into a row of a table.
+
+    Args:
+        table: has the `state`, which may be replaced.
+        histogram_at: the offset of its histogram in the state, if it keeps one.
+        axis: of the units that are merged too, into `table.units`, a list of a float64 tensor [units, 4] for each row, or None.
+            A tensor whose units do not fit goes to the fallback, and nothing is written.
+    """
+
+    __slots__ = ("_axis", "_merging", "_table", "histogram_at")
+
+    def __init__(
+        self, table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, axis: int | None = None
+    ) -> None:
+        super().__init__(self._write, row, fallback)
+        self._table = table
+        self._axis = axis
+        self.histogram_at = histogram_at
+        self._merging = Lock()  # threads may call the module
+
+    def merge(self, moments: Array, counts: Array | None) -> None:
+        """Merge what was measured of a tensor; the counts are not used if the row keeps no histogram."""
+        with self._merging:
+            counts = None if self.histogram_at is None else counts
+            _put(self._table.state, self.row * MOMENTS, self.histogram_at, moments, counts, merging=True)
+
+    def _write(self, tensor: Tensor) -> bool:
+        if not _is_measured(tensor):
+            return False
+        units = None if self._axis is None else self._units_for(tensor, self._axis)
+        if self._axis is not None and units is None:
+            return False
+        self.merge(_moments(tensor), None if self.histogram_at is None else histogram(tensor).numpy())
+        if units is not None and self._axis is not None:
+            with self._merging:
+                units[:] = merge_units(units, _units(tensor, self._axis))
+        return True
+
+    def _units_for(self, tensor: Tensor, axis: int) -> Array | None:
+        """The numbers of the table that keep the units of a tensor; None where its units do not fit."""
+        units: Tensor | None = self._table.units[self.row]
+        if units is None or not -tensor.ndim <= axis < tensor.ndim or units.shape != (tensor.shape[axis], COLUMNS):
+            return None
+        return _numbers(units)
+
+
+class SharedWriter:
+    """A function that measures a tensor once, and merges it into the rows of several writers.
+
+    Args:
+        writers: from `writer`; None stands for a row that is never written directly.
+        merge: takes the rest: called with the positions of the rows that were not written, the tensor, and the moments of the
+            tensor as `read` gives them, or None.
+    """
+
+    __slots__ = ("merge", "writers")
+
+    def __init__(
+        self, writers: Sequence[Writer | None], merge: Callable[[tuple[int, ...], Tensor, bytes | None], None]
+    ) -> None:
+        self.writers = tuple(writers)
+        self.merge = merge
+
+    def __call__(self, tensor: Tensor) -> None:
+        begun = perf_counter_ns()
+        written: dict[int, FallbackWriter] = {}
+        moments: Array | None = None
+        direct = [(i, writer) for i, writer in enumerate(self.writers) if writer is not None and writer.fallback.direct]
+        with suppress(Exception):  # the fallback meets the same error and handles it
+            if direct and _is_measured(tensor):
+                moments = _moments(tensor)
+                counted = any(writer.histogram_at is not None for _, writer in direct)
+                counts = histogram(tensor).numpy() if counted else None
+                for position, writer in direct:
+                    with suppress(Exception):
+                        writer.merge(moments, counts)
+                        written[position] = writer.fallback
+        taken = perf_counter_ns() - begun
+        for fallback in written.values():
+            fallback.nanoseconds += taken // len(written)
+            fallback.calls += 1
+        rest = tuple(position for position in range(len(self.writers)) if position not in written)
+        if rest:
+            self.merge(rest, tensor, None if moments is None else moments.tobytes())
 
 
 def read(tensor: Tensor, /) -> bytes | None:
@@ -93,26 +186,9 @@ def measure_units(tensor: Tensor, axis: int, /) -> tuple[bytes, bytes] | None:
     return _moments(tensor).tobytes(), _units(tensor, axis).tobytes()
 
 
-def writer(
-    table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, axis: int | None = None, /
-) -> Callable[[Tensor], None]:
-    """A function that merges a tensor into a row of a table.
-
-    Args:
-        table: has the `state`, which may be replaced; with an axis also `units`, a list of a float64 tensor [units, 4] for each
-            row, or None.
-        histogram_at: the offset of its histogram in the state, if it keeps one.
-        axis: of the units that are merged too. A tensor whose units do not fit goes to the fallback, and nothing is written.
-    """
-    merging = Lock()  # threads may call the module
-
-    def write(tensor: Tensor) -> bool:
-        with merging:
-            if axis is not None:
-                return _write_units(table, row, histogram_at, tensor, axis)
-            return _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True)
-
-    return direct_writer(write, row, fallback)
+def writer(table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, axis: int | None = None, /) -> Writer:
+    """The `Writer` of a row, with its arguments."""
+    return Writer(table, row, histogram_at, fallback, axis)
 
 
 def measure_many_into(
@@ -145,8 +221,11 @@ def measure_many_into(
             wide = torch.promote_types(torch.promote_types(tensor.dtype, other.dtype), torch.float32)
             tensor = tensor.detach().to(wide) - other.detach()
         histogram_at = None if histograms is None or histograms[position] < 0 else int(histograms[position])
-        if not _write(state, int(firsts[position]), histogram_at, tensor, merging=False):
+        if not _is_measured(tensor):
             skipped.append(position)
+            continue
+        counts = None if histogram_at is None else histogram(tensor).numpy()
+        _put(state, int(firsts[position]), histogram_at, _moments(tensor), counts, merging=False)
     return skipped
 
 
@@ -169,32 +248,14 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
     return skipped
 
 
-def _write(state: Tensor, first: int, histogram_at: int | None, tensor: Tensor, *, merging: bool) -> bool:
-    """Write a tensor's moments and histogram; False, and nothing is written, where it is not measured."""
-    if not _is_measured(tensor):
-        return False
-    numbers, row = _numbers(state), _moments(tensor)
-    counts = None if histogram_at is None else histogram(tensor).numpy()
+def _put(state: Tensor, first: int, histogram_at: int | None, row: Array, counts: Array | None, *, merging: bool) -> None:
+    """Write the moments and the histogram of a tensor."""
+    numbers = _numbers(state)
     kept = numbers[first : first + MOMENTS]
     kept[:] = _union([kept, row]) if merging and kept[COUNT] > 0 else row
     if counts is not None and histogram_at is not None:
         buckets = numbers[histogram_at : histogram_at + len(counts)]
         buckets[:] = counts + buckets if merging else counts
-    return True
-
-
-def _write_units(table: Any, row: int, histogram_at: int | None, tensor: Tensor, axis: int) -> bool:
-    """Merge a tensor and its units into a row; False, and nothing is written, where one of them is not measured."""
-    units: Tensor | None = table.units[row]
-    if units is None or not (_is_measured(tensor) and -tensor.ndim <= axis < tensor.ndim):
-        return False
-    if units.shape != (tensor.shape[axis], COLUMNS):
-        return False
-    kept, found = _numbers(units), _units(tensor, axis)
-    if not _write(table.state, row * MOMENTS, histogram_at, tensor, merging=True):
-        return False
-    kept[:] = merge_units(kept, found)
-    return True
 
 
 def _units(tensor: Tensor, axis: int) -> Array:
