@@ -60,33 +60,32 @@ class Mode:
 
 
 class CallbackMode(Mode):
-    """A callback that is taken out of the trainer where its mode is off.
+    """Callbacks that are taken out of the trainer where their mode is off.
 
-    Out of the trainer, not merely idle, so that the steps without it are those of a run that has never heard of it.
+    Out of the trainer, not merely idle, so that the steps without them are those of a run that has never heard of them.
     """
 
-    def __init__(self, name: str, callback: Callback) -> None:
+    def __init__(self, name: str, *callbacks: Callback) -> None:
         super().__init__(name)
-        self.callback = callback
+        self._own = list(callbacks)
 
     @property
     def callbacks(self) -> list[Callback]:
         """What the trainer must be made with."""
-        return [self.callback]
+        return self._own
 
     def start(self, trainer: Trainer) -> None:
-        """Put it back."""
+        """Put them back."""
         present = _callbacks(trainer)
-        if self.callback not in present:
-            present.append(self.callback)
+        present += [callback for callback in self._own if callback not in present]
 
     def gone(self, trainer: Trainer) -> None:
-        """Take it out, one step late: our monitor takes its hooks off when it sees that a step is not watched."""
-        if self.callback in _callbacks(trainer):
-            _callbacks(trainer).remove(self.callback)
+        """Take them out, one step late: our monitor takes its hooks off when it sees that a step is not watched."""
+        present = _callbacks(trainer)
+        present[:] = [callback for callback in present if callback not in self._own]
 
     def finish(self, trainer: Trainer) -> None:
-        """Put it back, so that it is told of the end and cleans up."""
+        """Put them back, so that they are told of the end and clean up."""
         self.start(trainer)
 
 
@@ -135,13 +134,24 @@ def monitor_mode(
         index: watch only this step of each block; default all.
         options: further ones of the monitor.
     """
-    steps = [
+    steps = watched_steps(name, layout, index)
+    limits: dict[str, Any] = {"max_histograms": 10**6, "histogram_every_n_steps": 1, **options}
+    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
+
+
+def watched_steps(name: str, layout: Layout, index: int | None = None) -> list[int]:
+    """The steps of the blocks of a mode.
+
+    Args:
+        name: of the mode.
+        layout: of the run.
+        index: only this step of each block; default all.
+    """
+    return [
         step
         for step in range(layout.steps)
         if layout.mode_at(step) == name and layout.index_in_block(step) >= 0 and index in (None, layout.index_in_block(step))
     ]
-    limits: dict[str, Any] = {"max_histograms": 10**6, "histogram_every_n_steps": 1, **options}
-    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:

@@ -62,6 +62,7 @@ def render(folder: Path = RESULTS) -> str:
         ("step_parts", "Where the time of a watched step goes", tables.step_parts),
         ("reports", "What the reports of `ClipByGlobalNorm` take", tables.reports),
         ("unwatched", "What a step takes that is not watched", tables.unwatched),
+        ("readers", "Several readers of the same tensors", tables.readers),
         ("peers", "The peers, in the same fit", peers),
         ("kernels", "The measurement of one tensor", tables.kernels),
         ("writer", "Writing a step of 1,000 values", tables.writer),

@@ -34,6 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "step_parts": ("step_parts",),
     "reports": ("step_parts", "--name", "reports", "--variant", "reports", "--workloads", "A,B,C,D"),
     "unwatched": ("step_parts", "--name", "unwatched", "--variant", "unwatched", "--workloads", "A,B,C,D"),
+    "readers": ("readers",),
     "peers": ("peers",),
     "kernels": ("kernels",),
     "writer": ("writer",),

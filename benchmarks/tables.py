@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks import targets
 from benchmarks.markdown import met, table
+from benchmarks.readers import READERS, TOGETHER, share_of_sum
 from benchmarks.step_parts import REST, TAKING, WHOLE
 from lightning_hooks.stats.ranks import GATHERED
 
@@ -129,6 +130,26 @@ def unwatched(found: dict[str, Any]) -> str:
         "step with the methods of the monitor and of the guard over the step without them; what Lightning takes to call them "
         "is not in it. In a ratio of whole steps, as above, some microseconds are lost in the noise.\n\n"
         f"{table(['workload', 'the methods (µs)', 'the step (µs)', 'ratio', 'target'], lines)}"
+    )
+
+
+def readers(found: dict[str, Any]) -> str:
+    """What several readers of the same tensors take alone and together."""
+    by_workload: dict[str, list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        by_workload.setdefault(row["workload"], []).append(row)
+    lines = []
+    for workload, rows in by_workload.items():
+        extra = {row["who"]: f"{row['extra_ms']:.2f}" for row in rows}
+        share = share_of_sum(rows)
+        start = [f"{workload}: {rows[0]['title']}", f"{rows[0]['step_ms']:.1f}"]
+        shown = [extra[name] for name in (*READERS, TOGETHER)]
+        lines.append([*start, *shown, f"{share:.2f}", met(round(share, 2), targets.READERS)])
+    columns = ["workload", "step (ms)", *READERS, TOGETHER, "over the sum", "target"]
+    return (
+        "One fit in which blocks alternate: the rules of *everything*, a capture of every output, a second monitor of outputs "
+        "and their gradients, a user's hook on every leaf module, and all of them. Extra milliseconds of a step; the last "
+        f"ratio is what all take together over the sum of what each takes alone.\n\n{table(columns, lines)}"
     )
 
 

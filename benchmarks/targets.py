@@ -14,6 +14,8 @@ RATIOS: Final[dict[tuple[str, str], dict[str, float]]] = {
 UNWATCHED: Final = 1.005
 # What the reports of transforms take, as a share of the step.
 REPORTS: Final = 0.02
+# What a monitor and other readers of its tensors take together, over the sum of what each takes alone.
+READERS: Final = 1.0
 # How far `hooks/overhead` may be from the measured share of the step.
 OVERHEAD: Final = 0.02
 # Extra time with histograms over extra time without them.

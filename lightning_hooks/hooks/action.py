@@ -80,14 +80,15 @@ class ModuleActions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the result and its gradient are all that is read or changed, each as a whole, and the result is not changed.
+        """Whether plain hooks and those for whole calls do all that follows the call of the module.
 
-        An action on inner gradients, or in recomputations, is not plain.
+        They give readers the whole result, and read or change the whole gradient of it. Changes of single tensors of the
+        result, actions in recomputations, on inner gradients, on nodes and on the gradient of the input need the general hook.
         """
-        if self.input or self.input_grad or self.node or not (self.output or self.output_grad):
+        if self.input_grad or self.node:
             return False
-        reads = all(action.only_reads and not action.path and not action.recomputed for action in self.output)
-        return reads and not any(action.path or action.passes is Passes.INNER for action in self.output_grad)
+        plain = all(each.whole or not (each.path or each.changes or each.recomputed) for each in self.output)
+        return plain and not any(each.path or each.passes is Passes.INNER for each in self.output_grad)
 
 
 def by_module(actions: Iterable[Action], called: set[int]) -> list[ModuleActions]:

@@ -57,14 +57,16 @@ class EagerHooks:
         """Forget calls that never returned, as recomputations that stop early: they keep a graph and its tensors alive."""
         self.begun.clear()
 
-    def is_off(self) -> bool:
-        if not self.gate.open:
-            return True
-        if not torch.compiler.is_compiling():
-            return False
-        if torch.compiler.is_dynamo_compiling():  # with a function that the compiled modules do not include
-            traces.note()
+
+def is_off(gate: Gate) -> bool:
+    """Whether a hook outside compiled code does nothing in this call."""
+    if not gate.open:
         return True
+    if not torch.compiler.is_compiling():
+        return False
+    if torch.compiler.is_dynamo_compiling():  # with a function that the compiled modules do not include
+        traces.note()
+    return True
 
 
 class PreHook(OurHook):
@@ -77,7 +79,7 @@ class PreHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hooks, actions = self.hooks, self.hooks.actions
-        if hooks.is_off():
+        if is_off(hooks.gate):
             return None
         actions.called.add(id(module))
         arguments = given = Arguments(args, kwargs)
@@ -109,7 +111,7 @@ class ForwardHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         hooks, actions = self.hooks, self.hooks.actions
-        if hooks.is_off():
+        if is_off(hooks.gate):
             return None
         actions.called.add(id(module))
         given = output
@@ -142,6 +144,27 @@ class ForwardHook(OurHook):
                     found.setdefault(id(tensor), (tensor, []))[1].append(action)
         for tensor, actions in found.values():
             self.hooks.gradients.hook(tensor, GradHook(actions, self.hooks.gate), self.hooks, given)
+
+
+class WholeHook(OurHook):
+    """A forward hook for one action that is given whole calls.
+
+    Args:
+        called: takes the ids of the modules that are called.
+    """
+
+    __slots__ = ("action", "called", "gate")
+
+    def __init__(self, gate: Gate, called: set[int], action: Action) -> None:
+        self.gate = gate
+        self.called = called
+        self.action = action
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if is_off(self.gate):
+            return None
+        self.called.add(id(module))
+        return self.action.call(module, args, kwargs, output)
 
 
 def is_recomputation() -> bool:

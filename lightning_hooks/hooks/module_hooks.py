@@ -5,7 +5,7 @@ There may be thousands, so what is kept of each is little: the module and the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.hooks.action import Action, ModuleActions, by_module
-from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
+from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
 from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Handles, Removable
@@ -43,38 +43,46 @@ class ModuleHooks:
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients)
         # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
-        self._hooks: list[tuple[ReferenceType[nn.Module], PreHook | ForwardHook]] = []
-        self._plain: list[_Plain] = []
+        self._hooks: list[_Hook] = []
         for own in by_module(actions, called):
             known = ref(own.module)
-            if own.is_plain:
-                self._plain.append(_Plain(known, _plain(own, gate, fallback)))
-                continue
-            hooks = EagerHooks(own, gate, step_handles, gradients)
-            if own.input or own.input_grad:
-                self._hooks.append((known, PreHook(hooks)))
-            if own.output or own.output_grad or own.input_grad or own.node:
-                self._hooks.append((known, ForwardHook(hooks)))
+            is_plain, reads_input = own.is_plain, bool(own.input or own.input_grad)
+            if reads_input or not is_plain:
+                hooks = EagerHooks(own, gate, step_handles, gradients)
+                self._hooks += [_Hook(known, PreHook(hooks))] if reads_input else []
+                self._hooks += [] if is_plain else [_Hook(known, ForwardHook(hooks))]
+            if is_plain:
+                self._hooks += [_plain_hook(known, hook) for hook in _plain(own, gate, fallback)]
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
-        for plain in self._plain:
-            plain.put_on(handles)
-        for known, hook in self._hooks:
-            module = known()
-            if module is not None:
-                register = module.register_forward_pre_hook if isinstance(hook, PreHook) else module.register_forward_hook
-                handles.register(register, hook, with_kwargs=True)
+        for hook in self._hooks:
+            hook.put_on(handles)
 
 
-class _Plain:
-    """A plain hook of one module. It goes on under its first handle: to register it at every batch takes ten times as long."""
+class _Hook:
+    """A hook of one module."""
 
-    __slots__ = ("handle", "hook", "module")
+    __slots__ = ("hook", "module")
 
-    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook) -> None:
+    def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any]) -> None:
         self.module = module
         self.hook = hook
+
+    def put_on(self, handles: Handles) -> None:
+        module = self.module()
+        if module is not None:
+            register = module.register_forward_pre_hook if isinstance(self.hook, PreHook) else module.register_forward_hook
+            handles.register(register, self.hook, with_kwargs=True)
+
+
+class _PlainHook(_Hook):
+    """A plain hook of one module. It goes on under its first handle: to register it at every batch takes ten times as long."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook) -> None:
+        super().__init__(module, hook)
         self.handle: Removable | None = None
 
     def put_on(self, handles: Handles) -> None:
@@ -82,15 +90,36 @@ class _Plain:
             # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
             handles.keep(self.handle)
             hooks[self.handle.id] = self.hook
-        elif (module := self.module()) is not None:  # the first time, or the module has another dictionary of hooks now
+        elif (module := self.module()) is not None:
+            # Register normally on first use, and again if the module's hook dictionary was replaced (for example by deepcopy).
             self.handle = handles.register(module.register_forward_hook, self.hook)
 
 
-def _plain(own: ModuleActions, gate: Gate, fallback: Callable[..., Any]) -> PlainHook:
-    (read,) = (action.call for action in own.output) if own.output else (None,)  # readers of one source are one action
-    grad: GradHook | GradReader | None = None
-    if own.output_grad:
-        (first, *others) = own.output_grad
-        reads = first.passes is Passes.LOSS and first.only_reads and not others
-        grad = GradReader(gate, first.call) if reads else GradHook(own.output_grad, gate)
-    return PlainHook(gate, own.called, read, grad, fallback)
+def _plain_hook(module: ReferenceType[nn.Module], hook: PlainHook | WholeHook) -> _Hook:
+    return _Hook(module, hook) if isinstance(hook, WholeHook) else _PlainHook(module, hook)
+
+
+def _plain(own: ModuleActions, gate: Gate, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:
+    """The hooks that follow the call of a module, in order: one for each whole call, and one for the readers between two.
+
+    The last one hooks the gradient of the result that all whole calls have left.
+    """
+    grad = _grad_hook(own.output_grad, gate)
+    hooks: list[PlainHook | WholeHook] = []
+    for action in own.output:
+        if action.whole:
+            hooks.append(WholeHook(gate, own.called, action))
+        else:
+            last = action is own.output[-1]
+            hooks.append(PlainHook(gate, own.called, action.call, grad if last else None, fallback))
+    if grad is not None and (not own.output or own.output[-1].whole):
+        hooks.append(PlainHook(gate, own.called, None, grad, fallback))
+    return hooks
+
+
+def _grad_hook(actions: Sequence[Action], gate: Gate) -> GradHook | GradReader | None:
+    if not actions:
+        return None
+    (first, *others) = actions
+    reads = first.passes is Passes.LOSS and first.only_reads and not others
+    return GradReader(gate, first.call) if reads else GradHook(actions, gate)

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from benchmarks import output
+from benchmarks import output, readers
 from benchmarks.picture import draw
 from benchmarks.report import render
 from benchmarks.run import output_paths
@@ -32,6 +32,8 @@ def fill(folder: Path) -> None:
     output.write("compiled", [{**BASE, "variant": "compiled", "workload": "C", "skipped": "refused"}], folder)
     peers = [("lightning_hooks", 0.5), ("naive", 21.0), ("wandb.watch", 35.0)]
     output.write("peers", [{**BASE, **RATIO, "who": who, "extra_ms": extra} for who, extra in peers], folder)
+    who = [*((name, 1.0) for name in readers.READERS), (readers.TOGETHER, 3.0)]
+    output.write("readers", [{**BASE, **RATIO, "who": name, "extra_ms": extra} for name, extra in who], folder)
     speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "numpy", "sum", "copy") for unit in ("ns", "gb_s")}
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
     output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
@@ -79,6 +81,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| A: an <MLP> | 0.100 | 0.085 | agrees |" in text
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
+    assert "| A: an <MLP> | 5.0 | 1.00 | 1.00 | 1.00 | 1.00 | 3.00 | 0.75 | ≤ 1, met |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
     for heading in (
         "Histograms of everything",
@@ -118,7 +121,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 15
+    assert render(tmp_path).count("Not run") == 16
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

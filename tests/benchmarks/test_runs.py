@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks import dashboard, modes, peers, step_parts
+from benchmarks import dashboard, modes, peers, readers, step_parts
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
@@ -44,6 +44,11 @@ def test_a_workload_is_the_same_each_time() -> None:
 def test_a_variant_runs_and_says_what_it_measured() -> None:
     row = measure(TINY, "everything", Layout((OFF, "everything"), rounds=2, length=2))
     assert row["median"] > 0 and row["low"] <= row["median"] <= row["high"]
+
+
+def test_readers_run_alone_and_together() -> None:
+    rows = readers.measure(TINY, seconds=0.0, least=1)
+    assert [row["who"] for row in rows] == [*readers.READERS, readers.TOGETHER]
 
 
 @pytest.mark.parametrize("name", ["default", "transforms", "bf16", "accumulation", "validation"])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks, Passes, is_recomputation, readers
-from lightning_hooks.hooks.eager import ForwardHook
+from lightning_hooks.hooks.eager import ForwardHook, WholeHook
 from lightning_hooks.hooks.plain import PlainHook
 
 KINDS = [readers.PythonReaders, *([] if readers.Readers is readers.PythonReaders else [readers.Readers])]
@@ -49,7 +49,8 @@ def test_any_number_of_readers_keeps_the_plain_hook(hooked):
 @pytest.mark.parametrize(
     "other",
     [
-        {"tensor": "input"},
+        {"tensor": "input_grad"},
+        {"tensor": "node"},
         {"tensor": "output", "path": "[0]"},
         {"tensor": "output", "changes": True},
         {"tensor": "output", "recomputed": True},
@@ -60,6 +61,23 @@ def test_other_actions_take_the_general_hook(hooked, other):
     layer = nn.Linear(1, 1)
     kinds = hooked(Action(layer, "output", lambda tensor: None), Action(layer, call=lambda tensor: None, **other))
     assert kinds == [ForwardHook]
+
+
+def test_whole_calls_keep_the_plain_hooks_around_them(hooked):
+    layer, given = nn.Linear(1, 1, bias=False), {}
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    actions = [
+        Action(layer, "input", lambda tensor: given.update(input=tensor.item())),
+        Action(layer, "output", lambda tensor: given.update(before=tensor.item())),
+        Action(layer, "output", double, whole=True),
+        Action(layer, "output", lambda tensor: given.update(between=tensor.item())),
+        Action(layer, "output", double, whole=True),
+        Action(layer, "output_grad", lambda grad: given.update(grad=grad.item())),
+    ]
+    assert hooked(*actions) == [PlainHook, WholeHook, PlainHook, WholeHook, PlainHook]
+    (layer(torch.ones(1)) * 5).backward()
+    assert given == {"input": 1.0, "before": 1.0, "between": 2.0, "grad": 5.0}
 
 
 def test_a_gradient_is_read_and_changed_in_order_by_a_plain_hook(hooked):
