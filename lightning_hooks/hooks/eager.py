@@ -178,7 +178,7 @@ def _acts_now(action: Action) -> bool:
 
 
 def measured_in(tree: Any) -> list[Tensor]:
-    """The tensors of arguments or a result that are seen, each once: self-attention is given one tensor three times."""
+    """The tensors of arguments or a result, each once, that actions are given: self-attention takes one tensor three times."""
     return list({id(tensor): tensor for tensor in tensors_in(tree) if is_measured(tensor)}.values())
 
 

@@ -203,7 +203,7 @@ def takes_gradient(owner: Any, output: Tensor) -> bool:
 
 
 def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a plain hook is to see the gradient of a result that has a node. Compiled hooks call this too."""
+    """Whether a plain hook hooks the gradient of a result that has a node. Compiled hooks call this too."""
     if _holds(args, output):
         return takes_gradient(hook, output)
     return torch.is_grad_enabled()  # else it was passed through in another way
