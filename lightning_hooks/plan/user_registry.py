@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 from types import MethodType
-from typing import Any
+from typing import Any, Final
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.importing import import_object
 from lightning_hooks.rules.reading import as_object
 from lightning_hooks.rules.statistics import is_known
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator
 from lightning_hooks.stats.user_statistics import UserStatistic
+
+_MAX_POWER: Final = 16  # a loss scale of 2**16 to this power is 2**256, a finite float64
 
 
 @dataclass
@@ -89,15 +91,23 @@ def accumulator_of(item: Any, where: str) -> Accumulator | None:
     return accumulator
 
 
+def _is_power(power: Any) -> bool:
+    return isinstance(power, int) and not isinstance(power, bool) and abs(power) <= _MAX_POWER
+
+
 def _check_accumulator(accumulator: Accumulator, where: str) -> None:
-    shown, name = type(accumulator).__name__, accumulator.name
+    shown_class, name = type(accumulator).__name__, accumulator.name
     if not isinstance(name, str) or not name or any(each.name == name for each in BUILT_IN):
-        raise RuleError(f"{where}: {shown}.name must be a name that no built-in accumulator has, got {name!r}")
+        raise RuleError(f"{where}: {shown_class}.name must be a name that no built-in accumulator has, got {name!r}")
     if not accumulator.columns or not accumulator.statistics:
-        raise RuleError(f"{where}: {shown} needs at least one column and one statistic")
+        raise RuleError(f"{where}: {shown_class} needs at least one column and one statistic")
     invalid_merges = {each.name: each.merge for each in accumulator.columns if each.merge not in ("sum", "min", "max")}
     if invalid_merges:
-        raise RuleError(f"{where}: columns of {shown} are merged by 'sum', 'min' or 'max', got {invalid_merges}")
+        raise RuleError(f"{where}: columns of {shown_class} are merged by 'sum', 'min' or 'max', got {invalid_merges}")
+    invalid_powers = {each.name: each.power for each in accumulator.columns if not _is_power(each.power)}
+    if invalid_powers:
+        limits = f"integers from {-_MAX_POWER} to {_MAX_POWER}"
+        raise RuleError(f"{where}: powers of columns of {shown_class} must be {limits}, got {shown(invalid_powers)}")
     invalid = [stat for stat in accumulator.statistics if not isinstance(stat, str) or "/" in stat or not stat]
     if invalid:
-        raise RuleError(f"{where}: {shown} has a statistic {invalid[0]!r}, which cannot be a part of a tag")
+        raise RuleError(f"{where}: {shown_class} has a statistic {invalid[0]!r}, which cannot be a part of a tag")

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from lightning_hooks import (
     Hook,
     Scale,
     StatsMonitor,
+    StepConsumer,
+    StepView,
     Watch,
     load_capture,
 )
@@ -26,6 +29,7 @@ from lightning_hooks.engine.hook_manager import HookManager
 from lightning_hooks.engine.participant import Participant
 from lightning_hooks.hooks import Action
 from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.units.statistics import NAMES
 from tests.callbacks._tiny import Line, loader, make, scaled
 from tests.callbacks.models import Net, data, trainer_of
 from tests.conformance._tools import Book, same_weights
@@ -143,6 +147,27 @@ def test_the_first_reader_is_not_preferred(tmp_path: Path) -> None:
     alone = [*rows(a), *rows(b)]
     assert rows(*monitors()) == alone
     assert rows(*reversed(monitors())) == alone[::-1]
+
+
+class Views(StepConsumer):
+    def __init__(self) -> None:
+        self.views: list[StepView] = []
+
+    def consume(self, view: StepView) -> None:
+        self.views.append(view)
+
+
+def test_units_beside_other_readers_are_those_of_the_monitor_alone(tmp_path: Path) -> None:
+    def units(*others: Any) -> Any:
+        consumer, tensors = Views(), ("output", "output_grad")
+        rule = Watch(modules="body.*", tensors=tensors, stats="norm", units="auto", every_n_steps=1)
+        fit(tmp_path, StatsMonitor([rule], consumers=[consumer]), *others)
+        assert len(consumer.views) == STEPS
+        return [[view.stat(tensor, stat).values for tensor in tensors for stat in NAMES] for view in consumer.views]
+
+    alone = units()
+    assert np.isfinite(alone).any()
+    np.testing.assert_allclose(units(*everything(tmp_path)), alone, rtol=1e-12)
 
 
 def test_a_capture_beside_monitors_has_every_tensor(tmp_path: Path) -> None:

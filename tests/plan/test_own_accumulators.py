@@ -83,6 +83,10 @@ class Slash(Extremes):
     name, statistics = "slash", ("a/b",)
 
 
+class Powered(Extremes):
+    name, columns = "powered", (Column("greatest", "max", power=10**400),)
+
+
 class Empty(Extremes):
     name, columns = "empty", ()
 
@@ -94,6 +98,7 @@ class Empty(Extremes):
         (Nameless(), r"Nameless.name must be a name that no built-in accumulator has, got ''"),
         (Taken(), r"cannot have a statistic 'norm': the name is taken"),
         (Slash(), r"has a statistic 'a/b', which cannot be a part of a tag"),
+        (Powered(), r"powers of columns of Powered must be integers from -16 to 16, got {'greatest': 1000.{0,600}$"),
         (Empty(), r"Empty needs at least one column and one statistic"),
         (LargestSingularValue, r"give an object of LargestSingularValue instead of the class"),
     ],
