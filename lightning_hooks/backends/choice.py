@@ -1,16 +1,16 @@
-"""The choice of an implementation for every part, each decision with its reason. Nothing else decides this.
+"""The choice of an implementation for every part of the package, with a reason. No other module makes this choice.
 
 | part           | choices                       | what it does                                                       |
 |----------------|-------------------------------|--------------------------------------------------------------------|
 | `kernel`       | `native`, `numpy`             | measures tensors in host memory                                    |
 | `hooks`        | `native`, `python`            | hooks that only read a tensor                                      |
-| `tensor_hooks` | `direct`, `register_hook`     | hooks the gradients of results for them: without a handle, or with |
+| `tensor_hooks` | `direct`, `register_hook`     | hooks the gradients of results, without or with a handle           |
 | `events`       | `native`, `numpy`             | bytes and checksums of event files                                 |
 | `cuda`         | `triton`, `reference`, `none` | measures tensors on a CUDA device                                  |
 
 The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for `kernel`, `hooks` and `events`,
-`triton` for CUDA devices, `reference` for everything without compiled code, or one part at a time (`hooks=python`). Several
-are separated by commas, and later ones override earlier ones. A forced choice that is not available is an error; otherwise
+`triton` for CUDA devices, `reference` for all parts without compiled code, or one part (`hooks=python`). Several values are
+separated by commas, and later ones override earlier ones. A forced choice that is not available raises. If no choice is forced,
 the first available one serves.
 """
 
@@ -45,9 +45,9 @@ class Decision(NamedTuple):
     """The choice for a part.
 
     Args:
-        serves: one of the choices of the part.
-        reason: what runs, or why nothing better does.
-        module: the compiled module; None where none serves.
+        serves: the chosen implementation.
+        reason: a detail of the first choice, such as its instruction set, or why the first choice does not serve.
+        module: the module of the first choice; None if it does not serve, or has none.
     """
 
     serves: str
@@ -69,26 +69,29 @@ def forced() -> Mapping[str, str]:
 
 @cache
 def _parsed(value: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for word in filter(None, (each.strip() for each in value.split(","))):
         part, _, choice = word.partition("=")
         if word in WORDS:
-            found |= WORDS[word]
+            choices |= WORDS[word]
         elif choice in CHOICES.get(part, ()):
-            found[part] = choice
+            choices[part] = choice
         else:
             words = ", ".join(map(repr, WORDS))
-            pairs = ", ".join(f"'{name}={choice}'" for name, choices in CHOICES.items() for choice in choices)
+            pairs = ", ".join(f"'{name}={choice}'" for name, values in CHOICES.items() for choice in values)
             raise RuleError(f"{VARIABLE}={value!r}: choose from {words}, {pairs}; leave it unset for the default")
-    return MappingProxyType(found)
+    return MappingProxyType(choices)
 
 
 @cache
 def kernel(moments: tuple[str, ...]) -> Decision:
-    """What measures tensors in host memory.
+    """The choice of the kernel that measures tensors in host memory.
 
     Args:
-        moments: the names of the numbers in a row; a compiled kernel with other ones is rejected.
+        moments: the names of the moments in a row. A compiled kernel with other moments is rejected.
+
+    Raises:
+        UnsupportedError: the environment variable forces the compiled kernel, which is not available.
     """
 
     def load() -> tuple[ModuleType, str]:
@@ -103,13 +106,16 @@ def kernel(moments: tuple[str, ...]) -> Decision:
 
 @cache
 def hooks() -> Decision:
-    """What implements the hooks that only read."""
+    """The choice of the implementation of hooks that only read."""
     return _decide("hooks", _extension)
 
 
 @cache
 def tensor_hooks() -> Decision:
-    """How compiled hooks hook the gradients of results. Runs a backward pass, after which a process should not be forked."""
+    """The choice of how compiled hooks hook the gradients of results.
+
+    Runs a backward pass, which starts threads of autograd: a process should not be forked afterwards.
+    """
 
     def load() -> tuple[None, str]:
         from lightning_hooks.backends.probes import hook_dictionary
@@ -125,15 +131,19 @@ def tensor_hooks() -> Decision:
 
 @cache
 def events() -> Decision:
-    """What produces the bytes of event files. Reading a run calls this too, so it must not import torch."""
+    """The choice of the encoder of event files. Reading a run calls this function too, so it must not import torch."""
     return _decide("events", _extension)
 
 
 def cuda(load: Callable[[], tuple[ModuleType, str]]) -> Decision:
-    """What measures tensors on a CUDA device.
+    """The choice of the kernel that measures tensors on a CUDA device.
 
     Args:
-        load: returns the kernel in Triton, after a test measurement, and its version; raises where it does not work.
+        load: returns the kernel in Triton, after a test measurement, and the version of Triton. It raises if Triton does not
+            work.
+
+    Raises:
+        UnsupportedError: the environment variable forces Triton, which does not work.
     """
     import torch
 

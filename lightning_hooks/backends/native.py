@@ -1,10 +1,10 @@
-"""The kernel in C++: one pass over a tensor in host memory, with any strides, without a copy.
+"""The compiled kernel in C++. It measures a tensor in host memory, with any strides, in one pass and without a copy.
 
-It reports the tensors that it does not measure (another device, dtypes that are not floating, a subclass, no memory behind it);
-`lightning_hooks.stats.kernels` measures these otherwise. A row of moments is 72 bytes: to make a tensor of it takes longer than
-to measure a small one.
+The functions return None for, or list the indices of, tensors that the kernel does not measure: on another device, of a dtype
+that is not floating, of a subclass, or without memory. `lightning_hooks.stats.kernels` then takes another kernel. Moments are
+returned as 72 packed bytes, because making a tensor of them takes longer than measuring a small tensor.
 
-Importing this module raises where the compiled extension is absent or does not fit the installed torch.
+Importing this module raises ImportError if the extension is not compiled or does not work with the installed torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def _find_exchange() -> object:
-    """The DLPack exchange table of tensors: with it the extension reads tensors without linking torch."""
+    """The DLPack exchange table of torch, through which the extension reads tensors without linking torch."""
     table: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table")
@@ -57,9 +57,9 @@ def _find_exchange() -> object:
 
 
 def _openmp() -> str | None:
-    """The OpenMP library that the installed torch ships and computes with, if it is GNU's."""
-    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
-    return str(found[0]) if len(found) == 1 else None
+    """The path of the OpenMP library with which the installed torch computes; None if torch does not ship GNU's."""
+    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+    return str(libraries[0]) if len(libraries) == 1 else None
 
 
 _LOST = "NumPy measures tensors in host memory, at several times the cost"

@@ -1,8 +1,9 @@
-"""The kernels: raw moments of tensors in a single pass. `lightning_hooks.backends` decides which one serves.
+"""The kernels, which measure the raw moments of tensors. `lightning_hooks.backends` chooses among them.
 
-In host memory that is the compiled kernel or the one in NumPy, on a CUDA device Triton. For all other tensors (other devices,
-dtypes that are not floating, subclasses) and where neither works the reference in plain torch serves. Triton is imported when
-the first tensor on a CUDA device is measured.
+The compiled kernel or the one in NumPy measures tensors in host memory, and the one in Triton measures tensors on a CUDA
+device. The reference in plain torch measures all other tensors: on other devices, of dtypes that are not floating, and
+subclasses. It also serves on a CUDA device on which Triton does not work. Triton is imported when the first tensor on a CUDA
+device is measured.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ __all__ = [
     "unpacked",
 ]
 
-NO_HISTOGRAM: Final = -1  # the offset of the histogram of a row that keeps none
+NO_HISTOGRAM: Final = -1
+"""Replaces the offset of a histogram for a row that keeps none."""
 _DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENTS))
-host: ModuleType = _DECISION.module or numpy_kernel  # measures tensors in host memory
+host: ModuleType = _DECISION.module or numpy_kernel
+"""The module that measures tensors in host memory: `backends.native` or `numpy_kernel`, which have the same functions."""
 if TYPE_CHECKING:
     from lightning_hooks.stats.kernels.numpy_kernel import FallbackWriter
 else:
@@ -47,34 +50,34 @@ else:
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for.
+    """The raw moments of a real and dense tensor, float64 [9] on its device, without waiting for the device.
 
     Example:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
         [2.0, 2.0, 2.0]
     """
-    # A compiler traces the reference, whose operations it knows.
+    # A compiler can trace the reference, but none of the other kernels.
     packed = None if torch.compiler.is_compiling() else host.read(tensor)
-    moments: Tensor = _other(tensor).measure(tensor) if packed is None else unpacked(packed)
+    moments: Tensor = _other_kernel(tensor).measure(tensor) if packed is None else unpacked(packed)
     return moments
 
 
 def measure_many(several: Sequence[Tensor]) -> Tensor:
     """The raw moments of several tensors on one device, float64 [len(several), 9]."""
-    found = [None] * len(several) if torch.compiler.is_compiling() else host.read_many(several)
-    rows = [packed for packed in found if packed is not None]
+    packed = [None] * len(several) if torch.compiler.is_compiling() else host.read_many(several)
+    rows = [row for row in packed if row is not None]
     if len(rows) == len(several):
         return (
             unpacked(b"".join(rows)).view(-1, MOMENTS) if rows else torch.empty(0, MOMENTS, dtype=torch.float64, device="cpu")
         )
     if not rows:
-        moments: Tensor = _other(several[0]).measure_many(several)
+        moments: Tensor = _other_kernel(several[0]).measure_many(several)
         return moments
     return torch.stack([measure(tensor) for tensor in several])
 
 
 def measure_units(tensor: Tensor, axis: int) -> Tensor:
-    """The units of a real and dense tensor that the kernel for host memory does not measure, float64 [units, 4]."""
+    """The units of a real and dense tensor, float64 [units, 4], for tensors that `host.measure_units` does not measure."""
     if on_device(tensor) is not None:
         from lightning_hooks.stats.kernels import cuda_units
 
@@ -83,7 +86,7 @@ def measure_units(tensor: Tensor, axis: int) -> Tensor:
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:
-    """The module `cuda` where it serves for a tensor: it writes rows of moments on the device."""
+    """The module `cuda`, which measures on the device, if it serves for the tensor; else None."""
     return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
 
 
@@ -93,7 +96,7 @@ def is_device_writer(write: object) -> bool:
 
 
 def in_use() -> str:
-    """Which kernel measures tensors in host memory, and why not the compiled one where it does not.
+    """The kernel that measures tensors in host memory, with the reason if it is not the compiled one.
 
     Example:
         >>> in_use().split()[0] in ("native", "numpy")
@@ -103,7 +106,7 @@ def in_use() -> str:
 
 
 def in_use_on_cuda() -> str:
-    """Which kernel measures tensors on a CUDA device, and why not Triton where it does not.
+    """The kernel that measures tensors on a CUDA device, with the reason if it is not the one in Triton.
 
     Example:
         >>> in_use_on_cuda().split()[0] in ("triton", "reference", "none")
@@ -112,8 +115,8 @@ def in_use_on_cuda() -> str:
     return str(_cuda())
 
 
-def _other(tensor: Tensor) -> ModuleType:
-    """The kernel for a tensor that the one for host memory does not measure."""
+def _other_kernel(tensor: Tensor) -> ModuleType:
+    """The kernel for a tensor that `host` does not measure."""
     kernel = on_device(tensor)
     return reference if kernel is None else kernel
 
@@ -128,11 +131,11 @@ def _load_triton() -> tuple[ModuleType, str]:
 
     from lightning_hooks.stats.kernels import cuda
 
-    # Triton builds its launcher with a C compiler, and not for every device: an attempt raises what does not work.
+    # Triton needs a C compiler, and does not support every device. If Triton does not work here, the attempt raises.
     cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
     return cuda, str(triton.__version__)
 
 
 def unpacked(numbers: bytes) -> Tensor:
-    """Packed float64 numbers as a tensor, in memory of its own."""
+    """A float64 tensor with a copy of packed numbers."""
     return torch.frombuffer(bytearray(numbers), dtype=torch.float64)

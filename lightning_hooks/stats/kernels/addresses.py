@@ -1,4 +1,4 @@
-"""Where the elements of a tensor on a CUDA device lie, for kernels that get addresses."""
+"""The addresses of the elements of tensors on a CUDA device, for kernels whose arguments are addresses."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from torch import Tensor, nn
 
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
-# The dtypes that are measured.
+# The dtypes that the Triton kernels measure, each with its code in the kernels.
 CODES: Final = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
 _ALIGNED: Final = 16  # bytes, for wide loads
 Found: TypeAlias = tuple[int, int, Tensor]
-"""The address of the elements of a tensor, their number, and what keeps them there: the tensor itself, or a copy."""
+"""The address of the elements, their number, and the tensor that owns the memory: the measured tensor itself, or a copy."""
 
 
 def find(tensor: Tensor, device: int) -> Found | None:
-    """Where the elements of a tensor lie one after the other, in any order; None for a tensor that is not measured here.
+    """The address of the elements of a tensor, which lie one after the other in any order.
 
-    This is called for every tensor at every step, so it asks as little as will do. A tensor without memory (sparse, inside a
-    transform of `torch.func`) raises when it is asked for its address.
+    This function is called for every tensor at every step, so it makes as few calls as possible. `data_ptr` of a tensor without
+    memory (sparse, or inside a transform of `torch.func`) raises, which replaces a test for such tensors.
 
     Args:
-        device: the index of the device on which it must be.
+        tensor: a tensor with any strides; one with gaps in its memory is copied.
+        device: the index of the device on which the tensor must be.
+
+    Returns:
+        None if the Triton kernels do not measure the tensor: another device or dtype, a subclass, or no memory.
     """
     kind = type(tensor)
     if (kind is not Tensor and kind is not nn.Parameter) or tensor.dtype not in CODES or tensor.get_device() != device:
@@ -32,7 +36,8 @@ def find(tensor: Tensor, device: int) -> Found | None:
         size = tensor.numel()
         if size <= 1 or not tensor.is_contiguous():
             tensor = tensor.detach()
-            if tensor.is_neg():  # a part of complex numbers, so not contiguous
+            # Only the imaginary part of a conjugated complex tensor has this flag, so a contiguous tensor needs no test.
+            if tensor.is_neg():
                 tensor = tensor.resolve_neg()
             if not _is_dense(tensor):
                 tensor = tensor.contiguous()
@@ -42,13 +47,14 @@ def find(tensor: Tensor, device: int) -> Found | None:
             address = tensor.data_ptr()
     except RuntimeError:
         return None
-    if size and not address:  # zeros of autograd
+    # Autograd represents some zero gradients by tensors without memory.
+    if size and not address:
         return None
     return address, size, tensor
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor is a permutation of a contiguous one."""
+    """Whether the elements fill their memory without gaps, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:

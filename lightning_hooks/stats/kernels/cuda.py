@@ -1,10 +1,11 @@
-"""The measurement on a CUDA device, in Triton.
+"""The measurement of moments on a CUDA device, in Triton.
 
-A tensor that a hook sees takes one launch, which writes partial rows; those of many tensors are merged into the rows of a table
-together (`PartialRows`). A list of tensors takes one launch for each dtype, and one that merges.
+A tensor from a hook takes one launch, which writes partial rows of moments. The partial rows of many tensors are merged into
+the rows of a table with one further launch (`PartialRows`). A list of tensors takes one launch for each dtype, and one that
+merges.
 
-Nothing here waits for the device: sizes are known on the host, and tables of arguments go through pinned memory. The reference
-measures what these kernels do not: dtypes that are not floating, and subclasses.
+No function waits for the device: sizes are known on the host, and tables of arguments are copied through pinned memory. The
+reference measures the tensors that these kernels do not measure: dtypes that are not floating, and subclasses.
 
 Importing this module raises where Triton is not installed.
 """
@@ -31,18 +32,21 @@ from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
 
-_PROGRAMS: Final = 1024  # keep a large device busy; more of them only where a span has its most blocks
-_MOST_BLOCKS: Final = 8  # of a span: the fewer, the closer its centre is to its mean
-_CAPACITY: Final = 1 << 16  # partial rows that wait to be merged: 4.7 MB
+# So many programs keep a large device busy. A launch uses more only if spans already have the most blocks.
+_PROGRAMS: Final = 1024
+# The most blocks of a span. The fewer blocks, the closer is the centre of a span to its mean.
+_MOST_BLOCKS: Final = 8
+_CAPACITY: Final = 1 << 16  # partial rows that can wait for a merge: 4.7 MB
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
 _ROW_BYTES: Final = 8 * MOMENTS
 _Integers: TypeAlias = NDArray[np.int64]
 _Part: TypeAlias = tuple[int, int, int, int]
-"""Of a tensor: the offset of its row in a state, its elements, its first partial row, and the end."""
+"""A measured tensor: the offset of its row in the state, its number of elements, its first partial row, and the end of
+these."""
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for."""
+    """The raw moments of a real and dense tensor, float64 [9] on its device, without waiting for the device."""
     return measure_many([tensor])[0]
 
 
@@ -59,13 +63,14 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 def measure_many_into(
     out: Tensor, offsets: Sequence[int], tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
 ) -> list[int]:
-    """Write the raw moments of several tensors where they are kept.
+    """Write the raw moments of several tensors, or of differences of pairs of tensors, into a tensor.
 
     Args:
-        out: float64, contiguous, on a device.
-        offsets: the element of it at which the row of each tensor begins; all distinct.
-        tensors: in the same order.
-        before: tensors to subtract, in float32 at least, without materializing the differences; none by default.
+        out: contiguous, float64, on a CUDA device; written.
+        offsets: the index in `out` at which the row of each tensor begins; all distinct.
+        tensors: one for each offset.
+        before: a tensor to subtract from each of `tensors`, in float32 at least; none by default. No tensor is allocated for a
+            difference.
 
     Returns:
         The indices of the tensors that were skipped: other dtypes, subclasses, another device, or a pair that differs in shape
@@ -101,12 +106,13 @@ def measure_many_into(
 
 
 class PartialRows:
-    """Partial rows of the tensors that hooks see, until they are merged into the rows of a state.
+    """Keeps the partial rows of tensors from hooks until they are merged into the rows of a state.
 
-    The rows are written on the stream that is current when the first tensor comes. Tensors on other streams are not taken.
+    All partial rows between two merges are written on the stream that is current at the first tensor. Writers reject tensors on
+    other streams.
 
     Args:
-        state: float64, on a CUDA device; the same for as long as this is used.
+        state: contiguous, float64, on a CUDA device. The object writes to this tensor for as long as it exists.
     """
 
     def __init__(self, state: Tensor) -> None:
@@ -120,7 +126,7 @@ class PartialRows:
         self._launches: dict[torch.dtype, Launch] = {}
 
     def writer(self, offset: int) -> Callable[[Tensor], bool]:
-        """A function that measures a tensor for the row at an offset of the state; False where it does not."""
+        """A function that measures a tensor for the row at an offset of the state, or rejects the tensor and returns False."""
 
         def write(tensor: Tensor) -> bool:
             found = find(tensor, self._device)
@@ -129,10 +135,12 @@ class PartialRows:
             address, size, _ = found
             if size == 0:
                 return True
-            if self._device >= 0 and torch.cuda.current_device() != self._device:  # on which Triton would launch
+            # Triton launches on the current device.
+            if self._device >= 0 and torch.cuda.current_device() != self._device:
                 return False
             stream = current_stream(self._device)
-            if self._waiting and stream != self._stream:  # which could also read rows that are not written yet
+            # A merge on another stream could read partial rows that are not written yet.
+            if self._waiting and stream != self._stream:
                 return False
             steps, programs = _spans(size)
             if self._used + programs > _CAPACITY:
@@ -150,14 +158,14 @@ class PartialRows:
         return write
 
     def merge(self) -> None:
-        """Merge what is waiting into the rows of the state."""
+        """Merge all waiting partial rows into the rows of the state."""
         if self._waiting:
             parts, self._waiting, self._used = self._waiting, [], 0
             with _current(self._state):
                 _merge(self._state, self._rows, *np.array(parts, dtype=np.int64).T, merging=True)
 
     def drop(self) -> None:
-        """Forget what is waiting."""
+        """Discard all waiting partial rows."""
         self._waiting, self._used = [], 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
@@ -166,30 +174,36 @@ class PartialRows:
 
 
 def attempt(device: torch.device) -> None:
-    """Measure a tensor of one element, so that an installation that does not work raises now."""
-    if knobs.runtime.interpret:  # it would read host memory at addresses of the device
+    """Measure a tensor of one element, so that a broken installation of Triton raises before it is chosen.
+
+    Raises:
+        RuntimeError: TRITON_INTERPRET is set. Triton may raise any other exception.
+    """
+    # The interpreter would read host memory at addresses of the device.
+    if knobs.runtime.interpret:
         raise RuntimeError("TRITON_INTERPRET is set, and the interpreter reads no memory of a device")
     measure(torch.ones(1, device=device))
 
 
 def _spans(size: int) -> tuple[int, int]:
-    """Blocks of a span, and the number of spans of so many elements."""
+    """The number of blocks in a span, and the number of spans, for a tensor of `size` elements."""
     blocks = -(-size // BLOCK)
     steps = min(max(1, -(-blocks // _PROGRAMS)), _MOST_BLOCKS)
     return steps, -(-blocks // steps)
 
 
 class _List:
-    """Tensors of one dtype."""
+    """A list of tensors of one dtype, which one launch measures."""
 
     def __init__(self, code: int) -> None:
-        self.code = code  # of the dtype
+        self.code = code
         self.positions: list[int] = []
         self.found: list[Found] = []
-        self.less: list[Found] = []  # what is subtracted; the same where nothing is
+        # The tensors to subtract; the measured tensors themselves if nothing is subtracted.
+        self.less: list[Found] = []
 
     def spread(self) -> None:
-        """Spread the elements over programs, of each of which comes a partial row."""
+        """Divide the elements among programs, each of which writes one partial row."""
         self.sizes = np.array([size for _, size, _ in self.found], dtype=np.int64)
         blocks = -(-self.sizes // BLOCK)
         self.steps = min(max(1, -(-int(blocks.sum()) // _PROGRAMS)), _MOST_BLOCKS)
@@ -198,7 +212,7 @@ class _List:
         self.total = int(self.ends[-1])
 
     def measure(self, rows: Tensor, begin: int, paired: bool) -> None:
-        """Write the partial rows, the first of them at `begin`."""
+        """Write the partial rows into `rows`, from index `begin` on."""
         addresses = np.array([address for address, _, _ in self.found], dtype=np.int64)
         others = np.array([address for address, _, _ in self.less], dtype=np.int64)
         tensor_of_program = np.repeat(np.arange(len(addresses)), self.programs)
@@ -230,13 +244,13 @@ def _merge(
     """Merge partial rows into rows of `out`.
 
     Args:
-        out: float64.
-        rows: the partial rows.
-        targets: of each tensor, where its row begins in `out`; several may have the same.
-        sizes: the elements of each.
-        firsts: the first partial row of each.
-        ends: where those of each end.
-        merging: whether the present rows count too.
+        out: contiguous, float64; written.
+        rows: the partial rows, float64 [partial rows, 9].
+        targets: the index in `out` at which the row of each tensor begins; several tensors may have the same row.
+        sizes: the number of elements of each tensor.
+        firsts: the index of the first partial row of each tensor.
+        ends: the index after the last partial row of each tensor.
+        merging: whether to merge with the present rows of `out`; if not, they are overwritten.
     """
     distinct, index, counts = np.unique(targets, return_inverse=True, return_counts=True)
     order = np.argsort(index, kind="stable")
@@ -253,5 +267,5 @@ def _launch(kernel: Any, programs: int, out: Tensor, *integers: int, **constants
 
 
 def _current(out: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """A context in which the device of a tensor is the current one, on which Triton launches."""
     return torch.cuda.device(out.device) if out.is_cuda else nullcontext()

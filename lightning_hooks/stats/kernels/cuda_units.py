@@ -1,7 +1,7 @@
-"""The measurement of units on a CUDA device, in Triton: one launch that reads the tensor, and one that merges its parts.
+"""The measurement of units on a CUDA device, in Triton. One launch reads the tensor, and a second one merges the parts.
 
-Nothing here waits for the device. Tensors with gaps in their memory are copied first. The reference measures dtypes that are
-not floating, and subclasses. Importing this module raises where Triton is not installed.
+No function waits for the device. Tensors with gaps in their memory are copied first. The reference measures dtypes that are not
+floating, and subclasses. Importing this module raises if Triton is not installed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from lightning_hooks.stats.units.schema import COLUMNS
 
 __all__ = ["measure", "merge_into"]
 
-_PROGRAMS: Final = 1024  # keep a large device busy
-_SHORTEST: Final = 8  # elements of a run; shorter ones are columns that are merged at the end
+# So many programs keep a large device busy.
+_PROGRAMS: Final = 1024
+# The least number of neighbouring elements of a unit that are read as a run. Shorter runs are read as columns and merged later.
+_SHORTEST: Final = 8
 
 
 class _Layout(NamedTuple):
-    """The elements in memory, slowest dimension first: [outer, units, inner]."""
+    """The shape of a tensor as it lies in memory, slowest dimension first: [outer, units, inner]."""
 
     outer: int
     units: int
@@ -33,7 +35,11 @@ class _Layout(NamedTuple):
 
 
 def measure(tensor: Tensor, axis: int) -> Tensor:
-    """The units of a real and dense tensor along an axis, float64 [units, 4] on its device, which is not waited for.
+    """The units of a tensor along an axis, float64 [units, 4] on its device, without waiting for the device.
+
+    Args:
+        tensor: real and dense.
+        axis: the dimension of the units; a negative one counts from the end.
 
     Raises:
         IndexError: the tensor has no such axis.
@@ -43,16 +49,16 @@ def measure(tensor: Tensor, axis: int) -> Tensor:
 
 
 def merge_into(units: Tensor, tensor: Tensor, axis: int) -> bool:
-    """Merge the units of a tensor into those that are kept, on the current stream.
+    """Merge the units of a tensor into present units, on the current stream.
 
     Args:
-        units: float64 [units, 4], contiguous, on a device.
+        units: the present units, float64 [units, 4], contiguous, on a CUDA device; written.
         tensor: on the same device.
-        axis: the dimension of its units; negative ones count from the end.
+        axis: the dimension of the units; a negative one counts from the end.
 
     Returns:
-        False, and nothing is launched, where the tensor is not measured here: other dtypes, subclasses, another device, another
-        number of units.
+        False if nothing was launched, because the Triton kernels do not measure the tensor: another dtype, a subclass, another
+        device, or another number of units.
     """
     if not -tensor.ndim <= axis < tensor.ndim or units.shape != (tensor.shape[axis], COLUMNS):
         return False
@@ -67,9 +73,9 @@ def merge_into(units: Tensor, tensor: Tensor, axis: int) -> bool:
 
 
 def _layout(tensor: Tensor, axis: int) -> _Layout:
-    """Where the units of a tensor without gaps lie."""
+    """The layout of the units of a tensor without gaps."""
     many = tensor.shape[axis]
-    # Without gaps, the stride of a dimension is the product of the sizes of the faster ones, whatever their order.
+    # Without gaps, the stride of a dimension is the product of the sizes of all faster dimensions, whatever their order.
     inner = tensor.stride(axis) if many > 1 else tensor.numel()
     return _Layout(tensor.numel() // (many * inner), many, inner)
 
@@ -78,7 +84,7 @@ def _measure(units: Tensor, found: Found, layout: _Layout) -> None:
     address, _, tensor = found
     outer, many, inner = layout
     if 1 < inner < _SHORTEST:
-        # Short runs waste lanes: measure their elements as units, and merge neighbours.
+        # Short runs would leave lanes idle. Measure every element of a run as a unit, then merge neighbouring units.
         columns = torch.zeros(many * inner, COLUMNS, dtype=torch.float64, device=units.device)
         _measure(columns, found, _Layout(outer, many * inner, 1))
         parts = columns.view(many, inner, COLUMNS).transpose(0, 1).contiguous()

@@ -1,8 +1,8 @@
 """Launches of Triton kernels whose arguments are integers, addresses among them.
 
-`kernel[grid](…)` looks at the type and value of every argument at every launch, which takes longer than a small kernel runs.
-Here a kernel is compiled once for known types, and launched with plain numbers. Where that does not work (in the interpreter,
-or in a version of Triton that compiles in another way) it is launched as Triton documents it.
+`kernel[grid](…)` inspects the type and value of every argument at every launch, which takes longer than a small kernel runs.
+This module compiles a kernel once for fixed types, and launches it with plain integers. If that does not work (in Triton's
+interpreter, or with a version of Triton that compiles in another way), the kernel is launched as Triton documents.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lightning_hooks.private import private, tried
 from lightning_hooks.stats.kernels.triton_code import WARPS
 
 Launch = Callable[..., None]
-"""Takes the number of programs, the stream, and the integers in the order of the kernel's arguments."""
+"""Launches a kernel. Arguments: the number of programs, the stream, and the integers in the order of the kernel's arguments."""
 
 
 @cache
 def launcher(kernel: Any, device: int, **constants: Any) -> Launch:
-    """What launches a kernel on a device, which must be the current one whenever it is called.
+    """A function that launches a kernel on a device. The device must be the current one when the function is called.
 
     Args:
-        kernel: of Triton; all its arguments but the constants are int64.
-        device: its index.
-        constants: the last arguments.
+        kernel: a Triton kernel, whose arguments except for the constants are int64.
+        device: the index of the device.
+        constants: the values of the last arguments of the kernel.
     """
     if not knobs.runtime.interpret:
         with suppress(Exception):
@@ -47,20 +47,21 @@ def launcher(kernel: Any, device: int, **constants: Any) -> Launch:
 
 
 def compiled(kernel: Any, constants: dict[str, Any], target: Any = None) -> Any:
-    """The kernel for a target, that of the current device by default; for another one nothing of CUDA is needed."""
+    """The compiled kernel for a target, by default the current device. Compiling for another target needs no device."""
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else "i64" for name in names}
-    places = {(names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=places)
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values)
     return triton.compile(source, target=target, options={"num_warps": WARPS})
 
 
-def launch_of(found: Any, constants: tuple[Any, ...]) -> Launch:
-    """What `found[grid](…)` does, without looking everything up again at each launch; hooks for profilers are not called."""
-    found[(1,)]  # loads it, and builds what launches it
-    run, function, metadata = found.run, found.function, found.packed_metadata
+def launch_of(compiled_kernel: Any, constants: tuple[Any, ...]) -> Launch:
+    """A function that does the same as `compiled_kernel[grid](…)`, but looks up attributes once and calls no profiler hooks."""
+    # Indexing loads the kernel onto the device and builds its launcher.
+    compiled_kernel[(1,)]
+    run, function, metadata = compiled_kernel.run, compiled_kernel.function, compiled_kernel.packed_metadata
 
     def launch(programs: int, stream: int, *numbers: int) -> None:
         run(programs, 1, 1, stream, function, metadata, None, None, None, *numbers, *constants)
@@ -69,7 +70,7 @@ def launch_of(found: Any, constants: tuple[Any, ...]) -> Launch:
 
 
 def current_stream(device: int) -> int:
-    """The current stream of a device, as Triton takes it; 0 where there is no device."""
+    """The handle of the current stream of a device, as Triton takes it; 0 for a negative index, which stands for no device."""
     return 0 if device < 0 else _stream_of()(device)
 
 

@@ -1,6 +1,6 @@
-"""The kernel in NumPy, which serves where nothing is compiled: the same functions and numbers as `backends.native`.
+"""The kernel in NumPy, which replaces `backends.native` if the extension is not compiled. Both have the same functions.
 
-Everything is computed in float64 with two passes for the squared deviations, in pieces that fit into the caches.
+All sums are computed in float64, and squared deviations in a second pass, in pieces that fit into the caches.
 """
 
 from __future__ import annotations
@@ -33,10 +33,15 @@ _STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.
 
 
 class FallbackWriter:
-    """The base of fallbacks, which take tensors that are not written directly into a table.
+    """The base class of fallbacks, which take the tensors that a writer does not write directly into a table.
 
-    A writer reads `direct` at every call and calls this object, with the row and the tensor, where direct writes are off, the
-    kernel does not measure the tensor, or writing raised. Direct writes are counted: `calls` and `nanoseconds`.
+    A writer calls its fallback with the row and the tensor if `direct` is False, if the kernel does not measure the tensor, or
+    if writing raised. The writer counts its direct writes in the fallback.
+
+    Attributes:
+        direct: whether writers write directly; read at every call.
+        calls: the number of direct writes.
+        nanoseconds: the duration of all direct writes.
     """
 
     direct: bool = False
@@ -52,7 +57,9 @@ class DirectWriter:
     """A function that merges a tensor into a row.
 
     Args:
-        write: merges it directly; False where it does not, and the fallback takes it.
+        write: merges a tensor directly and returns True, or returns False if the fallback must take the tensor.
+        row: the index of the row, for the fallback.
+        fallback: takes the other tensors, and counts direct writes.
     """
 
     __slots__ = ("fallback", "row", "write")
@@ -165,22 +172,22 @@ class SharedWriter:
 
 
 def read(tensor: Tensor, /) -> bytes | None:
-    """Raw moments as nine float64 numbers, or None for a tensor that this kernel does not measure."""
+    """The raw moments of a tensor, packed as nine float64 numbers; None if this kernel does not measure the tensor."""
     return _moments(tensor).tobytes() if _is_measured(tensor) else None
 
 
 def read_histogram(tensor: Tensor, /) -> tuple[bytes, bytes] | None:
-    """Moments as `read` has them, and log2 buckets as float64 numbers; None as for `read`."""
+    """The moments as from `read`, and the log2 buckets packed as float64 numbers; None as for `read`."""
     return (_moments(tensor).tobytes(), histogram(tensor).numpy().tobytes()) if _is_measured(tensor) else None
 
 
 def read_many(tensors: Sequence[Tensor], /) -> list[bytes | None]:
-    """`read` of each."""
+    """The results of `read` for several tensors."""
     return [read(tensor) for tensor in tensors]
 
 
 def measure_units(tensor: Tensor, axis: int, /) -> tuple[bytes, bytes] | None:
-    """Moments as `read` has them, and the units [units, 4] along an axis; None also where the tensor has no such axis."""
+    """The moments as from `read`, and the packed units [units, 4] along an axis; None also if the tensor has no such axis."""
     if not (_is_measured(tensor) and -tensor.ndim <= axis < tensor.ndim):
         return None
     return _moments(tensor).tobytes(), _units(tensor, axis).tobytes()
@@ -200,16 +207,18 @@ def measure_many_into(
     magnitudes: bool = True,
     /,
 ) -> list[int]:
-    """Set rows of a state to the moments of tensors, or of their differences from others, in float32 at least.
+    """Overwrite rows of a state with the moments and histograms of tensors, or of differences of pairs of tensors.
 
     Args:
-        state: float64.
-        firsts: the offset of each row in it.
-        histograms: the offset of each histogram, negative for rows that keep none.
-        magnitudes: whether they are requested; this kernel always measures them.
+        state: a contiguous float64 tensor.
+        firsts: the offset in the state of the moments of each row, int64 [rows].
+        tensors: one for each row.
+        subtracted: a tensor to subtract from each of `tensors`, in float32 at least; None to subtract nothing.
+        histograms: the offset in the state of each histogram, negative for a row that keeps none; None if no row keeps one.
+        magnitudes: whether sums of magnitudes are requested. This kernel always measures them.
 
     Returns:
-        The indices of the tensors that were skipped: this kernel does not measure them.
+        The indices of the tensors that were skipped, because this kernel does not measure them.
     """
     skipped: list[int] = []
     for position, tensor in enumerate(tensors):
@@ -230,10 +239,14 @@ def measure_many_into(
 
 
 def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]:
-    """Copy tensors into others in host memory, in the same order.
+    """Copy tensors into existing tensors in host memory.
+
+    Args:
+        into: the targets; written.
+        tensors: one for each target.
 
     Returns:
-        The indices of the tensors that were skipped: not in host memory, or of another type or layout than their target.
+        The indices of the tensors that were skipped: not in host memory, or of another dtype or layout than the target.
     """
     skipped: list[int] = []
     for position, (old, new) in enumerate(zip(into, tensors, strict=True)):
@@ -262,10 +275,10 @@ def _units(tensor: Tensor, axis: int) -> Array:
     """The units of a tensor, [units, 4]."""
     laid_out = tensor.detach().movedim(axis, -1)
     rows = laid_out.reshape(laid_out.numel() // max(laid_out.shape[-1], 1), laid_out.shape[-1])
-    found = np.zeros((laid_out.shape[-1], COLUMNS))
+    units = np.zeros((laid_out.shape[-1], COLUMNS))
     for piece in rows.split(max(1, _PIECE // max(laid_out.shape[-1], 1))):
-        found = merge_units(found, _units_of(piece.double().numpy()))
-    return found
+        units = merge_units(units, _units_of(piece.double().numpy()))
+    return units
 
 
 def _units_of(values: Array) -> Array:
@@ -295,7 +308,7 @@ def _is_measured(tensor: Tensor) -> bool:
 
 
 def _moments(tensor: Tensor) -> Array:
-    """The row of a tensor."""
+    """The moments of a tensor, [9]."""
     elements = tensor.detach().reshape(-1)
     pieces = (elements,) if elements.numel() <= _PIECE else elements.split(_PIECE)
     rows = [_moments_of(piece.double().numpy(), _TINY[tensor.dtype]) for piece in pieces]
@@ -303,7 +316,7 @@ def _moments(tensor: Tensor) -> Array:
 
 
 def _moments_of(values: Array, tiny: float) -> Array:
-    """The row of float64 numbers; `tiny` is the smallest normal number of their dtype."""
+    """The moments of float64 numbers, [9]; `tiny` is the smallest normal number of the dtype that they were converted from."""
     count = values.size
     if count == 0:
         return np.array([moment.neutral for moment in schema.MOMENTS])
@@ -312,8 +325,8 @@ def _moments_of(values: Array, tiny: float) -> Array:
         deviations, magnitudes = values - mean, np.abs(values)
         zeros, nonfinite = np.count_nonzero(magnitudes == 0), count - np.count_nonzero(np.isfinite(values))
         underflow = np.count_nonzero(magnitudes < tiny) - zeros
-        # `np.dot` would wake the threads of NumPy's BLAS, which then spin against torch's: a training of two threads took 10 to
-        # 40 times as long.
+        # Do not use `np.dot`: it wakes the threads of NumPy's BLAS, which then spin and compete with the threads of torch. A
+        # training with two threads took 10 to 40 times as long.
         m2, abs_sum = np.square(deviations, out=deviations).sum(), magnitudes.sum()
         return np.array([count, mean, m2, abs_sum, values.min(), values.max(), zeros, nonfinite, underflow])
 

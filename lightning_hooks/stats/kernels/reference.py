@@ -1,7 +1,7 @@
-"""The kernel in plain torch: correct on every device and dtype; tests compare the faster kernels with it.
+"""The kernel in plain torch, correct on every device and for every dtype. Tests compare the faster kernels with this one.
 
-Everything is computed in float64 with two passes for the squared deviations, so data with a mean of 1e4 and a deviation of
-1e-2, or magnitudes of 1e-25 and 1e20, lose no precision. Large tensors are read in chunks, so that float64 copies stay small.
+All sums are computed in float64, and squared deviations in a second pass. So data with a mean of 1e4 and a deviation of 1e-2,
+or magnitudes of 1e-25 and 1e20, lose no precision. Large tensors are read in chunks, so that float64 copies stay small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHUNK = 1 << 20  # elements: eight megabytes of float64 at a time
 
 
 def measure(tensor: Tensor) -> Tensor:
-    """The raw moments of a real and dense tensor, float64 [9] on its device, which is not waited for.
+    """The raw moments of a real and dense tensor, float64 [9] on its device, without waiting for the device.
 
     Example:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
@@ -45,8 +45,8 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
     """The raw moments of a tensor that is not empty, float64 [9].
 
     Args:
-        flat: one dimension.
-        tiny: the smallest normal number of the dtype; None for a dtype that does not underflow.
+        flat: a tensor with one dimension.
+        tiny: the smallest normal number of the dtype; None for an integer dtype.
     """
     wide = flat.double()
     count = flat.numel()
@@ -56,7 +56,7 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
     magnitude = wide.abs()
     zeros = (wide == 0).sum()
     if tiny is not None:
-        # Magnitudes are compared in float64, where the subnormals of the narrower dtypes are ordinary numbers.
+        # Compare magnitudes in float64, in which the subnormal numbers of narrower dtypes are normal and are not flushed to 0.
         underflow = (magnitude < tiny).sum() - zeros
     else:
         underflow = torch.zeros_like(zeros)

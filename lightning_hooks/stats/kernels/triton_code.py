@@ -1,21 +1,21 @@
-"""The Triton code that measures on the device: spans of tensors become partial rows of moments, which `triton_merge` merges.
+"""The Triton code that measures spans of tensors. Each span becomes a partial row of moments, which `triton_merge` merges.
 
-A program reads its span once. Deviations are taken from a centre, the mean of the first elements of the span, which keeps
-their squares small; the mean is corrected by them at the end. Values are scaled near 1 by a power of two,
-which is exact and keeps the squares of 1e-38 and of 1e38 inside float32. A lane adds 64 elements in the dtype of the block and
-continues in float64, so errors do not grow with the size, and devices with few float64 units are not slowed down. Zeros and
-subnormals are counted only in blocks that have any. A span with values that are not finite, or of which the first elements
-do not tell the magnitude, is read again in float64, in two passes.
+A program reads its span once. Deviations are taken from a centre, the mean of the first elements of the span, which keeps their
+squares small. The sum of the deviations corrects the mean at the end. Values are scaled near 1 by a power of two, which is
+exact and keeps the squares of 1e-38 and of 1e38 within the range of float32. A lane adds up 64 elements in the dtype of the
+block and continues in float64, so errors do not grow with the size, and devices with few float64 units are not slowed down.
+Zeros and subnormals are counted only in blocks that have any. A span is read again in float64, in two passes, if it has values
+that are not finite, or values whose magnitude differs too much from that of its first elements.
 
-An element takes about nine instructions, fourteen in blocks with zeros; with more than twenty an H100 would read bfloat16 below
-its full bandwidth.
+An element takes about nine instructions, or fourteen in blocks with zeros. With more than twenty, an H100 would not read
+bfloat16 at its full bandwidth.
 """
 
 import triton
 import triton.language as tl
 
 BLOCK = 8192
-SMALL_BLOCK = 1024  # at the end of a tensor, and where a span is read in float64
+SMALL_BLOCK = 1024  # elements of a block at the end of a span, and of a span that is read in float64
 WARPS = 4
 LANES = tl.constexpr(32 * WARPS)
 FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
@@ -23,7 +23,7 @@ FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
 
 @triton.jit
 def _lane_sums(values, BLOCK: tl.constexpr):
-    """Sums of the elements of each lane."""
+    """The sum of the elements of each lane, in float64."""
     eights = tl.sum(tl.reshape(values, (BLOCK // 8, 8), can_reorder=True), axis=1)
     if BLOCK > 8 * LANES:
         eights = tl.sum(tl.reshape(eights, (LANES, BLOCK // 8 // LANES), can_reorder=True), axis=1)
@@ -42,7 +42,7 @@ def _lane_max(values, BLOCK: tl.constexpr):
 
 @triton.jit
 def _sum(values, BLOCK: tl.constexpr):
-    """A sum so exact that the rounded mean of equal numbers is that number."""
+    """The sum of a block, in float64: so exact that the rounded mean of equal numbers is this number."""
     eights = tl.sum(tl.reshape(values, (BLOCK // 8, 8), can_reorder=True), axis=1)
     return tl.sum(eights.to(tl.float64), axis=0)
 
@@ -51,7 +51,7 @@ def _sum(values, BLOCK: tl.constexpr):
 def _widened(x):
     if x.dtype == tl.float64:
         return x
-    elif x.dtype == tl.bfloat16:  # by its bits: Triton's interpreter flushes its subnormals
+    elif x.dtype == tl.bfloat16:  # widen the bits, because a conversion in Triton's interpreter flushes subnormals
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(tl.float32)
@@ -59,7 +59,7 @@ def _widened(x):
 
 @triton.jit
 def _scale_of(largest):
-    """The power of two that scales a magnitude near 1; the greatest one for subnormals, and 1 for zero."""
+    """The power of two that scales a magnitude near 1. It is the greatest one for a subnormal magnitude, and 1 for zero."""
     if largest.dtype == tl.float64:
         exponent = (largest.to(tl.int64, bitcast=True) >> 52) & 0x7FF
         turned = tl.minimum(tl.maximum(2046 - exponent, 1), 2046)
@@ -73,7 +73,7 @@ def _scale_of(largest):
 
 @triton.jit
 def _least_normal(CODE: tl.constexpr, PAIRED: tl.constexpr):
-    """The least magnitude that is not subnormal; differences of the narrower dtypes are numbers of float32."""
+    """The least magnitude that is not subnormal. The differences of a pair of float16 or bfloat16 tensors are float32."""
     if CODE == 3:
         return 2.2250738585072014e-308
     elif CODE == 1 and not PAIRED:
@@ -84,7 +84,7 @@ def _least_normal(CODE: tl.constexpr, PAIRED: tl.constexpr):
 
 @triton.jit
 def _pointer(address, CODE: tl.constexpr):
-    # What is measured is aligned to 16 bytes (the host sees to it), which the compiler cannot know of an address.
+    # The host aligns all addresses to 16 bytes, which the compiler cannot know of an integer.
     if CODE == 0:
         return tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
     elif CODE == 1:
@@ -97,7 +97,7 @@ def _pointer(address, CODE: tl.constexpr):
 
 @triton.jit
 def _whole(pointer, before, at, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
-    """A block without a mask, so that loads are wide."""
+    """The values of a whole block, loaded without a mask so that loads are wide."""
     lane = tl.arange(0, BLOCK)
     x = _widened(tl.load(pointer + at + lane))
     if PAIRED:
@@ -107,7 +107,7 @@ def _whole(pointer, before, at, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _part(pointer, before, at, size, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
-    """A block that may be longer than what is left, with zeros there."""
+    """The values of a block that may extend past `size`, with zeros there."""
     lane = tl.arange(0, BLOCK)
     x = _widened(tl.load(pointer + at + lane, mask=at + lane < size, other=0.0))
     if PAIRED:
@@ -117,7 +117,7 @@ def _part(pointer, before, at, size, PAIRED: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _count_small(x, inside, LEAST: tl.constexpr):
-    """Zeros, and magnitudes between 0 and the least normal number, of a block: two counts in one sum."""
+    """The number of zeros in a block (low 16 bits), and of subnormal magnitudes (bits from 16 on)."""
     magnitude = tl.abs(x)
     marks = tl.where(magnitude == 0, 1, tl.where(magnitude < LEAST, 1 << 16, 0))
     return tl.sum(tl.where(inside, marks, 0), axis=0)
@@ -125,7 +125,7 @@ def _count_small(x, inside, LEAST: tl.constexpr):
 
 @triton.jit
 def store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow):
-    """Writes a row in the order of the schema; its extremes are NaN where a value was."""
+    """Writes a row in the order of the schema. Its extremes are NaN if `nans` is not 0."""
     tl.store(target, count)
     tl.store(target + 1, mean)
     tl.store(target + 2, m2)
@@ -150,7 +150,7 @@ def _span(
     BLOCK: tl.constexpr,
     SMALL: tl.constexpr,
 ):
-    """The moments of up to `steps` blocks one after the other, written to a partial row."""
+    """Writes the moments of up to `steps` consecutive blocks to a partial row."""
     end = tl.minimum(size, start + steps * BLOCK)
     head = _part(pointer, before, start, end, PAIRED, SMALL)
     scale = _scale_of(tl.max(tl.abs(head), axis=0))
@@ -191,7 +191,7 @@ def _span(
 
     low, high = tl.min(lows, axis=0), tl.max(highs, axis=0)
     abs_sum = tl.sum(sizes, axis=0)
-    near = tl.maximum(-low, high) * scale  # negative infinity where all are NaN
+    near = tl.maximum(-low, high) * scale  # negative infinity if all values are NaN
     fits = ((near > 1e-12) & (near < 1e12)) | ((low == 0) & (high == 0))
     if fits & (abs_sum < float("inf")):
         count = (end - start).to(tl.float64)
@@ -208,7 +208,7 @@ def _span(
 
 @triton.jit
 def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIRED: tl.constexpr, SMALL: tl.constexpr):
-    """The same where values are not finite, or their magnitudes too different: two passes, whose sums cannot overflow."""
+    """As `_span`, for values that are not finite or differ too much: in float64, in two passes, whose sums cannot overflow."""
     count = (end - start).to(tl.float64)
     total = tl.full((), 0.0, tl.float64)
     abs_sum, nonfinite, nans = total, total, total
@@ -233,16 +233,16 @@ def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIR
 
 @triton.jit(do_not_specialize=["address", "size", "steps", "rows"])
 def measure_one(address, size, steps, rows, CODE: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr):
-    """The partial rows of one tensor; one program per span.
+    """Writes the partial rows of one tensor. One program measures one span.
 
     Args:
-        address: of the first element, a multiple of 16.
-        size: elements.
-        steps: blocks in a span.
-        rows: address of float64 [programs, 9], written.
-        CODE: of the dtype.
-        BLOCK: elements in a block.
-        SMALL: of those that are read in float64.
+        address: the address of the first element, a multiple of 16.
+        size: the number of elements.
+        steps: the number of blocks in a span.
+        rows: the address of float64 [programs, 9], written.
+        CODE: the code of the dtype.
+        BLOCK: the number of elements in a block.
+        SMALL: the number of elements in a block at the end of a span or in float64.
     """
     program = tl.program_id(0).to(tl.int64)
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
@@ -255,18 +255,18 @@ def measure_one(address, size, steps, rows, CODE: tl.constexpr, BLOCK: tl.conste
 def measure_list(
     table, tensors, steps, rows, CODE: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr
 ):
-    """The partial rows of tensors of one dtype, or where `PAIRED` of their differences from others of the same layout.
+    """Writes the partial rows of tensors of one dtype, or with `PAIRED` of differences of pairs of tensors with equal layouts.
 
     Args:
-        table: address of int64; of every tensor address, size, first program, and address of the other one; then of every
-            program its tensor.
-        tensors: how many there are.
-        steps: blocks in a span.
-        rows: address of float64 [programs, 9], written.
-        CODE: of the dtype.
+        table: the address of int64 numbers: the addresses, the sizes, the first programs and the addresses of the subtracted
+            tensors, each [tensors]; then the tensor of each program.
+        tensors: the number of tensors.
+        steps: the number of blocks in a span.
+        rows: the address of float64 [programs, 9], written.
+        CODE: the code of the dtype.
         PAIRED: whether differences are measured.
-        BLOCK: elements in a block.
-        SMALL: of those that are read in float64.
+        BLOCK: the number of elements in a block.
+        SMALL: the number of elements in a block at the end of a span or in float64.
     """
     program = tl.program_id(0).to(tl.int64)
     entries = table.to(tl.pointer_type(tl.int64))

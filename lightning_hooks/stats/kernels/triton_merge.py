@@ -5,22 +5,24 @@ import triton.language as tl
 
 from lightning_hooks.stats.kernels.triton_code import store_row
 
-CHUNK = 256  # partial rows merged together
+CHUNK = 256  # partial rows that a program reads together
 
 
 @triton.jit(do_not_specialize=["table", "targets", "segments", "rows", "out", "merging"])
 def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr):
-    """Merges partial rows into rows; one program per row. Chan's rule for any number of parts, in two passes.
+    """Merges partial rows into rows, by Chan's rule for any number of parts, in two passes. One program merges one row.
+
+    A segment is the partial rows of one tensor. Several tensors may have the same row.
 
     Args:
-        table: address of int64; of every row its offset in `out`, the number of elements behind its parts, and its first
-            segment (with the end after the last one); then of every segment its first partial row and the end.
-        targets: how many rows there are.
-        segments: how many there are.
-        rows: address of float64 [parts, 9].
-        out: address of float64.
-        merging: 1 where the present row is one of the parts, 0 where it is overwritten.
-        CHUNK: partial rows read together.
+        table: the address of int64 numbers: of all rows the offsets in `out`, the numbers of elements in their parts, and the
+            first segments (and the end of the last row's segments); then of all segments the first partial rows and the ends.
+        targets: the number of rows.
+        segments: the number of segments.
+        rows: the address of float64 [parts, 9].
+        out: the address of a float64 state, written.
+        merging: 1 to merge with the present rows, 0 to overwrite them.
+        CHUNK: the number of partial rows that are read together.
     """
     row = tl.program_id(0)
     entries = table.to(tl.pointer_type(tl.int64))
@@ -30,9 +32,9 @@ def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr
     end = tl.load(entries + 2 * targets + row + 1)
     starts = entries + 3 * targets + 1
     kept = merging != 0
-    own = tl.load(target, mask=kept, other=0.0)
-    own_mean = tl.load(target + 1, mask=kept, other=0.0)
-    own_m2 = tl.load(target + 2, mask=kept, other=0.0)
+    present = tl.load(target, mask=kept, other=0.0)
+    present_mean = tl.load(target + 1, mask=kept, other=0.0)
+    present_m2 = tl.load(target + 2, mask=kept, other=0.0)
     abs_sum = tl.load(target + 3, mask=kept, other=0.0)
     low = tl.load(target + 4, mask=kept, other=float("inf"))
     high = tl.load(target + 5, mask=kept, other=float("-inf"))
@@ -40,9 +42,9 @@ def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr
     nonfinite = tl.load(target + 7, mask=kept, other=0.0)
     underflow = tl.load(target + 8, mask=kept, other=0.0)
     nans = (low != low).to(tl.int32)
-    count = own + tl.load(entries + targets + row).to(tl.float64)
-    # A weighted sum, not an update by a difference, so that an infinite mean stays infinite.
-    mean = own / tl.maximum(count, 1.0) * own_mean
+    count = present + tl.load(entries + targets + row).to(tl.float64)
+    # Add weighted means instead of differences of means, so that an infinite mean stays infinite.
+    mean = present / tl.maximum(count, 1.0) * present_mean
     for segment in range(first, end):
         last = tl.load(starts + segments + segment)
         for at in range(tl.load(starts + segment), last, CHUNK):
@@ -57,7 +59,7 @@ def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr
             zeros += tl.sum(tl.load(part + 6, mask=inside, other=0.0), axis=0)
             nonfinite += tl.sum(tl.load(part + 7, mask=inside, other=0.0), axis=0)
             underflow += tl.sum(tl.load(part + 8, mask=inside, other=0.0), axis=0)
-    m2 = own_m2 + tl.where(own == 0, 0.0, own * (own_mean - mean) * (own_mean - mean))
+    m2 = present_m2 + tl.where(present == 0, 0.0, present * (present_mean - mean) * (present_mean - mean))
     for segment in range(first, end):
         last = tl.load(starts + segments + segment)
         for at in range(tl.load(starts + segment), last, CHUNK):
